@@ -1,0 +1,65 @@
+"""
+A local service that speaks the interface of the workflow automation service, to run and test DAGs against.
+
+.. code-block:: python
+
+    from workflow_automation_provider.testing import Key, LocalService
+
+    with LocalService(keys=[Key("secret", "demo-flow")]) as service:
+        service.faults.add("drop_after", operation="trigger_by_key")
+        ...  # point a connection at service.base_url
+        assert len(service.runs) == 1
+
+It promises nothing beyond the interface document. Where that document says "not shown" (status codes of
+refused keys, the reply of the key trigger, error bodies) the local service has to answer *something*; those
+answers are listed in :mod:`.rules` and are choices made here, not knowledge of the real service.
+
+The server needs the ``testing`` extra; :class:`Journal`, :class:`Key` and the faults do not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workflow_automation_provider.testing.faults import Fault, Faults, ScriptedFault
+from workflow_automation_provider.testing.journal import Journal, JournalError, Request, Run, Upload
+from workflow_automation_provider.testing.keys import DEMO_FLOW_ID, DEMO_KEY, Key
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.testing.service import LocalService
+
+__all__ = [
+    "DEMO_FLOW_ID",
+    "DEMO_KEY",
+    "Fault",
+    "Faults",
+    "Journal",
+    "JournalError",
+    "Key",
+    "LocalService",
+    "Request",
+    "Run",
+    "ScriptedFault",
+    "Upload",
+]
+
+_INSTALL = (
+    "The local service needs the testing extra: pip install 'airflow-provider-workflow-automation[testing]'"
+)
+
+
+def __getattr__(name: str) -> Any:
+    """
+    Import the server only when it is asked for, so that a missing extra gives a helpful error.
+
+    :param name: the attribute asked for.
+    """
+    if name != "LocalService":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from workflow_automation_provider.testing.service import LocalService
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in {"starlette", "uvicorn"}:
+            raise ModuleNotFoundError(_INSTALL, name=error.name) from error
+        raise
+    return LocalService

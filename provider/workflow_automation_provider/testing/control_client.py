@@ -1,0 +1,73 @@
+"""A client for the control endpoints of a local service in another process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+
+class ControlClient:
+    """
+    Scripts and inspects a local service over HTTP.
+
+    :param url: the service's address, without ``/api``.
+    :param verify: as httpx takes it; for a service with a certificate of its own.
+    """
+
+    def __init__(self, url: str, verify: Any = True) -> None:
+        # Proxies from the environment are of no use on the way to a loopback address.
+        self._http = httpx.Client(base_url=f"{url}/_control", verify=verify, trust_env=False)
+
+    def add_fault(self, kind: str, **options: Any) -> dict[str, Any]:
+        """
+        Queue a fault and return it.
+
+        :param kind: the kind.
+        :param options: the other fields of :class:`.faults.Fault`.
+        """
+        return self._ask("POST", "/faults", {"kind": kind, **options})
+
+    def faults(self) -> list[dict[str, Any]]:
+        """Return the faults."""
+        faults: list[dict[str, Any]] = self._ask("GET", "/faults")["faults"]
+        return faults
+
+    def clear_faults(self) -> None:
+        """Forget all the faults."""
+        self._ask("DELETE", "/faults")
+
+    def journal(self) -> dict[str, Any]:
+        """Return ``runs``, ``uploads`` and ``requests``."""
+        return self._ask("GET", "/journal")
+
+    def healthy(self) -> bool:
+        """Tell whether the service is up."""
+        try:
+            return self._ask("GET", "/health") == {"status": "ok"}
+        except httpx.HTTPError:
+            return False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        response = self._http.request(method, path, json=body)
+        if response.status_code == 400:
+            raise ValueError(response.json()["error"])
+        response.raise_for_status()
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

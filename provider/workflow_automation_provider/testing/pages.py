@@ -1,0 +1,102 @@
+"""The pages for people: a list of the runs, and one page per run (what ``run_link`` points at)."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from workflow_automation_provider.testing.journal import Run, Upload
+    from workflow_automation_provider.testing.state import State
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color: #222; background: #fff }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd;
+  overflow-wrap: anywhere }
+pre { background: #f5f5f5; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
+"""
+
+
+class Pages:
+    """
+    The pages of a service.
+
+    :param state: what the service knows.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def index(self, _: Request) -> Response:
+        """Show the runs, newest first."""
+        runs = list(reversed(self._state.runs.values()))
+        rows = "".join(
+            f'<tr><td><a href="/runs/{quote(str(run.run_id))}">{_text(run.run_id)}</a></td>'
+            f"<td>{_text(run.flow_id)}</td><td>{_text(_started_by(run))}</td><td>{_text(run.at)}</td></tr>"
+            for run in runs
+        )
+        table = f"<table><tr><th>Run</th><th>Flow</th><th>Started by</th><th>At</th></tr>{rows}</table>"
+        return _page("Runs", table if runs else "<p>No run has been started yet.</p>")
+
+    async def run(self, request: Request) -> Response:
+        """
+        Show one run with its inputs and files.
+
+        :param request: the request, with the ``run_id`` in its path.
+        """
+        run = self._state.runs.get(request.path_params["run_id"])
+        if run is None:
+            return _page("No such run", '<p><a href="/">All runs</a></p>', status=404)
+        uploads = [upload for upload in self._state.uploads if upload.run_id == str(run.run_id)]
+        body = (
+            f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"
+            f"<tr><th>Started by</th><td>{_text(_started_by(run))}</td></tr>"
+            f"<tr><th>At</th><td>{_text(run.at)}</td></tr></table>"
+            f"<h2>Inputs</h2>{_json(run.inputs)}<h2>Files</h2>"
+            + ("".join(_upload(upload) for upload in uploads) or "<p>None.</p>")
+            + '<p><a href="/">All runs</a></p>'
+        )
+        return _page(f"Run {run.run_id}", body)
+
+
+def _upload(upload: Upload) -> str:
+    size = f"<p>{upload.size} bytes at {_text(upload.at)}</p>"
+    if upload.files is None:
+        return f"{size}<p>Too large to be shown.</p>"
+    return size + "".join(_json(file) for file in upload.files)
+
+
+def _started_by(run: Run) -> str:
+    return "path" if run.by == "path" else f"key “{run.key}”"
+
+
+def _json(value: Any) -> str:
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        # Indenting goes less deep than reading and writing.
+        text = "(nested too deeply to be shown)"
+    return f"<pre>{escape(text)}</pre>"
+
+
+def _text(value: object) -> str:
+    return escape(str(value))
+
+
+def _page(title: str, body: str, status: int = 200) -> Response:
+    html = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{_text(title)}</h1>{body}</body></html>"
+    )
+    # Inputs may hold lone surrogates, which UTF-8 does not.
+    content = html.encode("utf-8", errors="backslashreplace")
+    headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return Response(content, status, headers, media_type="text/html")

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from workflow_automation_provider.testing import Journal, JournalError, LocalService
+from workflow_automation_provider.testing.journal import Run
+from workflow_automation_provider.testing.journal_writer import JournalWriter
+
+from .conftest import Caller
+
+COMMAND = [sys.executable, "-m", "workflow_automation_provider.testing"]
+RUN = Run("1001", "f", {"é": "\ud800"}, "path", None, "2024-05-01T12:00:00+00:00")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "written.jsonl"
+
+
+def test_reader_gives_back_what_was_written(path):
+    assert Journal(path).runs() == []
+    writer = JournalWriter(path)
+    writer.write(RUN)
+    assert Journal(path).runs() == [RUN]
+    assert Journal(path).uploads() == Journal(path).requests() == []
+    writer.close()
+
+
+def test_every_line_is_one_event_with_the_fields_of_its_record(service, call):
+    call.by_key({"a": "b"})
+    run, request = [json.loads(line) for line in service.journal.path.read_text().splitlines()]
+    assert run.pop("at")
+    assert run == {
+        "event": "run",
+        "run_id": "1001",
+        "flow_id": "demo-flow",
+        "inputs": {"a": "b"},
+        "by": "key",
+        "key": "demo",
+    }
+    assert (request["event"], request["status"]) == ("request", 201)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 20, -1])
+def test_a_half_written_last_line_is_passed_over_and_dropped(path, kept):
+    writer = JournalWriter(path)
+    writer.write(RUN)
+    writer.close()
+    line = path.read_bytes()
+    path.write_bytes(line + line[:kept])
+    assert Journal(path).runs() == [RUN]
+    writer = JournalWriter(path)
+    writer.write(RUN)
+    writer.close()
+    assert path.read_bytes() == line * 2
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"hello", b"[]\n", b'{"event": "other"}\n', b"\n"])
+def test_another_file_is_refused_and_left_alone(path, content):
+    path.write_bytes(content)
+    with pytest.raises(JournalError):
+        JournalWriter(path)
+    assert path.read_bytes() == content
+
+
+def test_one_writer_only(service):
+    with pytest.raises(JournalError, match="Another service"):
+        LocalService(journal=service.journal.path).start()
+
+
+def test_a_failed_write_leaves_no_half_line(path, monkeypatch):
+    writer = JournalWriter(path)
+    writer.write(RUN)
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:10]))
+    with pytest.raises(OSError, match="could not be written"):
+        writer.write(RUN)
+    monkeypatch.undo()
+    writer.write(RUN)
+    assert Journal(path).runs() == [RUN, RUN]
+    writer.close()
+
+
+def test_it_is_synced_before_the_reply(service, call, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd))
+    call.by_path()
+    assert len(synced) == 1
+
+
+def start(path, port_file):
+    process = subprocess.Popen(
+        [*COMMAND, "--port", "0", "--journal", path, "--port-file", port_file],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    base_url = process.stdout.readline().split()[-1]
+    return process, httpx.Client(base_url=base_url.removesuffix("/api"), trust_env=False)
+
+
+def test_what_was_accepted_survives_a_kill(tmp_path, path):
+    process, http = start(path, tmp_path / "port")
+    with http, process:
+        call = Caller(http)
+        assert [call.by_path().json()["run_id"] for _ in range(2)] == ["1001", "1002"]
+        assert call.upload("1001", ["x"], key="demo-key").status_code == 200
+        http.post("/_control/faults", json={"kind": "hang_after"})
+        with pytest.raises(httpx.ReadTimeout):
+            http.post("/api/flows/hung/trigger", json={"inputs": {}}, timeout=0.2)
+        os.kill(process.pid, signal.SIGKILL)
+    assert [run.flow_id for run in Journal(path).runs()] == ["demo-flow", "demo-flow", "hung"]
+    path.write_bytes(path.read_bytes() + b'{"event": "ru')
+    process, http = start(path, tmp_path / "port")
+    with http, process:
+        assert Caller(http).by_path().json()["run_id"] == "1004"
+        assert Caller(http).upload("1003", key="demo-key").status_code == 403
+        assert Caller(http).upload("1001", key="demo-key").status_code == 200
+        assert "hung" in http.get("/runs/1003").text
+        os.kill(process.pid, signal.SIGKILL)
+    assert [run.run_id for run in Journal(path).runs()] == ["1001", "1002", "1003", "1004"]
+    assert len(Journal(path).uploads()) == 2
