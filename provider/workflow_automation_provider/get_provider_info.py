@@ -1,2 +1,116 @@
-"""What Airflow is told about this package (entry point group ``apache_airflow_provider``)."""
-def get_provider_info() -> dict: return {}
+"""What Airflow is told about this package (entry point group ``apache_airflow_provider``); imports nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_INTEGRATION = "Workflow Automation"
+
+# The one table of the connection's extras: the form of Airflow 3.2+ is drawn from it without importing the
+# hook, older forms and the check of the extras' names are made from it in ``hooks/``.
+CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
+    "flow_id": {
+        "label": "Flow ID",
+        "schema": {"type": ["string", "null"]},
+        "description": "The workflow that the API key belongs to, so that uploads need not repeat it.",
+    },
+    "timeout": {
+        "label": "Timeout (seconds)",
+        "schema": {"type": ["number", "null"], "exclusiveMinimum": 0},
+        "description": "How long a connection, each send and the whole reply may take. Default: 60.",
+    },
+    "key_expires_on": {
+        "label": "Key expires on",
+        "schema": {"type": ["string", "null"], "format": "date"},
+        "description": "As entered when the key was made: tasks warn from 14 days before, and fail clearly after.",
+    },
+    "file_format": {
+        "label": "File format",
+        "schema": {"type": ["string", "null"]},
+        "description": (
+            "How an uploaded file is written: a JSON object of field name to name, base64, data_url, text, "
+            "content_type or size; or one of these words alone."
+        ),
+    },
+    "verify": {
+        "label": "Verify the certificate",
+        "schema": {"type": ["boolean", "null"], "default": True},
+        "description": "Check the service's TLS certificate.",
+    },
+    "ca_bundle": {
+        "label": "CA bundle",
+        "schema": {"type": ["string", "null"]},
+        "description": "File or folder of PEM certificates to trust instead of the usual ones.",
+    },
+    "client_cert": {
+        "label": "Client certificate",
+        "schema": {"type": ["string", "null"]},
+        "description": 'PEM file with certificate and key, or a JSON pair of files: ["cert.pem", "key.pem"].',
+    },
+    "proxy": {
+        "label": "Proxy",
+        "schema": {"type": ["string", "null"]},
+        "description": "URL of a proxy; without it those of the environment apply.",
+    },
+    "headers": {
+        "label": "Extra headers",
+        "schema": {"type": ["string", "null"]},
+        "description": "JSON object of header names and values to send with every request.",
+    },
+    "allow_http": {
+        "label": "Allow plain http",
+        "schema": {"type": ["boolean", "null"], "default": False},
+        "description": "Accept a base URL without TLS: the API key can then be read on the way.",
+    },
+}
+
+FIELD_BEHAVIOUR: dict[str, Any] = {
+    "hidden-fields": ["schema", "login", "port", "extra"],
+    "relabeling": {"host": "Base URL", "password": "API key"},
+    "placeholders": {
+        "host": "https://service.example/api",
+        "password": "from the trigger section of the workflow's builder page",
+        "flow_id": "identifier of the workflow",
+        "timeout": "60",
+        "key_expires_on": "2027-01-31",
+        "file_format": '{"name": "name", "content_type": "content_type", "content": "base64"}',
+        "ca_bundle": "/etc/ssl/certs/internal-ca.pem",
+        "client_cert": '["/etc/ssl/client.pem", "/etc/ssl/client.key"]',
+        "proxy": "http://proxy.example:3128",
+        "headers": '{"X-Team": "data"}',
+    },
+}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description, following Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-workflow-automation",
+        "name": "Workflow Automation",
+        "description": "Trigger flows of the workflow automation service and upload files for their runs.",
+        "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["workflow_automation_provider.operators.flows"],
+            }
+        ],
+        "hooks": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["workflow_automation_provider.hooks.workflow_automation"],
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "workflow_automation",
+                "hook-name": "Workflow Automation",
+                "hook-class-name": (
+                    "workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook"
+                ),
+                "conn-fields": CONNECTION_FIELDS,
+                "ui-field-behaviour": FIELD_BEHAVIOUR,
+            }
+        ],
+        "extra-links": ["workflow_automation_provider.links.FlowRunLink"],
+    }

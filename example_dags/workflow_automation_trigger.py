@@ -1,0 +1,31 @@
+"""
+Start a run of a flow every morning.
+
+The connection ``workflow_automation_default`` holds the base URL and the API key of the workflow.
+"""
+
+from __future__ import annotations
+
+import pendulum
+
+# On Airflow 3 alone: from airflow.sdk import DAG
+from airflow.providers.common.compat.sdk import DAG
+
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+with DAG(
+    dag_id="workflow_automation_trigger",
+    schedule="0 6 * * *",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    doc_md=__doc__,
+    tags=["example", "workflow automation"],
+):
+    # [START howto_operator_trigger_flow]
+    TriggerFlowOperator(
+        task_id="trigger",
+        # Each input can be a template; the names are those that the flow defines.
+        inputs={"day": "{{ ds }}", "source": "airflow", "dag": "{{ dag.dag_id }}"},
+        retries=3,
+    )
+    # [END howto_operator_trigger_flow]

@@ -1,0 +1,55 @@
+"""
+Start a run, upload files for it, and hand its link on to a task of your own.
+
+The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and, in
+its extra ``flow_id``, the workflow's identifier, which an upload needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pendulum
+
+# On Airflow 3 alone: from airflow.sdk import DAG, task
+from airflow.providers.common.compat.sdk import DAG, task
+
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+DATA = Path(__file__).parent / "data"
+
+
+@task
+def choose_customer() -> str:
+    return "Ada"
+
+
+@task
+def announce(run: dict[str, str], answer: str) -> str:
+    message = f"Run {run['run_id']} is at {run['run_link']}; the service said: {answer}"
+    print(message)
+    return message
+
+
+with DAG(
+    dag_id="workflow_automation_trigger_upload",
+    schedule=None,
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    doc_md=__doc__,
+    tags=["example", "workflow automation"],
+):
+    # [START howto_operator_upload_files]
+    trigger = TriggerFlowOperator(
+        task_id="trigger",
+        inputs={"customer": choose_customer(), "day": "{{ ds }}"},
+        retries=3,
+    )
+    upload = UploadFilesOperator(
+        task_id="upload",
+        run_id=trigger.output["run_id"],
+        files=[f"{DATA}/*.csv"],
+        retries=3,
+    )
+    announce(trigger.output, upload.output)
+    # [END howto_operator_upload_files]

@@ -1,0 +1,371 @@
+"""The thin shell that sends: one HTTP client, shared safely between threads, that never sends twice."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from workflow_automation_provider.client import files as upload
+from workflow_automation_provider.client import protocol
+from workflow_automation_provider.client.errors import (
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds that a connection, each send and the whole reply may take."""
+
+# A reply is two short fields; far past this it is a fault, and reading on would only fill the memory.
+_REPLY_CAP = 1024 * 1024
+
+# Set by the sender alone: another value would break the framing, the meaning or the key's secrecy.
+_RESERVED_HEADERS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "x-api-key",
+    }
+)
+_SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
+
+
+class FlowClient:
+    """
+    A client of the workflow automation service.
+
+    Each request gets a connection of its own: on one that was kept alive, the service may be hanging up
+    just when a request is sent, and nobody could tell whether a run was started.
+
+    :param base_url: address of the service, see :func:`~.protocol.parse_base_url`
+    :param api_key: the key of one workflow; None where only triggering by path is needed
+    :param timeout: seconds that a connection, each send and the whole reply may take
+    :param verify: check the service's certificate
+    :param ca_bundle: file or folder of PEM certificates to trust instead of the usual ones
+    :param client_cert: PEM file with certificate and key, or a pair of files
+    :param proxy: URL of a proxy; None uses those of the environment, but never for loopback
+    :param headers: extra headers for every request
+    :param allow_http: accept plain http to another machine
+    :param file_format: how a file is written in an upload, see :mod:`~.files`
+    :raises InvalidRequestError: if an argument is wrong, naming it
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        verify: bool = True,
+        ca_bundle: str | None = None,
+        client_cert: str | tuple[str, str] | None = None,
+        proxy: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        allow_http: bool = False,
+        file_format: upload.FileFormat = upload.DEFAULT_FILE_FORMAT,
+    ) -> None:
+        self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
+        self._api_key = _checked_key(api_key)
+        self._file_format = upload.check_file_format(file_format)
+        headers = _checked_headers(headers or {})
+        self._redactor = Redactor(
+            [
+                *([self._api_key] if self._api_key else []),
+                *(value for name, value in headers.items() if is_secret_header(name)),
+                *proxy_secrets(proxy),
+            ]
+        )
+        guard_wire_logs(self._redactor)
+        tls = _tls_context(verify=verify, ca_bundle=ca_bundle, client_cert=client_cert)
+        seconds = _checked_timeout(timeout)
+        try:
+            host = httpx.URL(self.base_url).host
+        except httpx.InvalidURL:
+            raise InvalidRequestError(
+                "The base URL is not a valid address: write it as https://host[:port]/api."
+            ) from None
+        # Where nobody named a proxy, those of the environment apply, but this machine is never beyond one.
+        loopback = {f"all://[{host}]" if ":" in host else f"all://{host}": None}
+        try:
+            self._http = httpx.Client(
+                verify=tls,
+                headers={
+                    "User-Agent": "airflow-provider-workflow-automation",
+                    "Accept": "application/json",
+                    **headers,
+                },
+                timeout=seconds,
+                follow_redirects=False,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+                proxy=proxy,
+                mounts=loopback if not proxy and protocol.is_loopback(host) else None,
+                event_hooks={"response": [_put_location_aside]},
+            )
+        except (httpx.InvalidURL, ValueError, ImportError):
+            # Not the error's own words: they quote the URL, and it may hold a password.
+            whose = "proxy" if proxy else "A proxy of the environment (HTTPS_PROXY and the like)"
+            raise InvalidRequestError(
+                f"{whose} is not a URL that can be used: give one such as http://proxy.example:3128 "
+                "(socks5:// needs the package httpx[socks])."
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def trigger_flow(
+        self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None
+    ) -> protocol.Run:
+        """
+        Start a run: by path with a ``flow_id`` (section 4.1), by key without (section 4.2). Sends once.
+
+        :param inputs: input names and JSON values, see :func:`~.json_values.encode`
+        :param flow_id: the flow to start; None lets the API key identify it
+        :param timeout: seconds, in place of the client's own
+        :return: the run that was started
+        :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether a run was started
+        """
+        request = protocol.trigger_request(self.base_url, inputs, flow_id)
+        reply = self._post(request.operation, request.title, request.url, request.content, timeout)
+        return protocol.read_trigger_reply(reply, request.operation, request.title, self._redactor)
+
+    def upload_files(
+        self,
+        run_id: str,
+        files: Iterable[upload.Element],
+        flow_id: str,
+        *,
+        file_format: upload.FileFormat | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """
+        Upload files for a run (section 4.3), in one request. Sends once.
+
+        :param run_id: the run that the files belong to
+        :param files: files, or mappings that are sent as they stand
+        :param flow_id: the flow that the run belongs to
+        :param file_format: in place of the client's own
+        :param timeout: seconds, in place of the client's own
+        :return: what the service answered
+        :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether the files were taken
+        """
+        body = upload.upload_body(flow_id, run_id, files, file_format or self._file_format)
+        url = protocol.upload_url(self.base_url)
+        title = f"POST {url}"
+        reply = self._post(protocol.Operation.UPLOAD, title, url, body, timeout)
+        return protocol.read_upload_reply(reply, title, self._redactor)
+
+    def check(self) -> str:
+        """
+        Reach the service with a request that cannot start anything and does not show the key.
+
+        :return: what answered, in words
+        :raises NotSentError: if the service cannot be reached or does not answer
+        """
+        title = f"HEAD {self.base_url}"
+        try:
+            response = self._http.head(self.base_url)
+        except Exception as error:
+            raise NotSentError(f"{title} got no answer: {self._describe(error)}.") from None
+        if 300 <= response.status_code < 400:
+            location = self._redactor.text(response.extensions.get("location", "another address"))
+            return f"{title} is redirected to {location!a}: that may be the right base URL, redirects are never followed"
+        return f"{title} was answered with {response.status_code}"
+
+    def _post(
+        self,
+        operation: protocol.Operation,
+        title: str,
+        url: str,
+        content: bytes | upload.UploadBody,
+        timeout: float | None,
+    ) -> protocol.Reply:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if operation.takes_key:
+            if self._api_key is None:
+                raise InvalidRequestError(
+                    f"{title} needs the API key, and there is none: put it into the connection's API key field."
+                )
+            headers[protocol.API_KEY_HEADER] = self._api_key
+        if isinstance(content, upload.UploadBody):
+            headers["Content-Length"] = str(content.content_length)
+        begun = False
+
+        def trace(event: str, info: Mapping[str, Any]) -> None:
+            # CONNECT only asks a proxy for a way through: the request itself comes after it.
+            nonlocal begun
+            if event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
+                begun = True
+
+        seconds = self._http.timeout if timeout is None else httpx.Timeout(_checked_timeout(timeout))
+        try:
+            request = self._http.build_request(
+                "POST", url, headers=headers, content=content, timeout=seconds, extensions={"trace": trace}
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidRequestError(
+                f"The flow_id makes no valid address: {error}. Nothing was sent."
+            ) from None
+        try:
+            response = self._http.send(request, stream=True)
+        except WorkflowAutomationError:
+            raise  # from the body: it says itself what happened
+        # Whatever it is, only one thing matters: had the request begun? Then a run may have started.
+        except Exception as error:
+            what = self._describe(error)
+            if not begun:
+                raise NotSentError(f"{title} was not sent: {what}. {operation.nothing_done}") from None
+            raise OutcomeUnknownError(
+                f"{title} was sent and not answered: {what}. {operation.maybe_done}"
+            ) from None
+        try:
+            return self._read(response, seconds.read)
+        finally:
+            response.close()
+
+    def _read(self, response: httpx.Response, seconds: float | None) -> protocol.Reply:
+        """Read the reply up to the cap; a fault on the way makes it incomplete, for its status is known."""
+        body = bytearray()
+        incomplete = ""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        try:
+            for chunk in response.iter_raw():
+                body += chunk
+                if len(body) > _REPLY_CAP:
+                    incomplete = f"it is longer than {_REPLY_CAP // 1024} KiB"
+                    break
+                if deadline and time.monotonic() > deadline:
+                    incomplete = f"it was still coming after {seconds:g} s"
+                    break
+        except Exception as error:
+            incomplete = f"it was cut off after {len(body)} bytes: {self._describe(error)}"
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        if "location" in response.extensions:
+            headers["location"] = response.extensions["location"]
+        return protocol.Reply(response.status_code, headers, bytes(body[:_REPLY_CAP]), incomplete)
+
+    def _describe(self, error: Exception) -> str:
+        # h11 repeats an offending header in its errors, and a server may have put the key into one.
+        text = self._redactor.text(str(error)).strip().rstrip(".")
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _put_location_aside(response: httpx.Response) -> None:
+    # Even where redirects are not followed, httpx reads the address, and fails on a malformed one: the
+    # status, which says that nothing was started, would be lost.
+    if "location" in response.headers:
+        response.extensions["location"] = response.headers.pop("location")
+
+
+def is_secret_header(name: str) -> bool:
+    """Tell by its name whether a header's value is a secret."""
+    return any(word in name.lower() for word in _SECRET_HEADER_WORDS)
+
+
+def proxy_secrets(proxy: str | None) -> list[str]:
+    """Return the password in a proxy's URL, as it stands there and decoded."""
+    try:
+        password = urlsplit(proxy or "").password or ""
+    except ValueError:
+        return []
+    return sorted({password, unquote(password)} - {""})
+
+
+def _checked_key(api_key: str | None) -> str | None:
+    key = (api_key or "").strip()
+    if not key:
+        return None
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        # Never the value, nor where in it: only what is wrong with it.
+        raise InvalidRequestError(
+            "The API key has white space, a control character or a letter outside ASCII in it, which no header "
+            "can carry: copy it again from the trigger section of the workflow's builder page."
+        )
+    return key
+
+
+def _checked_timeout(timeout: float) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
+        raise InvalidRequestError(f"timeout is {timeout!r}: give seconds, more than 0.")
+    return float(timeout)
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise InvalidRequestError(
+                f"headers: {name!r} is no header name: use letters, digits and hyphens."
+            )
+        if name.lower() in _RESERVED_HEADERS:
+            raise InvalidRequestError(f"headers: {name} is set by the provider itself: leave it out.")
+        if not isinstance(value, str) or not (
+            value.isascii() and value.isprintable() and value == value.strip()
+        ):
+            raise InvalidRequestError(
+                f"headers: the value of {name} is not printable ASCII text without blanks around it: write it so."
+            )
+    return dict(headers)
+
+
+def _why(error: Exception) -> str:
+    # The system's words for what went wrong, which never quote the value: it may be a whole pasted key.
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _tls_context(
+    *, verify: bool, ca_bundle: str | None, client_cert: str | tuple[str, str] | None
+) -> ssl.SSLContext:
+    if ca_bundle:
+        folder = Path(ca_bundle).is_dir()
+        try:
+            context = ssl.create_default_context(
+                cafile=None if folder else ca_bundle, capath=ca_bundle if folder else None
+            )
+        except (OSError, ValueError) as error:
+            raise InvalidRequestError(
+                f"ca_bundle cannot be read as PEM certificates ({_why(error)}): give a file or folder of them."
+            ) from None
+    else:
+        context = httpx.create_ssl_context(trust_env=True)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if client_cert:
+        certificate, key = (client_cert, None) if isinstance(client_cert, str) else client_cert
+        try:
+            # The password callback keeps OpenSSL from asking for one on a terminal that nobody reads.
+            context.load_cert_chain(certificate, key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            raise InvalidRequestError(
+                f"client_cert cannot be read as a PEM certificate with its unencrypted key "
+                f"({_why(error)}): give one file with both, or a pair of files."
+            ) from None
+    return context

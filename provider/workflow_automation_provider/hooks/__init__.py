@@ -1,0 +1,1 @@
+"""An Airflow connection becomes a client of the workflow automation service."""

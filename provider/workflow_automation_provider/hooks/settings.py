@@ -1,0 +1,152 @@
+"""Reads an Airflow connection of type ``workflow_automation``, strictly: a typo must not be ignored."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from workflow_automation_provider.client.errors import InvalidRequestError
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
+from workflow_automation_provider.client.sending import (
+    DEFAULT_TIMEOUT,
+    FlowClient,
+    is_secret_header,
+    proxy_secrets,
+)
+from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Connection
+
+
+def _from_json_text(value: object) -> object:
+    """Read what the form and a URI can only write as text."""
+    if isinstance(value, str) and value.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"starts like JSON but is not: {error}") from None
+    return value
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("give a number")
+    return value
+
+
+_Json = BeforeValidator(_from_json_text)
+
+
+class ConnectionExtra(BaseModel):
+    """The connection's extra, one attribute for each field of the form."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        str_strip_whitespace=True,
+        coerce_numbers_to_str=True,
+        hide_input_in_errors=True,
+    )
+
+    flow_id: str | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)] = (
+        DEFAULT_TIMEOUT
+    )
+    key_expires_on: date | None = None
+    file_format: Annotated[FileFormat, _Json, BeforeValidator(check_file_format)] = DEFAULT_FILE_FORMAT
+    verify: bool = True
+    ca_bundle: str | None = None
+    client_cert: Annotated[str | tuple[str, str] | None, _Json] = None
+    proxy: str | None = None
+    headers: Annotated[dict[str, str], _Json] = Field(default_factory=dict, repr=False)
+    allow_http: bool = False
+
+    def secrets(self) -> list[str]:
+        """Return the values in it that nobody may see."""
+        return [
+            *(value for name, value in self.headers.items() if is_secret_header(name)),
+            *proxy_secrets(self.proxy),
+        ]
+
+    @classmethod
+    def read(cls, conn_id: str | None, extra: str | None) -> ConnectionExtra:
+        """
+        Read the extra of the connection ``conn_id``.
+
+        :param extra: its JSON text; a field that is null or empty is not set
+        :raises InvalidRequestError: naming each field that is wrong or not known
+        """
+        try:
+            fields = json.loads(extra) if extra else {}
+        except ValueError as error:
+            raise InvalidRequestError(f"Connection {conn_id!r}: its extra is not JSON ({error}).") from None
+        if not isinstance(fields, dict):
+            raise InvalidRequestError(
+                f"Connection {conn_id!r}: its extra is a JSON {type(fields).__name__}: write an object of fields."
+            )
+        try:
+            return cls.model_validate({name: v for name, v in fields.items() if not _is_unset(v)})
+        except ValidationError as error:
+            problems = "; ".join(_problem(e["loc"], e["type"], e["msg"], fields) for e in error.errors())
+            raise InvalidRequestError(f"Connection {conn_id!r}: {problems}.") from None
+
+
+def _is_unset(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _problem(loc: tuple[int | str, ...], kind: str, message: str, fields: Mapping[str, Any]) -> str:
+    name = str(loc[0])
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(name, CONNECTION_FIELDS, n=1)
+        mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(CONNECTION_FIELDS)}"
+        return f"extra {name!r} is not known: {mend}"
+    # Never the value: it may be a secret in the wrong field.
+    return f"extra {name!r} is a {type(fields[name]).__name__} that cannot be used: {message.removeprefix('Value error, ')}"
+
+
+def base_url(connection: Connection) -> str:
+    """
+    Return the service's address as written in the connection.
+
+    As JSON or in the form the host is the whole base URL. A URI splits it into host, port and schema
+    (``workflow-automation://:KEY@service.example:8443/api``): all are put together again.
+    """
+    address = (connection.host or "").strip()
+    scheme, separator, rest = address.rpartition("://")
+    host, slash, path = rest.partition("/")
+    if host.count(":") > 1 and "[" not in host:
+        host = f"[{host}]"  # an IPv6 address, whose brackets a URI loses
+    if connection.port and ":" not in host.rpartition("]")[2]:
+        host = f"{host}:{connection.port}"
+    address = f"{scheme}{separator}{host}{slash}{path}"
+    if connection.schema:
+        address = f"{address.rstrip('/')}/{connection.schema.lstrip('/')}"
+    return address
+
+
+def client_for(connection: Connection, extra: ConnectionExtra) -> FlowClient:
+    """
+    Make the client that a connection describes.
+
+    :raises InvalidRequestError: if a setting is wrong, naming the connection and the field
+    """
+    if connection.login:
+        raise InvalidRequestError(
+            f"Connection {connection.conn_id!r}: its login is set, and nothing uses it: the API key belongs into "
+            "the password (in a URI behind a colon: workflow-automation://:KEY@…)."
+        )
+    try:
+        return FlowClient(
+            base_url(connection),
+            api_key=connection.password,
+            **extra.model_dump(exclude={"flow_id", "key_expires_on"}),
+        )
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"Connection {connection.conn_id!r}: {error}") from None

@@ -1,0 +1,1 @@
+"""Operators that start runs of the workflow automation service and upload files for them."""

@@ -1,0 +1,211 @@
+"""Operators that start runs and upload files for them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+
+from workflow_automation_provider.client.errors import Accepted, WorkflowAutomationError
+from workflow_automation_provider.links import FlowRunLink
+from workflow_automation_provider.operators.retries import FlowRetryPolicy, call_patiently, failing_for_good
+from workflow_automation_provider.start_record import StartRecord
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+_UNKNOWN_START = (
+    "A run may have been started: look in the workflow's list of runs at that time. This task starts nothing "
+    "more by itself. If there is no run, clear the task to start one; if there is, mark the task as success."
+)
+
+
+class _FlowOperator(BaseOperator):
+    """What both operators share: the connection, one hook for a task's life, and when to try again."""
+
+    workflow_automation_conn_id: str
+    request_timeout: float | None
+    send_retry_timeout: float
+
+    ui_color = "#e6f0fa"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Only where neither the task nor its default_args name a policy, and only on versions with policies.
+        if getattr(self, "retry_policy", self) is None:
+            self.retry_policy = FlowRetryPolicy()
+
+    @functools.cached_property
+    def hook(self) -> WorkflowAutomationHook:
+        """The hook of this operator's connection."""
+        from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+        return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
+
+
+class TriggerFlowOperator(_FlowOperator):
+    """
+    Start a run of a flow, once.
+
+    With a ``flow_id`` the flow is triggered by path (section 4.1), without it the connection's API key
+    identifies the flow (section 4.2). Returns and pushes ``run_id`` and ``run_link``, so that
+    ``trigger.output["run_id"]`` can be handed on; a trigger by key that is answered without a run_id
+    succeeds with None and pushes the whole ``reply``.
+
+    A task instance never starts a second run by itself: what it started is recorded (Airflow 3.3+), a later
+    try returns the recorded run, and where nobody can tell whether a run was started it fails and says so.
+    Clearing the task starts a new run.
+
+    :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs and paths
+        become text (templated, deeply)
+    :param flow_id: the flow to start (templated)
+    :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
+    :param on_unknown_start: what to do where nobody can tell whether a run was started (a time-out, a lost
+        connection, a 5xx reply, a killed task): ``"fail"`` without a retry, or ``"start_again"`` in the next
+        try, which accepts that a second run may be started
+    :param request_timeout: seconds that a connection, each send and the whole reply may take, in place of
+        the connection's ``timeout``
+    :param send_retry_timeout: seconds to go on trying within one try of the task while the service is busy
+        or cannot be reached, before Airflow's retry takes over; 0 sends once
+    :raises AirflowFailException: where trying again cannot help or could start a second run
+    :raises BusyError: if the service is still busy after ``send_retry_timeout``
+    :raises NotSentError: if the service still cannot be reached after ``send_retry_timeout``
+    """
+
+    template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json"}
+    operator_extra_links = (FlowRunLink(),)
+
+    def __init__(
+        self,
+        *,
+        inputs: Mapping[str, Any],
+        flow_id: str | None = None,
+        workflow_automation_conn_id: str = "workflow_automation_default",
+        on_unknown_start: Literal["fail", "start_again"] = "fail",
+        request_timeout: float | None = None,
+        send_retry_timeout: float = 60.0,
+        multiple_outputs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(multiple_outputs=multiple_outputs, **kwargs)
+        if on_unknown_start not in ("fail", "start_again"):
+            raise ValueError(f"on_unknown_start is {on_unknown_start!r}: use 'fail' or 'start_again'.")
+        self.inputs = inputs
+        self.flow_id = flow_id
+        self.workflow_automation_conn_id = workflow_automation_conn_id
+        self.on_unknown_start = on_unknown_start
+        self.request_timeout = request_timeout
+        self.send_retry_timeout = send_retry_timeout
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Start the run, unless an earlier try did; return its ``run_id`` and ``run_link``."""
+        record = StartRecord(context)
+        result = self._earlier_run(record)
+        if result is None:
+            if not record.outlives_try:
+                self.log.warning(
+                    "This Airflow keeps no state between tries: if this try is killed, the next may start a second run."
+                )
+            with self.hook, failing_for_good(unless_unknown=self.on_unknown_start == "start_again"):
+                result = call_patiently(
+                    lambda: self._start(record), seconds=self.send_retry_timeout, log=self.log
+                )
+        FlowRunLink.persist(context, result["run_link"])
+        return result
+
+    def _earlier_run(self, record: StartRecord) -> dict[str, Any] | None:
+        """Return what an earlier try started, None where a run is to be started."""
+        earlier = record.read()
+        if earlier is None:
+            return None
+        if earlier.state == "started":
+            self.log.info(
+                "Run %s was started in try %s at %s (%s): nothing is started now.",
+                earlier.result["run_id"],
+                earlier.try_number,
+                earlier.at,
+                earlier.result["run_link"],
+            )
+            return earlier.result
+        if earlier.state == "unidentified":
+            raise AirflowFailException(earlier.result["message"])
+        message = (
+            f"Try {earlier.try_number} was about to start a run at {earlier.at} and ended before it recorded "
+            "what came of it."
+        )
+        if self.on_unknown_start == "fail":
+            raise AirflowFailException(f"{message} {_UNKNOWN_START}")
+        self.log.warning("%s Starting a run all the same: on_unknown_start is 'start_again'.", message)
+        return None
+
+    def _start(self, record: StartRecord) -> dict[str, Any]:
+        """Start the run, with the record always ahead of what is known."""
+        record.starting()
+        try:
+            run = self.hook.trigger_flow(self.inputs, self.flow_id)
+        except WorkflowAutomationError as error:
+            if error.accepted is Accepted.NO:
+                record.take_back()
+            elif error.accepted is Accepted.YES:
+                record.unidentified(str(error))
+            raise
+        self.log.info("Started run %s: %s", run.run_id, run.run_link)
+        result: dict[str, Any] = {"run_id": run.run_id, "run_link": run.run_link}
+        if run.run_id is None:
+            result["reply"] = run.reply
+        record.started(result)
+        return result
+
+
+class UploadFilesOperator(_FlowOperator):
+    """
+    Upload files for a run (section 4.3).
+
+    :param run_id: the run that the files belong to, such as ``trigger.output["run_id"]`` (templated)
+    :param files: local paths, globs, and mappings that are sent as they stand (templated, deeply)
+    :param flow_id: the flow of the run, by default the connection's (templated)
+    :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
+    :param request_timeout: seconds that a connection, each send and the whole reply may take, in place of
+        the connection's ``timeout``
+    :param send_retry_timeout: seconds to go on trying within one try of the task while the service is busy
+        or cannot be reached, before Airflow's retry takes over; 0 sends once
+    :raises AirflowFailException: where trying again cannot help
+    :raises WorkflowAutomationError: where Airflow's retry may help; an upload may safely be sent again
+    """
+
+    template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        files: FileSource | Sequence[FileSource],
+        flow_id: str | None = None,
+        workflow_automation_conn_id: str = "workflow_automation_default",
+        request_timeout: float | None = None,
+        send_retry_timeout: float = 60.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.run_id = run_id
+        self.files = files
+        self.flow_id = flow_id
+        self.workflow_automation_conn_id = workflow_automation_conn_id
+        self.request_timeout = request_timeout
+        self.send_retry_timeout = send_retry_timeout
+
+    def execute(self, context: Context) -> str:
+        """Upload the files; return what the service answered."""
+        with self.hook as hook, failing_for_good(unless_unknown=True):
+            return call_patiently(
+                lambda: hook.upload_files(self.run_id, self.files, self.flow_id),
+                seconds=self.send_retry_timeout,
+                log=self.log,
+            )

@@ -1,0 +1,120 @@
+"""When a task is tried again: within the try for a short while, then by Airflow, and never blindly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.client.errors import (
+    Accepted,
+    BusyError,
+    FileUnavailableError,
+    NotSentError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
+
+if TYPE_CHECKING:
+
+    from airflow.sdk import RetryDecision, RetryPolicy
+
+    RetryPolicyBase = RetryPolicy
+else:
+    try:
+        from airflow.sdk import RetryDecision
+        from airflow.sdk import RetryPolicy as RetryPolicyBase
+    except ImportError:  # before Airflow 3.3, which knows no retry policies
+        RetryPolicyBase = object
+
+Result = TypeVar("Result")
+
+# The wait between two attempts where the service names none, in seconds: grows from the first to the second.
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+
+
+class FlowRetryPolicy(RetryPolicyBase):
+    """Lets Airflow try again when the service said, rather than after ``retry_delay`` (Airflow 3.3+)."""
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
+    ) -> RetryDecision:
+        """
+        Decide on the delay of the next try.
+
+        :param exception: what ended this try
+        :return: a retry after the service's ``Retry-After`` where it gave one, else Airflow's usual course
+        """
+        if isinstance(exception, BusyError) and exception.retry_after is not None:
+            wait = timedelta(seconds=exception.retry_after)
+            return RetryDecision.retry(
+                delay=wait, reason=f"The service asked to wait {wait.total_seconds():.0f} s."
+            )
+        return RetryDecision.default()
+
+
+def call_patiently(call: Callable[[], Result], *, seconds: float, log: Any) -> Result:
+    """
+    Call again while the service is busy or cannot be reached, as long as there is time.
+
+    :param call: sends one request
+    :param seconds: time to go on for, waits included; 0 calls once
+    :param log: logger that each wait is announced in
+    :return: what ``call`` returns
+    :raises WorkflowAutomationError: the last error, where the next wait would end after the time; any error
+        but busy and not sent, at once
+    """
+    import tenacity
+
+    growing = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, BusyError) and error.retry_after is not None:
+            return error.retry_after
+        return growing(state)
+
+    def announce(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("%s Trying again in %.1f s.", error, state.upcoming_sleep)
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type((BusyError, NotSentError)),
+        wait=wait,
+        stop=tenacity.stop_before_delay(seconds),
+        before_sleep=announce,
+        reraise=True,
+    )(call)
+
+
+# For the person on call: what this task does from here on, and what Clear does.
+_ADVICE = {
+    Accepted.NO: "Once that is mended, clear the task to try again.",
+    Accepted.MAYBE: (
+        "This task starts nothing more by itself. If there is no run, clear the task to start one; if there is, "
+        "mark the task as success."
+    ),
+    Accepted.YES: "Mark the task as success, or clear it to start another run.",
+}
+
+
+@contextmanager
+def failing_for_good(*, unless_unknown: bool) -> Iterator[None]:
+    """
+    Fail without a retry, but for what a retry can mend.
+
+    :param unless_unknown: leave an unknown outcome to Airflow's retry as well
+    :raises AirflowFailException: in place of an error that a retry cannot mend or could make worse
+    """
+    retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError, FileUnavailableError)
+    if unless_unknown:
+        retryable = (*retryable, OutcomeUnknownError)
+    try:
+        yield
+    except retryable:
+        raise
+    except WorkflowAutomationError as error:
+        raise AirflowFailException(f"{error} {_ADVICE[error.accepted]}") from error

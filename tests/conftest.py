@@ -1,0 +1,39 @@
+"""An Airflow of the tests' own: its home must be named before Airflow is first imported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_HOME = Path(tempfile.mkdtemp(prefix="workflow-automation-tests-"))
+
+for name in [*os.environ]:
+    if name.startswith("AIRFLOW_"):  # the user's own Airflow must not reach into the tests
+        del os.environ[name]
+os.environ |= {
+    "AIRFLOW_HOME": str(_HOME),
+    "AIRFLOW__CORE__DAGS_FOLDER": str(_HOME / "dags"),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow.db",
+}
+(_HOME / "dags").mkdir()
+
+pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def airflow_home() -> Path:
+    """Home of an Airflow with a migrated SQLite database."""
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
+    return _HOME

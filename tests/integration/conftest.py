@@ -1,0 +1,96 @@
+"""Runs DAGs in real Airflow, in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "example_dags"
+
+PREAMBLE = """\
+from __future__ import annotations
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, task, task_group
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+START = pendulum.datetime(2026, 1, 1, tz="UTC")
+"""
+
+
+@dataclass
+class DagRunResult:
+    """A finished DAG run: its state, and each task instance's state and XComs."""
+
+    dag_run: Any
+
+    @property
+    def state(self) -> str:
+        return _text(self.dag_run.state)
+
+    def _task_instance(self, task_id: str, map_index: int) -> Any:
+        return self.dag_run.get_task_instance(task_id, map_index=map_index)
+
+    def task_state(self, task_id: str, map_index: int = -1) -> str:
+        return _text(self._task_instance(task_id, map_index).state)
+
+    def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+        """Read an XCom as it is stored, for a pull outside of a task would make a number of "1001"."""
+        from airflow.models import xcom
+        from airflow.utils.session import create_session
+
+        model = getattr(xcom, "XComModel", None) or xcom.XCom  # the latter in Airflow 2
+        with create_session() as session:
+            row = (
+                session.query(model)
+                .filter_by(
+                    dag_id=self.dag_run.dag_id,
+                    run_id=self.dag_run.run_id,
+                    task_id=task_id,
+                    key=key,
+                    map_index=map_index,
+                )
+                .one_or_none()
+            )
+            if row is None:
+                return None
+            return json.loads(row.value) if isinstance(row.value, bytes) else row.value
+
+
+def _text(state: Any) -> str:
+    return str(getattr(state, "value", state))
+
+
+@pytest.fixture
+def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., DagRunResult]]:
+    """Run a DAG given as the text of its file (after PREAMBLE), or as the name of an example."""
+    try:
+        from airflow.dag_processing.dagbag import DagBag
+    except ImportError:  # before Airflow 3.2
+        from airflow.models.dagbag import DagBag
+
+    folder = airflow_home / "dags"
+
+    def run(source: str, **options: Any) -> DagRunResult:
+        if source.endswith(".py"):
+            shutil.copytree(
+                EXAMPLES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+            path = folder / source
+        else:
+            path = folder / f"{request.node.name.partition('[')[0]}.py"
+            path.write_text(PREAMBLE + textwrap.dedent(source))
+        bag = DagBag(dag_folder=str(path))
+        assert not bag.import_errors
+        (dag,) = bag.dags.values()
+        return DagRunResult(dag.test(**options))
+
+    yield run
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

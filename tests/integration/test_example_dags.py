@@ -1,0 +1,55 @@
+"""Every example DAG runs in real Airflow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def connection(workflow_automation_service, monkeypatch):
+    key = workflow_automation_service.keys[0]
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT",
+        json.dumps(
+            {
+                "conn_type": "workflow_automation",
+                "host": workflow_automation_service.base_url,
+                "password": key.value,
+                "extra": {"flow_id": key.flow_id},
+            }
+        ),
+    )
+
+
+def test_trigger(run_dag, workflow_automation_service, connection):
+    result = run_dag("workflow_automation_trigger.py")
+
+    assert result.state == "success"
+    (run,) = workflow_automation_service.runs
+    assert run.inputs["dag"] == "workflow_automation_trigger"
+
+
+def test_trigger_upload(run_dag, workflow_automation_service, connection):
+    result = run_dag("workflow_automation_trigger_upload.py")
+
+    assert result.state == "success"
+    (run,) = workflow_automation_service.runs
+    assert run.inputs["customer"] == "Ada"
+    (upload,) = workflow_automation_service.uploads
+    assert upload.run_id == run.run_id
+    assert [file["name"] for file in upload.files] == ["orders.csv"]
+    assert run.run_id in result.xcom("announce")
+
+
+def test_trigger_mapped(run_dag, workflow_automation_service, connection):
+    result = run_dag("workflow_automation_trigger_mapped.py")
+
+    assert result.state == "success"
+    assert sorted(run.inputs["customer"] for run in workflow_automation_service.runs) == [
+        "Ada",
+        "Edsger",
+        "Grace",
+    ]
+    assert result.xcom("count") == 3

@@ -1,0 +1,309 @@
+"""The operators in real Airflow against the local service: what they send, return, push and template."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def only_run(service):
+    (run,) = service.runs
+    return run
+
+
+class TestTriggerFlow:
+    def test_by_key_returns_run_and_link(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        result = run_dag("""
+            with DAG("by_key", schedule=None, start_date=START):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={"day": "{{ ds }}", "n": [1, {"t": "{{ 1 + 1 }}"}]})
+
+                @task
+                def after(flow_run_id, link):
+                    return [flow_run_id, link]
+
+                after(trigger.output["run_id"], trigger.output["run_link"])
+        """)
+
+        assert result.state == "success"
+        run = only_run(workflow_automation_service)
+        assert run.by == "key"
+        assert run.inputs == {"day": str(result.dag_run.logical_date.date()), "n": [1, {"t": "2"}]}
+        link = f"{workflow_automation_service.url}/runs/{run.run_id}"
+        assert result.xcom("trigger") == {"run_id": run.run_id, "run_link": link}
+        assert result.xcom("after") == [run.run_id, link]
+        assert result.xcom("trigger", "_link_FlowRunLink") == link
+
+    def test_by_path_sends_no_key(self, run_dag, workflow_automation_service, workflow_automation_connection):
+        result = run_dag("""
+            with DAG("by_path", schedule=None, start_date=START, params={"flow": "a/b"}):
+                TriggerFlowOperator(task_id="trigger", flow_id="{{ params.flow }}", inputs={})
+        """)
+
+        assert result.state == "success"
+        run = only_run(workflow_automation_service)
+        assert (run.by, run.flow_id) == ("path", "a/b")
+        (request,) = workflow_automation_service.journal.requests()
+        assert not request.key_sent
+
+    def test_connection_id_is_templated(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        result = run_dag("""
+            with DAG("templated_conn", schedule=None, start_date=START, params={"env": "default"}):
+                TriggerFlowOperator(
+                    task_id="trigger", inputs={}, workflow_automation_conn_id="workflow_automation_{{ params.env }}"
+                )
+        """)
+
+        assert result.state == "success"
+        only_run(workflow_automation_service)
+
+    def test_mapped_runs_have_a_link_each(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        result = run_dag("""
+            with DAG("mapped", schedule=None, start_date=START):
+                with_inputs = TriggerFlowOperator.partial(task_id="trigger").expand(inputs=[{"n": 1}, {"n": 2}])
+
+                @task
+                def after(ids):
+                    return sorted(ids)
+
+                after(with_inputs.output["run_id"])
+        """)
+
+        assert result.state == "success"
+        by_input = {run.inputs["n"]: run.run_id for run in workflow_automation_service.runs}
+        assert len(by_input) == 2
+        for index in (0, 1):
+            run_id = by_input[index + 1]
+            assert result.xcom("trigger", "run_id", index) == run_id
+            assert result.xcom("trigger", "_link_FlowRunLink", index).endswith(f"/runs/{run_id}")
+        assert result.xcom("after") == sorted(by_input.values())
+
+    def test_chained_with_taskflow_in_a_group_natively(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        result = run_dag("""
+            with DAG("chained", schedule=None, start_date=START, render_template_as_native_obj=True):
+
+                @task
+                def make():
+                    return {"rows": [1, 2, 3], "big": 12345678901234567890}
+
+                @task_group
+                def group(made):
+                    trigger = TriggerFlowOperator(
+                        task_id="trigger", inputs={"made": made, "rows": "{{ ti.xcom_pull('make')['rows'] }}"}
+                    )
+                    upload = UploadFilesOperator(
+                        task_id="upload", run_id="{{ ti.xcom_pull('group.trigger')['run_id'] }}", flow_id="demo-flow",
+                        files="{{ [{'rows': ti.xcom_pull('make')['rows']}] }}",
+                    )
+                    trigger >> upload
+                    return upload.output
+
+                @task
+                def after(answer):
+                    return answer
+
+                after(group(make()))
+        """)
+
+        assert result.state == "success"
+        run = only_run(workflow_automation_service)
+        made = {"rows": [1, 2, 3], "big": 12345678901234567890}
+        assert run.inputs == {"made": made, "rows": [1, 2, 3]}
+        (upload,) = workflow_automation_service.uploads
+        assert upload.run_id == run.run_id
+        assert upload.files == [{"rows": [1, 2, 3]}]
+        assert result.xcom("after") == result.xcom("group.upload")
+
+    def test_rich_values_from_xcom_become_json(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        result = run_dag("""
+            import datetime, decimal
+            with DAG("rich", schedule=None, start_date=START):
+
+                @task
+                def make():
+                    return {"when": START, "day": datetime.date(2026, 2, 3), "total": decimal.Decimal("1.5")}
+
+                TriggerFlowOperator(task_id="trigger", inputs={"made": make()})
+        """)
+
+        assert result.state == "success"
+        assert only_run(workflow_automation_service).inputs == {
+            "made": {"when": "2026-01-01T00:00:00+00:00", "day": "2026-02-03", "total": "1.5"}
+        }
+
+    def test_wrong_inputs_fail_before_anything_is_sent(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd
+    ):
+        result = run_dag("""
+            with DAG("wrong", schedule=None, start_date=START):
+                TriggerFlowOperator(task_id="trigger", inputs={"rows": [{"when": 1.0}, {"when": {1, 2}}]})
+        """)
+
+        assert result.task_state("trigger") == "failed"
+        assert "inputs.rows[1].when is a set" in capfd.readouterr().out
+        assert workflow_automation_service.journal.requests() == []
+
+    @pytest.mark.parametrize("flow_id", ["", "   "])
+    def test_an_empty_flow_id_is_not_a_trigger_by_key(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, flow_id
+    ):
+        result = run_dag(f"""
+            with DAG("empty_flow_id", schedule=None, start_date=START, params={{"flow": {flow_id!r}}}):
+                TriggerFlowOperator(task_id="trigger", flow_id="{{{{ params.flow }}}}", inputs={{}})
+        """)
+
+        assert result.task_state("trigger") == "failed"
+        assert workflow_automation_service.journal.requests() == []
+
+    def test_by_key_without_run_id_keeps_the_reply(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        workflow_automation_service.faults.add("reply", body={"accepted": True})
+
+        result = run_dag("""
+            with DAG("no_run_id", schedule=None, start_date=START):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={})
+
+                @task
+                def after(flow_run_id):
+                    return f"got {flow_run_id}"
+
+                after(trigger.output["run_id"])
+        """)
+
+        assert result.state == "success"
+        assert result.xcom("trigger") == {"run_id": None, "run_link": None, "reply": {"accepted": True}}
+        assert result.xcom("after") == "got None"
+
+    def test_only_web_links_become_a_button(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        workflow_automation_service.faults.add(
+            "reply", body={"run_id": "7", "run_link": "javascript:alert(1)"}
+        )
+
+        result = run_dag("""
+            with DAG("bad_link", schedule=None, start_date=START):
+                TriggerFlowOperator(task_id="trigger", inputs={})
+        """)
+
+        assert result.xcom("trigger", "run_id") == "7"
+        assert not result.xcom("trigger", "_link_FlowRunLink")
+
+    def test_a_huge_numeric_run_id_stays_exact(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        number = 98765432109876543210987654321
+        workflow_automation_service.faults.add(
+            "reply", body=json.dumps({"run_id": number, "run_link": "https://a/b"})
+        )
+
+        result = run_dag("""
+            with DAG("huge", schedule=None, start_date=START):
+                TriggerFlowOperator(task_id="trigger", inputs={})
+        """)
+
+        assert result.xcom("trigger", "run_id") == str(number)
+
+
+class TestUploadFiles:
+    def test_paths_globs_and_mappings(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, tmp_path
+    ):
+        (tmp_path / "a.csv").write_bytes(b"1,2\n")
+        (tmp_path / "b.csv").write_bytes(b"")
+        (tmp_path / "c.bin").write_bytes(bytes(range(256)))
+
+        result = run_dag(f"""
+            from pathlib import Path
+            folder = Path({str(tmp_path)!r})
+            with DAG("upload", schedule=None, start_date=START, params={{"ending": "csv"}}):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
+                UploadFilesOperator(
+                    task_id="upload", run_id=trigger.output["run_id"], flow_id="demo-flow",
+                    files=[str(folder) + "/*.{{{{ params.ending }}}}", folder / "c.bin", {{"name": "{{{{ ds }}}}"}}],
+                )
+        """)
+
+        assert result.state == "success"
+        (upload,) = workflow_automation_service.uploads
+        assert upload.run_id == only_run(workflow_automation_service).run_id
+        assert [file.get("name") for file in upload.files] == [
+            "a.csv",
+            "b.csv",
+            "c.bin",
+            str(result.dag_run.logical_date.date()),
+        ]
+
+    def test_flow_id_falls_back_to_the_connections(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, monkeypatch
+    ):
+        connection = {
+            "conn_type": "workflow_automation",
+            "host": workflow_automation_service.base_url,
+            "password": workflow_automation_service.keys[0].value,
+            "extra": {"flow_id": "demo-flow"},
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", json.dumps(connection))
+
+        result = run_dag("""
+            with DAG("fallback", schedule=None, start_date=START):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={})
+                UploadFilesOperator(task_id="upload", run_id=trigger.output["run_id"], files=[{"a": 1}])
+        """)
+
+        assert result.state == "success"
+        assert workflow_automation_service.uploads[0].flow_id == "demo-flow"
+
+    def test_expands_over_files(self, run_dag, workflow_automation_service, workflow_automation_connection):
+        result = run_dag("""
+            with DAG("expand_files", schedule=None, start_date=START):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={})
+                UploadFilesOperator.partial(
+                    task_id="upload", run_id=trigger.output["run_id"], flow_id="demo-flow"
+                ).expand(files=[[{"n": 1}], [{"n": 2}]])
+        """)
+
+        assert result.state == "success"
+        assert sorted(upload.files[0]["n"] for upload in workflow_automation_service.uploads) == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("files", "named"),
+        [
+            ("['{folder}/missing.csv']", "missing.csv"),
+            ("['{folder}/*.nothing']", "*.nothing"),
+            ("['{folder}']", "is a directory"),
+            ("[]", "files is empty"),
+            ("[3]", "files[0] is a int"),
+        ],
+    )
+    def test_nothing_is_skipped_silently(
+        self,
+        run_dag,
+        workflow_automation_service,
+        workflow_automation_connection,
+        tmp_path,
+        capfd,
+        files,
+        named,
+    ):
+        result = run_dag(f"""
+            with DAG("nothing_skipped", schedule=None, start_date=START):
+                UploadFilesOperator(
+                    task_id="upload", run_id="1", flow_id="demo-flow", files={files.replace("{folder}", str(tmp_path))}
+                )
+        """)
+
+        assert result.task_state("upload") == "failed"
+        assert named in capfd.readouterr().out
+        assert workflow_automation_service.journal.requests() == []
