@@ -1,5 +1,5 @@
 """
-What a task instance has started, kept across its tries.
+What a task instance has started or uploaded, kept across its tries.
 
 On Airflow 3.3+ the task state store outlives a try, a SIGKILL, a deferral and a restart of Airflow. *Starting*
 is written there before a run is asked for: ``set`` raises where the task instance was meanwhile given to
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-_KEY = "workflow_automation_start"
+_START = "workflow_automation_start"
+_UPLOAD = "workflow_automation_upload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +38,46 @@ class Start:
     result: dict[str, Any]
 
 
-class StartRecord:
+class _TaskRecord:
     """
-    The record of one task instance (a mapped one has its own).
+    Entries of one task instance (a mapped one has its own) that count until it is cleared.
 
     :param context: the task's context
     """
 
     def __init__(self, context: Context) -> None:
         ti = context["ti"]
-        # A Clear raises max_tries, an automatic retry does not: so a record that carries another one is
-        # from before a Clear, by which a person asked for a new run.
+        # A Clear raises max_tries, an automatic retry does not: so an entry that carries another one is
+        # from before a Clear, by which a person asked for everything anew.
         self._max_tries = ti.max_tries
         self._try_number = ti.try_number
-        self._store: Any = context["task_state_store"] if "task_state_store" in context else None
+        self._store: Any = context.get("task_state_store")
 
     @property
     def outlives_try(self) -> bool:
         """Whether a later try will know what this one did."""
         return self._store is not None
 
+    def _get(self, key: str) -> dict[str, Any] | None:
+        found = None if self._store is None else self._store.get(key)
+        return found if found and found["max_tries"] == self._max_tries else None
+
+    def _set(self, key: str, entry: dict[str, Any]) -> None:
+        if self._store is None:
+            return
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        stamped = {"max_tries": self._max_tries, "try_number": self._try_number, **entry}
+        self._store.set(key, stamped, retention=NEVER_EXPIRE)
+
+
+class StartRecord(_TaskRecord):
+    """What the task instance knows of the run that it starts."""
+
     def read(self) -> Start | None:
         """Return what was started since the last Clear, None if nothing is known to have been."""
-        if self._store is None:
-            return None
-        found = self._store.get(_KEY)
-        if not found or found["max_tries"] != self._max_tries:
-            return None
-        return Start(found["state"], found["try_number"], found["at"], found["result"])
+        found = self._get(_START)
+        return Start(found["state"], found["try_number"], found["at"], found["result"]) if found else None
 
     def starting(self) -> None:
         """
@@ -86,18 +99,29 @@ class StartRecord:
     def take_back(self) -> None:
         """Write that nothing was started after all."""
         if self._store is not None:
-            self._store.delete(_KEY)
+            self._store.delete(_START)
 
     def _write(self, state: str, result: dict[str, Any]) -> None:
-        if self._store is None:
-            return
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._set(_START, {"state": state, "at": at, "result": result})
 
-        record = {
-            "state": state,
-            "max_tries": self._max_tries,
-            "try_number": self._try_number,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "result": result,
-        }
-        self._store.set(_KEY, record, retention=NEVER_EXPIRE)
+
+class UploadRecord(_TaskRecord):
+    """The upload requests that the service confirmed, in order: an entry each, so that none is rewritten."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._count = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the requests that were confirmed since the last Clear."""
+        found: list[dict[str, Any]] = []
+        while entry := self._get(f"{_UPLOAD}_{len(found)}"):
+            found.append(entry["request"])
+        self._count = len(found)
+        return found
+
+    def confirmed(self, request: dict[str, Any]) -> None:
+        """Add a request that was confirmed, after those that :meth:`read` returned."""
+        self._set(f"{_UPLOAD}_{self._count}", {"request": request})
+        self._count += 1

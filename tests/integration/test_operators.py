@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from airflow import __version__ as airflow_version
+
+
+def printed(capfd):
+    """What the task log said on standard output, without the frame that Airflow 3.0 draws around errors."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", capfd.readouterr().out).split())
 
 
 def only_run(service):
@@ -150,7 +157,7 @@ class TestTriggerFlow:
         """)
 
         assert result.task_state("trigger") == "failed"
-        assert "inputs.rows[1].when is a set" in capfd.readouterr().out
+        assert "inputs.rows[1].when is a set" in printed(capfd)
         assert workflow_automation_service.journal.requests() == []
 
     @pytest.mark.parametrize("flow_id", ["", "   "])
@@ -165,6 +172,7 @@ class TestTriggerFlow:
         assert result.task_state("trigger") == "failed"
         assert workflow_automation_service.journal.requests() == []
 
+    @pytest.mark.skipif(airflow_version.startswith("3.0."), reason="Airflow 3.0 cannot store None as an XCom")
     def test_by_key_without_run_id_keeps_the_reply(
         self, run_dag, workflow_automation_service, workflow_automation_connection
     ):
@@ -305,5 +313,5 @@ class TestUploadFiles:
         """)
 
         assert result.task_state("upload") == "failed"
-        assert named in capfd.readouterr().out
+        assert named in printed(capfd)
         assert workflow_automation_service.journal.requests() == []

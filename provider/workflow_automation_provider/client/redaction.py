@@ -13,8 +13,11 @@ from typing import Any
 # Below this a fragment says nothing of the secret, and hiding it would only garble the text around it.
 _SHORTEST_FRAGMENT = 4
 
-# As many characters as one may be escaped to (&#x0041;).
-_LONGEST_ESCAPE = 10
+# As many characters as one may be escaped to (&amp;#x0041;).
+_LONGEST_ESCAPE = 14
+
+# The end of a text, perhaps within an escape.
+_ENDS_HERE = re.compile(r"(?:[%&\\].{0,12})?\Z", re.DOTALL)
 
 _HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 
@@ -39,10 +42,12 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         given = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
-        # Each form as the patterns of its characters, so that a form that is cut off can be found as well.
-        self._forms = [form for secret in given for form in _forms(secret)]
-        longest_first = sorted({"".join(form) for form in self._forms}, key=len, reverse=True)
-        self._pattern = re.compile("|".join(longest_first), re.IGNORECASE) if given else None
+        # Each form as the ways to write each of its characters, to find one that is cut off as well.
+        self._forms = [
+            [_ways(character) for character in form] for secret in given for form in _forms(secret)
+        ]
+        patterns = sorted(("".join(map(_any, form)) for form in self._forms), key=len, reverse=True)
+        self._pattern = re.compile("|".join(patterns), re.IGNORECASE) if given else None
         self._count = len(given)
 
     def __repr__(self) -> str:
@@ -78,48 +83,46 @@ class Redactor:
         return text
 
 
-def _forms(secret: str) -> list[list[str]]:
-    """Return the forms that a secret is echoed in, each as one pattern for each of its characters."""
+def _forms(secret: str) -> set[str]:
+    """Return what a secret is echoed as: itself, in hexadecimal, and in base64."""
     raw = secret.encode()
-    forms = {raw.hex(), base64.b64encode(raw).decode().rstrip("=")}
+    whole = base64.b64encode(raw).decode().rstrip("=")
     # A secret inside a longer base64 text stands at one of three offsets; the characters at its edges
     # also hold bits of its neighbours, so the middle is what can be found.
-    for offset in range(3):
-        text = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")[(0, 2, 3)[offset] :]
-        forms.add(text[:-1])
-    return [
-        [_any_escape(character) for character in secret],
-        *([_any_escape(c) for c in form] for form in forms if len(form) >= _SHORTEST_FRAGMENT),
-    ]
+    shifted = [base64.b64encode(b"\0" * n + raw).decode().rstrip("=")[(0, 2, 3)[n] :] for n in range(3)]
+    coded = {raw.hex(), whole, *(text[:-1] for text in shifted)}
+    return {secret, *(text for text in coded if len(text) >= _SHORTEST_FRAGMENT)}
 
 
-def _any_escape(character: str) -> str:
-    """Return a pattern of a character as it stands and as JSON, URLs, HTML and Python may write it."""
+def _ways(character: str) -> list[str]:
+    """Return patterns of a character as JSON, URLs, HTML and Python may write it, and as it stands."""
+    if character.isalnum():
+        return [character]
     code = ord(character)
-    ways = [
-        rf"\\*{re.escape(character)}",
+    return [
         rf"%(?:25){{0,3}}{code:02x}",
-        rf"\\+u00{code:02x}",
-        rf"\\+x{code:02x}",
-        rf"&(?:amp;){{0,3}}\#(?:0{{0,4}}{code}|x0{{0,4}}{code:x});",
+        rf"\\{{1,4}}u00{code:02x}",
+        rf"\\{{1,4}}x{code:02x}",
+        rf"&(?:amp;){{0,3}}(?:\#0{{0,4}}{code}|\#x0{{0,4}}{code:x}|{_HTML_NAMES.get(character, 'none')});",
+        rf"\\{{0,4}}{re.escape(character)}",
+        *({"+": "-", "/": "_"}.get(character, ())),  # base64 for URLs
     ]
-    if name := _HTML_NAMES.get(character):
-        ways.append(f"&(?:amp;){{0,3}}{name};")
-    if character in "+/":
-        ways.append({"+": "-", "/": "_"}[character])  # base64 for URLs
-    return f"(?:{'|'.join(ways)})"
 
 
-def _breaks_off_in(form: list[str], text: str, start: int) -> bool:
+def _any(ways: list[str]) -> str:
+    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
+
+
+def _breaks_off_in(form: list[list[str]], text: str, start: int) -> bool:
     """Tell whether ``text`` has the beginning of a form from ``start`` to its end."""
-    for number, pattern in enumerate(form):
-        match = re.compile(pattern, re.IGNORECASE).match(text, start)
-        if match is None:
-            rest = text[start:]
-            return number >= _SHORTEST_FRAGMENT and (
-                not rest or (len(rest) < _LONGEST_ESCAPE and rest[0] in "%\\&")
-            )
-        start = match.end()
+    reached = {start}
+    for number, ways in enumerate(form):
+        if number >= _SHORTEST_FRAGMENT and any(_ENDS_HERE.match(text, position) for position in reached):
+            return True
+        matches = (
+            re.compile(way, re.IGNORECASE).match(text, position) for position in reached for way in ways
+        )
+        reached = {match.end() for match in matches if match}
     return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Iterable, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -104,6 +105,7 @@ class FlowClient:
         # Where nobody named a proxy, those of the environment apply, but this machine is never beyond one.
         loopback = {f"all://[{host}]" if ":" in host else f"all://{host}": None}
         try:
+            urlsplit(proxy or "")  # which is stricter: httpx takes some broken ones for host names
             self._http = httpx.Client(
                 verify=tls,
                 headers={
@@ -113,6 +115,8 @@ class FlowClient:
                 },
                 timeout=seconds,
                 follow_redirects=False,
+                # No request knows of another one: cookies that the service sets are not kept.
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
                 proxy=proxy,
                 mounts=loopback if not proxy and protocol.is_loopback(host) else None,
@@ -198,6 +202,10 @@ class FlowClient:
         if 300 <= response.status_code < 400:
             location = self._redactor.text(response.extensions.get("location", "another address"))
             return f"{title} is redirected to {location!a}: that may be the right base URL, redirects are never followed"
+        if response.status_code >= 500:
+            raise NotSentError(
+                f"{title} was answered with {response.status_code}: the service is not working."
+            )
         return f"{title} was answered with {response.status_code}"
 
     def _post(

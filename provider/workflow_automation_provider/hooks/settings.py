@@ -40,6 +40,7 @@ def _no_boolean(value: object) -> object:
     return value
 
 
+# Named last among a field's validators: of those before, the last is the first to run.
 _Json = BeforeValidator(_from_json_text)
 
 
@@ -59,7 +60,7 @@ class ConnectionExtra(BaseModel):
         DEFAULT_TIMEOUT
     )
     key_expires_on: date | None = None
-    file_format: Annotated[FileFormat, _Json, BeforeValidator(check_file_format)] = DEFAULT_FILE_FORMAT
+    file_format: Annotated[FileFormat, BeforeValidator(check_file_format), _Json] = DEFAULT_FILE_FORMAT
     verify: bool = True
     ca_bundle: str | None = None
     client_cert: Annotated[str | tuple[str, str] | None, _Json] = None

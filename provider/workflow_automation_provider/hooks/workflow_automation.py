@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow.providers.common.compat.sdk import BaseHook, mask_secret
+from airflow.providers.common.compat.sdk import BaseHook
 
 from workflow_automation_provider.client.errors import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
@@ -16,8 +16,15 @@ from workflow_automation_provider.hooks.settings import ConnectionExtra, client_
 from workflow_automation_provider.hooks.sources import FileSource, resolve
 
 if TYPE_CHECKING:
+    from airflow.sdk.log import mask_secret
+
     from workflow_automation_provider.client.protocol import Run
     from workflow_automation_provider.client.sending import FlowClient
+else:
+    try:
+        from airflow.sdk.log import mask_secret
+    except ImportError:  # Airflow 2
+        from airflow.utils.log.secrets_masker import mask_secret
 
 _WARN_BEFORE_EXPIRY = timedelta(days=14)
 

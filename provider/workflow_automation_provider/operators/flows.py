@@ -159,7 +159,11 @@ class TriggerFlowOperator(_FlowOperator):
         result: dict[str, Any] = {"run_id": run.run_id, "run_link": run.run_link}
         if run.run_id is None:
             result["reply"] = run.reply
-        record.started(result)
+        try:
+            record.started(result)
+        except Exception:
+            # The run is there, and what this try returns is recorded as well: failing now would lose it.
+            self.log.exception("Run %s could not be recorded; a later try will not know of it.", run.run_id)
         return result
 
 

@@ -19,7 +19,6 @@ from workflow_automation_provider.client.errors import (
 )
 
 if TYPE_CHECKING:
-
     from airflow.sdk import RetryDecision, RetryPolicy
 
     RetryPolicyBase = RetryPolicy
@@ -73,9 +72,9 @@ def call_patiently(call: Callable[[], Result], *, seconds: float, log: Any) -> R
 
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, BusyError) and error.retry_after is not None:
-            return error.retry_after
-        return growing(state)
+        asked = error.retry_after if isinstance(error, BusyError) else None
+        # The jitter keeps mapped tasks from coming back all at once, and "Retry-After: 0" from a tight loop.
+        return (asked or 0.0) + growing(state)
 
     def announce(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -1,0 +1,191 @@
+"""What the client's tests share: a key, a local service, and servers that misbehave below HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import pytest
+import trustme
+from hypothesis import settings
+
+from workflow_automation_provider.client.sending import FlowClient
+from workflow_automation_provider.testing import Key, LocalService
+
+# How long one example takes says more of the machine than of the code.
+settings.register_profile("client", deadline=None)
+settings.load_profile("client")
+
+KEY = "wak-Zq7+xK/9=Tb&w%2"
+
+
+class Attempt:
+    """One of the three operations, sent once with the client."""
+
+    def __init__(self, operation):
+        self.operation = operation
+        self.path = {
+            "trigger_by_path": "/flows/demo-flow/trigger",
+            "trigger_by_key": "/trigger",
+            "upload": "/public/upload",
+        }[operation]
+
+    @property
+    def uploads(self):
+        return self.operation == "upload"
+
+    @property
+    def nothing_done(self):
+        return "No file was taken" if self.uploads else "No run was started"
+
+    @property
+    def maybe_done(self):
+        return "may have been taken" if self.uploads else "A run may have been started"
+
+    def prepare(self, service):
+        """An upload needs a run; it is in the journal before the attempt."""
+        if self.uploads:
+            with FlowClient(service.base_url) as client:
+                client.trigger_flow({}, "demo-flow")
+
+    def send(self, client, value="1"):
+        if self.operation == "trigger_by_path":
+            return client.trigger_flow({"value": value}, "demo-flow")
+        if self.operation == "trigger_by_key":
+            return client.trigger_flow({"value": value})
+        return client.upload_files("1001", [{"value": value}], "demo-flow")
+
+    def requests(self, service):
+        return service.journal.requests(self.operation)
+
+    def effects(self, service):
+        """How many runs or uploads the attempts have led to."""
+        return len(service.uploads) if self.uploads else len(service.runs)
+
+
+@pytest.fixture(scope="session")
+def key():
+    return KEY
+
+
+@pytest.fixture(params=["trigger_by_path", "trigger_by_key", "upload"])
+def attempt(request):
+    return Attempt(request.param)
+
+
+@pytest.fixture(params=["trigger_by_path", "trigger_by_key"])
+def trigger(request):
+    return Attempt(request.param)
+
+
+@pytest.fixture
+def upload():
+    return Attempt("upload")
+
+
+@pytest.fixture
+def service(tmp_path):
+    with LocalService(keys=[Key(KEY, "demo-flow")], journal=tmp_path / "journal.jsonl") as running:
+        yield running
+
+
+@pytest.fixture
+def client(service):
+    with FlowClient(service.base_url, api_key=KEY, timeout=20) as client:
+        yield client
+
+
+class RawServer:
+    """Answers every connection with the same bytes, and keeps what it was sent.
+
+    :param answer: the bytes, or a callable that gets the socket and the request's bytes
+    """
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.requests = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self._listener.getsockname()[1]
+        self.base_url = f"http://127.0.0.1:{self.port}/api"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(10)
+                if callable(self.answer):
+                    self.answer(connection, self)
+                else:
+                    self.requests.append(read_request(connection))
+                    connection.sendall(self.answer)
+                    connection.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+
+def read_request(connection):
+    """Read one request with a Content-Length: its head and its body."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if not (more := connection.recv(65536)):
+            return data, b""
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(
+        (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+    )
+    while len(body) < length and (more := connection.recv(65536)):
+        body += more
+    return head, body
+
+
+@pytest.fixture
+def raw_server():
+    servers = []
+
+    def start(answer):
+        servers.append(RawServer(answer))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def answering(raw_server):
+    """Start a server that answers with a status, a body and headers, each just as given."""
+
+    def start(body=b"", status=201, headers=()):
+        lines = [f"HTTP/1.1 {status} Words".encode(), b"Content-Length: %d" % len(body), *headers]
+        return raw_server(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_authority(tmp_path_factory):
+    """Trust one authority, not the usual hundreds: reading those takes longer than most tests."""
+    bundle = tmp_path_factory.mktemp("authority") / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(bundle)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SSL_CERT_FILE", str(bundle))
+        environment.delenv("SSL_CERT_DIR", raising=False)
+        yield

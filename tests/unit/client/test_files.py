@@ -1,0 +1,287 @@
+"""The upload body: valid JSON of exactly the length announced, and never of a file that changed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workflow_automation_provider.client import files
+from workflow_automation_provider.client.errors import Accepted, FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File, upload_body
+
+CHUNK = files._CHUNK
+WORDS = ["name", "base64", "data_url", "text", "content_type", "size"]
+
+
+def in_memory(content, name="a.txt", content_type="text/plain", **more):
+    return File(name, len(content), content_type, f"<{name}>", lambda: io.BytesIO(content), **more)
+
+
+def on_disk(path, content_type="application/octet-stream"):
+    def fingerprint():
+        state = path.stat()
+        return state.st_size, state.st_mtime_ns, state.st_ino
+
+    return File(
+        path.name, path.stat().st_size, content_type, repr(str(path)), lambda: path.open("rb"), fingerprint
+    )
+
+
+def sent(elements, file_format=DEFAULT_FILE_FORMAT):
+    body = upload_body("flow", "run", elements, file_format)
+    data = b"".join(body)
+    assert len(data) == body.content_length
+    assert b"".join(body) == data, "a second reading differs"
+    document = json.loads(data)
+    assert list(document) == ["flow_id", "run_id", "files"]
+    assert (document["flow_id"], document["run_id"]) == ("flow", "run")
+    return document["files"]
+
+
+def expected(word, name, content, content_type):
+    encoded = base64.b64encode(content).decode()
+    return {
+        "name": name,
+        "base64": encoded,
+        "data_url": f"data:{content_type};base64,{encoded}",
+        "text": content.decode(errors="replace"),
+        "content_type": content_type,
+        "size": len(content),
+    }[word]
+
+
+any_name = st.text(st.characters()) | st.sampled_from(['"', "a\nb", "\udcff.txt", "😀", "\\", "\x00"])
+formats = st.dictionaries(st.text(), st.sampled_from(WORDS), min_size=1, max_size=6) | st.sampled_from(WORDS)
+
+
+@given(
+    st.lists(
+        st.tuples(any_name, st.text(st.characters(exclude_categories=["Cs"])), st.text(max_size=9)),
+        max_size=4,
+    ),
+    formats,
+)
+def test_any_files_in_any_format(given_files, file_format):
+    elements = [in_memory(text.encode(), name, kind) for name, text, kind in given_files]
+    for (name, text, kind), element in zip(given_files, sent(elements, file_format), strict=True):
+        if isinstance(file_format, str):
+            assert element == expected(file_format, name, text.encode(), kind)
+        else:
+            assert element == {
+                field: expected(word, name, text.encode(), kind) for field, word in file_format.items()
+            }
+            assert list(element) == list(file_format)
+
+
+@given(st.binary(), st.sampled_from(["base64", "data_url"]))
+def test_any_bytes(content, word):
+    (element,) = sent([in_memory(content)], word)
+    assert base64.b64decode(element.rpartition(",")[2], validate=True) == content
+
+
+def test_default_format():
+    assert sent([in_memory(b"\xff", "a.bin", "image/x")]) == [
+        {"name": "a.bin", "content_type": "image/x", "content": "/w=="}
+    ]
+
+
+def test_mappings_are_sent_as_they_stand_among_files():
+    mapping = {"url": "https://a.example", "n": [1, None]}
+    assert sent([mapping, in_memory(b"", "b"), mapping], "name") == [mapping, "b", mapping]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 2])
+@pytest.mark.parametrize("word", ["base64", "text"])
+def test_chunks_join(size, word):
+    content = (
+        ("aé日😀\n" * (size // 11 + 1)).encode()[:size].decode(errors="ignore").encode().ljust(size, b".")
+    )
+    assert sent([in_memory(content)], word) == [expected(word, "", content, "")]
+
+
+@given(st.integers(CHUNK - 5, CHUNK + 5), st.sampled_from(["é", "日", "😀", "\0", '"']))
+@settings(max_examples=30)
+def test_character_across_chunks(before, character):
+    text = "." * before + character + "x"
+    assert sent([in_memory(text.encode())], "text") == [text]
+
+
+class Stingy(io.BytesIO):
+    """Reads fewer bytes than asked for, as object stores may."""
+
+    def read(self, size=-1):
+        return super().read(min(size, 1000) if size > 0 else size)
+
+
+def test_source_that_gives_little_at_a_time():
+    content = os.urandom(CHUNK + 100)
+    file = File("a", len(content), "x/y", "a", lambda: Stingy(content))
+    assert base64.b64decode(sent([file], "base64")[0]) == content
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    path = tmp_path / "large"
+    with path.open("wb") as stream:
+        stream.truncate(50_000_000)
+    assert max(map(len, upload_body("f", "r", [on_disk(path)]))) < 1_000_000
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"ab\xc3", b"." * (CHUNK - 1) + b"\xc3", b"\xed\xa0\x80"])
+def test_text_that_is_not_utf_8(content):
+    with pytest.raises(InvalidRequestError, match=r"<a\.txt> is not UTF-8.*Nothing was sent"):
+        upload_body("f", "r", [in_memory(content)], "text")
+
+
+@pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
+def test_element_that_is_none(element):
+    with pytest.raises(InvalidRequestError, match=r"files\[1\]"):
+        upload_body("f", "r", [{}, element])
+
+
+def test_mapping_that_is_no_json():
+    with pytest.raises(InvalidRequestError, match=r"files\[1\]\.a\[0\] is a set"):
+        upload_body("f", "r", [{}, {"a": [{1}]}])
+
+
+@pytest.mark.parametrize(
+    "value", ["hush", "", [], {}, None, 5, {"a": "hush"}, {"a": None}, {1: "name"}, {"a": ["name"]}]
+)
+def test_format_that_is_none(value):
+    with pytest.raises(InvalidRequestError, match="file_format") as caught:
+        files.check_file_format(value)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [*WORDS, {"a": "name"}, DEFAULT_FILE_FORMAT])
+def test_format_that_is_one(value):
+    assert files.check_file_format(value) == value
+
+
+# Files that do not stay what they were ------------------------------------------------------------------
+
+SIZE = 3 * CHUNK
+
+
+def grow(path):
+    with path.open("ab") as stream:
+        stream.write(b"more")
+
+
+def shrink(path):
+    os.truncate(path, SIZE - CHUNK - 7)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def rewrite(path):
+    path.write_bytes(b"y" * SIZE)
+    os.utime(path, ns=(1, 1))
+
+
+def replace(path):
+    state = path.stat()
+    other = path.with_name("other")
+    other.write_bytes(b"y" * SIZE)
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+    other.replace(path)
+
+
+CHANGES = [grow, shrink, empty, rewrite, replace]
+
+
+@pytest.fixture
+def started(client):
+    return client.trigger_flow({}, "demo-flow").run_id
+
+
+def assert_broken_off(service, caught, path):
+    assert caught.value.accepted is Accepted.NO
+    assert str(path) in str(caught.value)
+    assert "cannot have taken the files" in str(caught.value)
+    assert service.uploads == []
+
+
+def changed_within(path, change):
+    """Make a file that changes once its first chunk was read."""
+    file = on_disk(path)
+
+    class Changing(io.FileIO):
+        changed = False
+
+        def read(self, size=-1):
+            data = super().read(size)
+            if not self.changed:
+                self.changed = True
+                change(path)
+            return data
+
+    return File(
+        file.name, file.size, file.content_type, file.source, lambda: Changing(path), file.fingerprint
+    )
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("after", [False, True], ids=["alone", "then another"])
+def test_file_that_changes_while_it_is_sent(service, client, started, tmp_path, change, after):
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * SIZE)
+    more = [in_memory(b"x")] if after else []
+    with pytest.raises(FileUnavailableError) as caught:
+        client.upload_files(started, [changed_within(path, change), *more], "demo-flow")
+    assert_broken_off(service, caught, path)
+
+
+@pytest.mark.parametrize(
+    ("size", "change"), [(0, grow), (0, os.unlink), *((SIZE, c) for c in (grow, shrink, empty, os.unlink))]
+)
+def test_file_that_changed_before_it_is_sent(service, client, started, tmp_path, change, size):
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * size)
+    file = on_disk(path)
+    change(path)
+    with pytest.raises(FileUnavailableError) as caught:
+        client.upload_files(started, [file], "demo-flow")
+    assert_broken_off(service, caught, path)
+
+
+@pytest.mark.parametrize("later", [b"\n" * 9, b"x" * 8 + b'"', b"\xff" * 9, "é".encode() * 4 + b"."])
+def test_text_that_is_other_text_when_it_is_sent(service, client, started, later):
+    versions = iter([b"x" * 9, later])
+    file = File("a", 9, "text/plain", "a.txt", lambda: io.BytesIO(next(versions)))
+    with pytest.raises(FileUnavailableError) as caught:
+        client.upload_files(started, [file], "demo-flow", file_format="text")
+    assert_broken_off(service, caught, "a.txt")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), ValueError("x"), ConnectionError(), KeyError("k")]
+)
+def test_source_that_cannot_be_read(service, client, started, error):
+    def fail():
+        raise error
+
+    with pytest.raises(FileUnavailableError) as caught:
+        client.upload_files(started, [{}, File("a", 9, "x/y", "s3://bucket/a", fail)], "demo-flow")
+    assert_broken_off(service, caught, "s3://bucket/a")
+
+
+def test_large_files_arrive_whole(service, client, started, tmp_path):
+    contents = [os.urandom(size) for size in (0, 1, CHUNK, 2_000_003)]
+    paths = [tmp_path / str(number) for number in range(len(contents))]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    client.upload_files(started, map(on_disk, paths), "demo-flow")
+    (upload,) = service.uploads
+    for content, file in zip(contents[2:], upload.files[2:], strict=True):
+        decoded = file["content"]["long_string"]["decoded"]
+        assert decoded == {"length": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert [f["content"] for f in upload.files[:2]] == ["", base64.b64encode(contents[1]).decode()]

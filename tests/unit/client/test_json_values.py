@@ -1,0 +1,187 @@
+"""Python values as JSON, and the path to each one that cannot be."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections import UserDict, UserList
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path, PureWindowsPath
+from types import MappingProxyType
+from uuid import UUID
+
+import pendulum
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workflow_automation_provider.client.errors import InvalidRequestError
+from workflow_automation_provider.client.json_values import encode
+
+valid_text = st.text(st.characters(exclude_categories=["Cs"]))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | valid_text,
+    lambda inner: st.lists(inner) | st.dictionaries(valid_text, inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(valid_text, json_values))
+def test_any_json_object_comes_back(value):
+    assert json.loads(encode("inputs", value)) == value
+
+
+@given(json_values)
+def test_output_is_ascii_without_line_breaks(value):
+    assert encode("inputs", value).isascii()
+    assert b"\n" not in encode("inputs", value)
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Shade(str, enum.Enum):  # noqa: UP042 - its str() is not its value, which is what must be sent
+    DARK = "dark"
+
+
+class Count(enum.IntEnum):
+    TWO = 2
+
+
+class Lazy(UserList):
+    """As the XComs of a mapped task come: a sequence, but no list."""
+
+
+UTC_PLUS_2 = timezone(timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (datetime(2026, 1, 2, 3, 4, 5, 6), "2026-01-02T03:04:05.000006"),  # noqa: DTZ001 - naive stays naive
+        (datetime(2026, 1, 2, tzinfo=UTC_PLUS_2), "2026-01-02T00:00:00+02:00"),
+        (pendulum.datetime(2026, 1, 2, tz="Europe/Berlin"), "2026-01-02T00:00:00+01:00"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (pendulum.date(2026, 1, 2), "2026-01-02"),
+        (time(3, 4, tzinfo=UTC), "03:04:00+00:00"),
+        (pendulum.time(3, 4), "03:04:00"),
+        (timedelta(0), "PT0S"),
+        (timedelta(days=1), "P1D"),
+        (timedelta(days=400, hours=1), "P400DT3600S"),
+        (timedelta(days=100_000, microseconds=1), "P100000DT0.000001S"),
+        (timedelta(seconds=-1.5), "-PT1.5S"),
+        (timedelta.max, "P999999999DT86399.999999S"),
+        (timedelta.min, "-P999999999D"),
+        (pendulum.duration(days=1, hours=2), "P1DT7200S"),
+        (pendulum.duration(days=-1, hours=-2), "-P1DT7200S"),
+        (pendulum.datetime(2026, 1, 2) - pendulum.datetime(2026, 1, 1), "P1D"),
+        (Decimal("0.10"), "0.10"),
+        (Decimal("1E+400"), "1E+400"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Path("a/b.csv"), "a/b.csv"),
+        (PureWindowsPath("a", "b"), "a\\b"),
+        (Text("x"), "x"),
+        (Shade.DARK, "dark"),
+        (Count.TWO, 2),
+        (2**70, 2**70),
+        (True, True),
+        ((1, (2,)), [1, [2]]),
+        (range(3), [0, 1, 2]),
+        (Lazy([1, date(2026, 1, 2)]), [1, "2026-01-02"]),
+        (MappingProxyType({"a": UserDict(b=1)}), {"a": {"b": 1}}),
+        ({Text("k"): 1}, {"k": 1}),
+    ],
+    ids=repr,
+)
+def test_python_values(value, expected):
+    assert json.loads(encode("inputs", {"x": value})) == {"x": expected}
+
+
+@given(st.timedeltas(min_value=timedelta(days=-9999), max_value=timedelta(days=9999)))
+def test_durations_are_exact(value):
+    written = json.loads(encode("inputs", value))
+    assert pydantic.TypeAdapter(timedelta).validate_python(written) == value
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False))
+def test_decimals_keep_their_digits(value):
+    assert Decimal(json.loads(encode("inputs", value))).as_tuple() == value.as_tuple()
+
+
+class Plain(enum.Enum):
+    ONE = 1
+
+
+LOOP: list = []
+LOOP.append({"again": LOOP})
+DEEP: list = []
+for _ in range(300):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+        (Decimal("NaN"), "no number"),
+        (Decimal("sNaN"), "no number"),
+        (Decimal("-Infinity"), "no number"),
+        (b"x", "bytes.*base64"),
+        (bytearray(b"x"), "bytearray.*base64"),
+        (memoryview(b"x"), "memoryview"),
+        ({1}, "set.*list"),
+        (frozenset(), "frozenset"),
+        (object(), "object"),
+        (Plain.ONE, "Plain"),
+        (1j, "complex"),
+        (iter([]), "list_iterator"),
+        ("a\ud800", "Unicode.*character 1"),
+        (Path("\udcff"), "Unicode"),
+        (10**5000, "digits"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_refusal_names_the_path(value, words):
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        encode("inputs", {"rows": ["a", {}, [], {"fine": 1, "when": value}]})
+    assert str(caught.value).startswith("inputs.rows[3].when ")
+    assert str(caught.value).endswith("Nothing was sent.")
+
+
+@pytest.mark.parametrize(
+    ("value", "start"),
+    [
+        ({"rows": [{1: "x"}]}, "inputs.rows[0] has a key that is a int"),
+        ({"rows": {None: "x"}}, "inputs.rows has a key that is a NoneType"),
+        ({"rows": {"\ud800": "x"}}, "inputs.rows (its key '\\ud800') is not valid Unicode"),
+        ({"a b": {"ü": b""}}, "inputs['a b'].ü is a bytes"),
+        ({"a": {"'x": b""}}, 'inputs.a["\'x"] is a bytes'),
+        ({"a": LOOP}, "inputs.a[0].again is a list that contains itself"),
+        ({"a": DEEP}, "inputs.a[0][0]"),
+    ],
+)
+def test_refused_containers(value, start):
+    with pytest.raises(InvalidRequestError) as caught:
+        encode("inputs", value)
+    assert str(caught.value).startswith(start)
+
+
+def test_same_value_twice_is_no_loop():
+    shared = {"x": 1}
+    assert json.loads(encode("inputs", {"a": shared, "b": [shared, shared]})) == {
+        "a": shared,
+        "b": [shared] * 2,
+    }
+
+
+def test_two_hundred_levels_are_not_too_deep():
+    value: list = []
+    for _ in range(198):
+        value = [value]
+    assert json.loads(encode("inputs", {"a": value})) == {"a": value}

@@ -1,0 +1,504 @@
+"""What a POST can come to: each row of the table, for each operation, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+import trustme
+
+from workflow_automation_provider.client.errors import (
+    Accepted,
+    BusyError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RefusedError,
+    ReplyUnusableError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.client.sending import FlowClient
+from workflow_automation_provider.testing import Key, LocalService
+
+
+def fail(attempt, client, service=None, *, key, sent=1, effects=None):
+    """Make one attempt that must fail, check what is true of every failure, and return the error."""
+    if service is not None:
+        attempt.prepare(service)
+        before = attempt.effects(service)
+    with pytest.raises(WorkflowAutomationError) as caught:
+        attempt.send(client)
+    error = caught.value
+    assert client.base_url + attempt.path in str(error)
+    assert key not in repr(error)
+    if error.status is not None:
+        assert str(error.status) in str(error)
+    if service is not None:
+        assert len(attempt.requests(service)) == sent
+        assert attempt.effects(service) - before == effects
+    return error
+
+
+# Started ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_success_sends_once_and_returns_the_answer(service, client, attempt, status):
+    attempt.prepare(service)
+    before = attempt.effects(service)
+    service.faults.add("reply", operation=attempt.operation, status=status)
+    answer = attempt.send(client)
+    if attempt.uploads:
+        assert answer == "1 file received"
+    else:
+        assert (answer.run_id, answer.run_link) == ("1001", f"{service.url}/runs/1001")
+        assert answer.reply == {"run_id": "1001", "run_link": answer.run_link}
+    assert attempt.effects(service) == before + 1
+    assert len(attempt.requests(service)) == 1
+
+
+def test_key_goes_only_where_the_interface_asks_for_it(service, client, attempt):
+    attempt.prepare(service)
+    attempt.send(client)
+    (request,) = attempt.requests(service)
+    assert request.key_sent == (attempt.operation != "trigger_by_path")
+
+
+def test_request_is_what_the_interface_shows(answering, attempt, key):
+    server = answering(b'{"run_id": "7"}')
+    with FlowClient(server.base_url, api_key=key) as client:
+        attempt.send(client, "é")
+    ((head, body),) = server.requests
+    line, *headers = head.decode().split("\r\n")
+    fields = [header.split(": ", 1) for header in headers]
+    named = {name.lower(): value for name, value in fields}
+    assert line == f"POST /api{attempt.path} HTTP/1.1"
+    assert len(named) == len(fields), "a header twice"
+    assert named["content-type"] == "application/json"
+    assert named.get("x-api-key") == (None if attempt.operation == "trigger_by_path" else key)
+    expected = {"inputs": {"value": "é"}}
+    if attempt.uploads:
+        expected = {"flow_id": "demo-flow", "run_id": "1001", "files": [{"value": "é"}]}
+    assert json.loads(body) == expected
+
+
+def test_each_request_has_a_connection_of_its_own(service, client, attempt):
+    attempt.prepare(service)
+    service.faults.add("stale", operation=attempt.operation)
+    attempt.send(client)
+    attempt.send(client)
+    assert [r.outcome for r in attempt.requests(service)] == ["replied", "replied"]
+    assert "closed unread" not in {r.outcome for r in service.journal.requests()}
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_loopback_is_never_reached_through_a_proxy_of_the_environment(service, monkeypatch, name, host, key):
+    monkeypatch.setenv(name, f"http://127.0.0.1:{_closed_port()}")
+    with (
+        LocalService(keys=service.keys, host="0.0.0.0") as everywhere,
+        FlowClient(f"http://{host}:{everywhere.port}/api", api_key=key) as client,
+    ):
+        assert client.trigger_flow({}).run_id == "1001"
+
+
+# Started, reply unusable --------------------------------------------------------------------------------
+
+UNUSABLE = {
+    "empty": ("empty", {}, "empty"),
+    "no content": ("empty", {"status": 204}, "empty"),
+    "blank": ("garbage", {"body": " \r\n "}, "empty"),
+    "not JSON": ("garbage", {}, "not JSON"),
+    "truncated": ("truncate", {}, "cut off after"),
+    "too large": ("endless", {"limit": 3_000_000}, "longer than 1024 KiB"),
+    "endless": ("endless", {}, "longer than 1024 KiB"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_unusable_reply_of_a_trigger(service, client, trigger, name, key):
+    kind, options, words = UNUSABLE[name]
+    service.faults.add(kind, operation=trigger.operation, **options)
+    error = fail(trigger, client, service, key=key, effects=1)
+    assert type(error) is ReplyUnusableError
+    assert error.accepted is Accepted.YES
+    assert error.status == options.get("status", 201)
+    assert words in str(error)
+    assert "started a run" in str(error)
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_any_reply_body_confirms_an_upload(service, client, name, upload):
+    kind, options, _ = UNUSABLE[name]
+    upload.prepare(service)
+    service.faults.add(kind, operation="upload", **options)
+    assert isinstance(upload.send(client), str)
+    assert len(upload.requests(service)) == len(service.uploads) == 1
+
+
+def test_reply_that_drips_past_the_timeout(service, trigger, key):
+    service.faults.add("drip", seconds=20)
+    with FlowClient(service.base_url, api_key=key, timeout=0.5) as client:
+        begun = time.monotonic()
+        error = fail(trigger, client, service, key=key, effects=1)
+    assert type(error) is ReplyUnusableError
+    assert "still coming after 0.5 s" in str(error)
+    assert time.monotonic() - begun < 5
+
+
+WITHOUT_RUN_ID = [
+    "{}",
+    '{"run_id": null}',
+    '{"run_id": ""}',
+    '{"run_id": [1]}',
+    '{"run_id": true}',
+    '["x"]',
+    '"x"',
+    "7",
+]
+
+
+@pytest.mark.parametrize("body", WITHOUT_RUN_ID)
+def test_reply_without_run_id_by_path_is_unusable(service, client, body, key):
+    service.faults.add("reply", body=body)
+    with pytest.raises(ReplyUnusableError, match="run_id") as caught:
+        client.trigger_flow({}, "demo-flow")
+    assert (caught.value.status, len(service.runs)) == (201, 1)
+
+
+@pytest.mark.parametrize("body", [*WITHOUT_RUN_ID, "null"])
+def test_reply_without_run_id_by_key_is_success_and_kept(service, client, body):
+    service.faults.add("reply", status=200, body=body)
+    run = client.trigger_flow({})
+    assert (run.run_id, run.reply) == (None, json.loads(body))
+    assert len(service.runs) == len(service.journal.requests()) == 1
+
+
+# Refused ------------------------------------------------------------------------------------------------
+
+REFUSED = [400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 413, 414, 415, 418, 422, 426, 431, 451, 499]
+
+
+@pytest.mark.parametrize("status", REFUSED)
+def test_refused(service, client, attempt, status, key):
+    service.faults.add(
+        "refuse", operation=attempt.operation, status=status, body=f"Sorry, {key}: no such luck."
+    )
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert type(error) is RefusedError
+    assert (error.accepted, error.status) == (Accepted.NO, status)
+    assert attempt.nothing_done in str(error)
+    assert "no such luck" in str(error)
+
+
+def test_words_of_the_service_are_cut(service, client, attempt, key):
+    service.faults.add("refuse", operation=attempt.operation, body="long " * 10_000)
+    assert len(str(fail(attempt, client, service, key=key, effects=0))) < 1200
+
+
+def test_refusal_whose_body_breaks_off_is_still_one(raw_server, attempt, key):
+    server = raw_server(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 999\r\n\r\nyour key " + key[:9].encode())
+    with FlowClient(server.base_url, api_key=key) as client:
+        error = fail(attempt, client, key=key)
+    assert (type(error), error.status) == (RefusedError, 403)
+    assert key[:4] not in str(error)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 307, 308])
+def test_redirect_is_not_followed(service, client, attempt, status, key, tmp_path):
+    with LocalService(keys=service.keys, journal=tmp_path / "other.jsonl") as other:
+        location = f"{other.base_url}{attempt.path}"
+        service.faults.add("redirect", operation=attempt.operation, status=status, location=location)
+        error = fail(attempt, client, service, key=key, effects=0)
+        assert other.journal.requests() == []
+    assert type(error) is RefusedError
+    assert (error.accepted, error.status) == (Accepted.NO, status)
+    assert location in str(error)
+
+
+@pytest.mark.parametrize("location", ["https://host:port/", "https://[::zz]/", "http:///x", "//"])
+def test_redirect_to_no_address_is_refused_as_well(service, client, attempt, location, key):
+    service.faults.add("redirect", operation=attempt.operation, location=location)
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert (type(error), error.status) == (RefusedError, 307)
+
+
+# Busy ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 503])
+@pytest.mark.parametrize(("wait", "seconds"), [(None, None), ("17", 17), ("0", 0), ("soon", None)])
+def test_busy(service, client, attempt, status, wait, seconds, key):
+    service.faults.add("busy", operation=attempt.operation, status=status, retry_after=wait)
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert type(error) is BusyError
+    assert (error.accepted, error.status, error.retry_after) == (Accepted.NO, status, seconds)
+    assert attempt.nothing_done in str(error)
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 503])
+def test_busy_until_a_date(service, client, attempt, status, key):
+    when = format_datetime(datetime.now(UTC) + timedelta(minutes=2), usegmt=True)
+    service.faults.add("busy", operation=attempt.operation, status=status, retry_after=when)
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert type(error) is BusyError
+    assert 100 < error.retry_after <= 120
+
+
+# Not sent -----------------------------------------------------------------------------------------------
+
+
+def _closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def tls_service(tmp_path):
+    """Start a service with a certificate for a name, and return it with the file of its CA."""
+    running = []
+
+    def start(name):
+        ca = trustme.CA()
+        ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+        ca.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+        service = LocalService(keys=[Key("other", "demo-flow")], certfile=str(tmp_path / "server.pem"))
+        service.start()
+        running.append(service)
+        return service, str(tmp_path / "ca.pem")
+
+    yield start
+    for service in running:
+        service.stop()
+
+
+def not_sent(attempt, client, key):
+    error = fail(attempt, client, key=key)
+    assert type(error) is NotSentError
+    assert (error.accepted, error.status) == (Accepted.NO, None)
+    assert attempt.nothing_done in str(error)
+    return str(error)
+
+
+def test_host_without_address(attempt, key):
+    with FlowClient("https://nowhere.invalid/api", api_key=key) as client:
+        assert "ConnectError" in not_sent(attempt, client, key)
+
+
+def test_connection_refused(attempt, key):
+    with FlowClient(f"http://127.0.0.1:{_closed_port()}/api", api_key=key) as client:
+        assert "refused" in not_sent(attempt, client, key)
+
+
+def test_certificate_of_another_host(tls_service, attempt, key):
+    service, ca = tls_service("other.example")
+    with FlowClient(service.base_url, api_key=key, ca_bundle=ca) as client:
+        assert "CERTIFICATE_VERIFY_FAILED" in not_sent(attempt, client, key)
+    assert service.journal.requests() == []
+
+
+def test_certificate_of_an_unknown_authority(tls_service, attempt, key):
+    service, _ = tls_service("127.0.0.1")
+    with FlowClient(service.base_url, api_key=key) as client:
+        assert "CERTIFICATE_VERIFY_FAILED" in not_sent(attempt, client, key)
+    assert service.journal.requests() == []
+
+
+def test_server_that_speaks_no_tls(service, attempt, key):
+    with FlowClient(service.base_url.replace("http:", "https:"), api_key=key) as client:
+        not_sent(attempt, client, key)
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("status", [403, 407, 502, 503])
+def test_proxy_that_lets_nothing_through(raw_server, attempt, status, key):
+    proxy = raw_server(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
+    with FlowClient(
+        "https://service.example/api", api_key=key, proxy=f"http://127.0.0.1:{proxy.port}"
+    ) as client:
+        assert "ProxyError" in not_sent(attempt, client, key)
+    ((head, _),) = proxy.requests
+    assert head.startswith(b"CONNECT service.example:443 ")
+    assert key.encode() not in head
+
+
+def test_proxy_that_is_not_there(attempt, key):
+    proxy = f"http://127.0.0.1:{_closed_port()}"
+    with FlowClient("https://service.example/api", api_key=key, proxy=proxy) as client:
+        not_sent(attempt, client, key)
+
+
+def test_connect_timeout(attempt, key):
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = []
+        try:
+            for _ in range(4):  # fills the queue, whose places nobody takes: the next one gets no answer
+                waiting.append(socket.socket())
+                waiting[-1].setblocking(False)
+                waiting[-1].connect_ex(full.getsockname())
+            with FlowClient(
+                f"http://127.0.0.1:{full.getsockname()[1]}/api", api_key=key, timeout=0.3
+            ) as client:
+                assert "ConnectTimeout" in not_sent(attempt, client, key)
+        finally:
+            for one in waiting:
+                one.close()
+
+
+def test_tls_handshake_that_never_ends(raw_server, attempt, key):
+    server = raw_server(lambda connection, _: connection.recv(65536) and connection.recv(65536))
+    with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.3) as client:
+        not_sent(attempt, client, key)
+
+
+# Unknown ------------------------------------------------------------------------------------------------
+
+
+def unknown(attempt, client, key, service=None, *, effects=0):
+    error = fail(attempt, client, service, key=key, effects=effects)
+    assert type(error) is OutcomeUnknownError
+    assert error.accepted is Accepted.MAYBE
+    assert attempt.maybe_done in str(error)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("kind", "effects"),
+    [("drop_before", 0), ("reset_before", 0), ("drop_after", 1), ("reset_after", 1)],
+)
+def test_connection_lost(service, client, attempt, kind, effects, key):
+    service.faults.add(kind, operation=attempt.operation)
+    assert unknown(attempt, client, key, service, effects=effects).status is None
+
+
+@pytest.mark.parametrize(("kind", "effects"), [("hang_before", 0), ("hang_after", 1)])
+def test_read_timeout(service, attempt, kind, effects, key):
+    service.faults.add(kind, operation=attempt.operation)
+    with FlowClient(service.base_url, api_key=key, timeout=0.4) as client:
+        error = unknown(attempt, client, key, service, effects=effects)
+    assert error.status is None
+    assert "ReadTimeout" in str(error)
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 504, 505, 507, 520, 524, 599])
+def test_server_error(service, client, attempt, status, key):
+    service.faults.add("status_after", operation=attempt.operation, status=status)
+    assert unknown(attempt, client, key, service, effects=1).status == status
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 201 Created\r\nno header\r\n\r\n", b"HTTP/9 x"]
+)
+def test_answer_that_is_not_http(raw_server, attempt, answer, key):
+    server = raw_server(answer)
+    with FlowClient(server.base_url, api_key=key) as client:
+        unknown(attempt, client, key)
+    assert len(server.requests) == 1
+
+
+def test_service_hangs_up_in_the_middle_of_a_large_body(raw_server, key, attempt):
+    def leave(connection, server):
+        server.requests.append(connection.recv(65536))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    server = raw_server(leave)
+
+    class Large(type(attempt)):
+        def send(self, client, value="x" * 20_000_000):
+            return super().send(client, value)
+
+    with FlowClient(server.base_url, api_key=key, timeout=10) as client:
+        unknown(Large(attempt.operation), client, key)
+    assert len(server.requests) == 1
+
+
+def test_service_refuses_a_large_body_before_it_has_read_it(raw_server, key, client):
+    def refuse(connection, server):
+        server.requests.append(connection.recv(65536))
+        connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        while connection.recv(1 << 20):
+            pass
+
+    server = raw_server(refuse)
+    with (
+        FlowClient(server.base_url, api_key=key, timeout=10) as client,
+        pytest.raises(RefusedError) as caught,
+    ):
+        client.trigger_flow({"value": "x" * 5_000_000})
+    assert caught.value.status == 413
+
+
+def test_write_timeout(raw_server, attempt, key):
+    def never_read(connection, _):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.recv(10)
+        released.wait(10)
+
+    released = threading.Event()
+    server = raw_server(never_read)
+    try:
+        with (
+            FlowClient(server.base_url, api_key=key, timeout=0.4) as client,
+            pytest.raises(OutcomeUnknownError),
+        ):
+            attempt.send(client, "x" * 20_000_000)
+    finally:
+        released.set()
+
+
+# Nothing is sent ----------------------------------------------------------------------------------------
+
+
+def test_no_key_where_one_is_needed(service, attempt):
+    attempt.prepare(service)
+    with FlowClient(service.base_url) as client:
+        if attempt.operation == "trigger_by_path":
+            assert attempt.send(client).run_id == "1001"
+            return
+        with pytest.raises(InvalidRequestError, match="API key"):
+            attempt.send(client)
+    assert attempt.requests(service) == []
+
+
+@pytest.mark.parametrize("flow_id", ["", "  ", 1.5, True, b"x", ["x"], "\ud800", "x" * 70_000])
+def test_flow_id_that_is_none(service, client, flow_id):
+    with pytest.raises(InvalidRequestError, match="flow_id"):
+        client.trigger_flow({}, flow_id)
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("inputs", [None, [], "x", 5, {"x": float("nan")}, {"x": object()}])
+def test_inputs_that_cannot_be_sent(service, client, inputs):
+    with pytest.raises(InvalidRequestError, match="inputs"):
+        client.trigger_flow(inputs)
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), "5", True])
+def test_timeout_that_is_none(service, client, timeout):
+    with pytest.raises(InvalidRequestError, match="timeout"):
+        client.trigger_flow({}, timeout=timeout)
+    assert service.journal.requests() == []
+
+
+def test_tls_service_works_with_its_authority(tls_service):
+    service, ca = tls_service("127.0.0.1")
+    with FlowClient(service.base_url, api_key="other", ca_bundle=ca) as client:
+        assert client.trigger_flow({}).run_id == "1001"
+    with FlowClient(service.base_url, api_key="other", verify=False) as client:
+        assert client.trigger_flow({}).run_id == "1002"
+
+
+def test_cookies_of_the_service_are_not_sent_back(answering, key):
+    server = answering(b'{"run_id": "7"}', headers=[b"Set-Cookie: session=1; Path=/"])
+    with FlowClient(server.base_url, api_key=key) as client:
+        client.trigger_flow({})
+        client.trigger_flow({})
+    assert [b"ookie" in head for head, _ in server.requests] == [False, False]
