@@ -1,0 +1,61 @@
+# Everything runs in a virtual environment inside the project folder, made when first needed.
+#   AIRFLOW=2.11 | 3.0 | 3.1 | 3.2 | 3.3    the Airflow to use
+#   PYTHON=/path/to/python                  the Python to make the environment with
+AIRFLOW ?= 3.3
+PYTHON ?=
+
+ifeq ($(AIRFLOW),3.3)
+VENV := .venv
+else
+VENV := .venv-$(AIRFLOW)
+endif
+# By relative paths only: there may be a space in the project's own.
+RUN := $(VENV)/bin/python -m
+STAMP := $(VENV)/.made-by-make
+KEY := $(CURDIR) $(PYTHON)
+
+# Without .pyc files Airflow starts twice as slowly.
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint demo ui constraints build clean FORCE
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "AIRFLOW=2.11, 3.0, 3.1, 3.2 or 3.3 (default) chooses the Airflow, PYTHON=… the Python."
+
+setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
+	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
+
+test: $(STAMP) ## Run the tests; ARGS="…" goes to pytest
+	@$(RUN) pytest $(ARGS)
+
+lint: $(STAMP) ## Check style, types and the layers of the package
+	@$(RUN) ruff check
+	@$(RUN) ruff format --check
+	@$(RUN) mypy
+	@$(RUN) mypy scripts
+	@$(VENV)/bin/lint-imports
+
+demo: $(STAMP) ## Run an example DAG in Airflow against a local service
+	@$(VENV)/bin/python scripts/demo.py
+
+ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT, SERVICE_PORT
+	@exec $(VENV)/bin/python scripts/ui.py
+
+constraints: $(STAMP) ## Renew constraints/airflow-*.txt
+	@$(VENV)/bin/python scripts/constraints.py
+
+build: $(STAMP) ## Build the wheel and the source distribution into dist/
+	@sh scripts/uv.sh $(VENV) build --quiet --clear --out-dir dist
+	@ls dist/*.whl dist/*.tar.gz
+
+clean: ## Remove all that make has made
+	rm -rf .venv .venv-* .airflow dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(KEY))
+$(STAMP): FORCE
+endif
+$(STAMP): pyproject.toml $(wildcard constraints/airflow-$(AIRFLOW).txt)
+	@sh scripts/setup.sh "$(VENV)" "$(AIRFLOW)" "$@" "$(KEY)" "$(PYTHON)"

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Make or refresh the virtual environment of one Airflow: setup.sh VENV AIRFLOW STAMP KEY [PYTHON]
+#
+# KEY names the checkout and the Python asked for. An environment whose stamp holds another
+# key was moved, copied, left half-made or made with another Python: it is made anew.
+set -eu
+
+venv=$1 airflow=$2 stamp=$3 key=$4 wanted=${5:-}
+uv=0.13.8
+constraints=constraints/airflow-$airflow.txt
+
+if [ ! -f "$constraints" ]; then
+    echo "AIRFLOW=$airflow is not one of:" constraints/airflow-*.txt >&2
+    exit 2
+fi
+case $airflow in
+    2.11 | 3.0) newest=12 ;;
+    *) newest=13 ;;
+esac
+
+fits() { # runs, and is of a version that this Airflow supports
+    "$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $newest))" >/dev/null 2>&1
+}
+has_venv() {
+    "$1" -c 'import ensurepip, venv' >/dev/null 2>&1
+}
+find_python() { # prints the first usable Python
+    fitting=
+    if [ -n "$wanted" ]; then set -- "$wanted"; else set -- python3.12 python3.13 python3.11 python3; fi
+    for python; do
+        if fits "$python"; then
+            if has_venv "$python"; then
+                echo "$python"
+                return
+            fi
+            fitting=${fitting:-$python}
+        fi
+    done
+    if [ -n "$fitting" ]; then
+        echo "$fitting lacks the venv module. On Debian and Ubuntu: apt install python3-venv" >&2
+    else
+        echo "Airflow $airflow needs Python 3.11 to 3.$newest; none of these is one: $*" >&2
+        echo "Name yours with: make PYTHON=/path/to/python" >&2
+    fi
+    return 1
+}
+
+if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || ! fits "$venv/bin/python"; then
+    python=$(find_python)
+    echo "Making $venv with $("$python" --version) and Airflow $airflow (about half a minute) …"
+    "$python" -m venv --clear "$venv"
+else
+    echo "Refreshing $venv …"
+fi
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv"
+
+sh scripts/uv.sh "$venv" pip install --quiet --python "$venv/bin/python" --compile-bytecode \
+    --constraints "$constraints" --editable '.[testing]' --group dev
+printf '%s\n' "$key" >"$stamp"

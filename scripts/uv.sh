@@ -1,0 +1,15 @@
+#!/bin/sh
+# Run the uv of a virtual environment: uv.sh VENV ARGUMENT…
+#
+# uv does not read pip's settings, so it is told here where the user's pip gets its packages from.
+set -eu
+
+python=$1/bin/python
+shift
+if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
+    index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
+    if [ -n "$index" ]; then
+        export UV_DEFAULT_INDEX="$index"
+    fi
+fi
+exec "$python" -m uv "$@"
