@@ -25,8 +25,8 @@ def choose_customer() -> str:
 
 
 @task
-def announce(run: dict[str, str], answer: str) -> str:
-    message = f"Run {run['run_id']} is at {run['run_link']}; the service said: {answer}"
+def announce(run: dict[str, str], uploaded: dict) -> str:
+    message = f"Run {run['run_id']} is at {run['run_link']}, with {uploaded['files']} file(s)"
     print(message)
     return message
 
@@ -42,7 +42,7 @@ with DAG(
     # [START howto_operator_upload_files]
     trigger = TriggerFlowOperator(
         task_id="trigger",
-        inputs={"customer": choose_customer(), "day": "{{ ds }}"},
+        inputs={"customer": choose_customer(), "dag_run": "{{ run_id }}"},
         retries=3,
     )
     upload = UploadFilesOperator(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import codecs
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, get_args
 
@@ -25,8 +26,8 @@ from workflow_automation_provider.client.protocol import identifier
 FormatWord = Literal["name", "base64", "data_url", "text", "content_type", "size"]
 """What a field of an element may hold."""
 
-FileFormat = Mapping[str, FormatWord] | FormatWord
-"""Field name → word; or one word, for elements that are plain strings."""
+Encoding = Literal["base64", "data_url", "text"]
+"""How a file's content is written."""
 
 DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
     "name": "name",
@@ -58,6 +59,36 @@ class File:
     open: Callable[[], IO[bytes]] = field(repr=False)
     fingerprint: Callable[[], object] = field(repr=False, default=lambda: None)
 
+    @property
+    def base64(self) -> Content:
+        """The content in base64."""
+        return Content(self, "base64")
+
+    @property
+    def data_url(self) -> Content:
+        """The content as ``data:TYPE;base64,…``."""
+        return Content(self, "data_url")
+
+    @property
+    def text(self) -> Content:
+        """The content as text; the file must be UTF-8."""
+        return Content(self, "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file's content at its place within an element: not there yet, read when it is sent."""
+
+    file: File
+    encoding: Encoding
+
+
+FileFormat = Mapping[str, FormatWord] | FormatWord | Callable[[File], Any]
+"""
+How a file becomes an element of ``files``: field name → word; one word, for elements that are plain strings; or
+a callable that takes the file and returns any JSON value, with ``file.base64``, ``file.data_url`` or
+``file.text`` where the content belongs.
+"""
 
 Element = File | Mapping[str, Any]
 """An element of ``files``: a file, or a JSON object that is sent as it stands."""
@@ -78,13 +109,25 @@ class UploadBody:
     def __iter__(self) -> Iterator[bytes]:
         return self.pieces()
 
+    def watched(self, sent: Callable[[int], None]) -> UploadBody:
+        """Return the same body, which calls ``sent`` with the length of each piece that was handed over."""
+
+        def pieces() -> Iterator[bytes]:
+            for piece in self.pieces():
+                yield piece
+                sent(len(piece))
+
+        return UploadBody(self.content_length, pieces)
+
 
 def check_file_format(value: object) -> FileFormat:
     """
     Check a file format.
 
-    :raises InvalidRequestError: if it is neither a word nor a mapping of field names to words
+    :raises InvalidRequestError: if it is neither a word, a mapping of field names to words nor a callable
     """
+    if callable(value):
+        return value
     words = get_args(FormatWord)
     known = ", ".join(words)
     if isinstance(value, str):
@@ -115,25 +158,12 @@ def upload_body(
     :param file_format: how a :class:`File` is written
     :raises InvalidRequestError: if an argument cannot be sent, or a file that must be text is not UTF-8
     """
-    parts: list[bytes | _Content] = [
-        b'{"flow_id":%b,"run_id":%b,"files":['
-        % (
-            json_values.encode("flow_id", identifier("flow_id", flow_id)),
-            json_values.encode("run_id", identifier("run_id", run_id)),
-        )
-    ]
+    parts: list[_Part] = [_head(flow_id, run_id)]
     for number, element in enumerate(files):
         if number:
             parts.append(b",")
-        if isinstance(element, File):
-            parts += _file_parts(element, file_format)
-        elif isinstance(element, Mapping):
-            parts.append(json_values.encode(f"files[{number}]", element))
-        else:
-            raise InvalidRequestError(
-                f"files[{number}] is a {type(element).__name__}: give a file or a mapping. Nothing was sent."
-            )
-    parts.append(b"]}")
+        parts += _element_parts(f"files[{number}]", element, file_format)
+    parts.append(_TAIL)
 
     def pieces() -> Iterator[bytes]:
         for part in parts:
@@ -142,7 +172,56 @@ def upload_body(
             else:
                 yield from part.pieces()
 
-    return UploadBody(sum(len(p) if isinstance(p, bytes) else p.length for p in parts), pieces)
+    return UploadBody(_length(parts), pieces)
+
+
+def split(
+    flow_id: object,
+    run_id: object,
+    files: Sequence[Element],
+    file_format: FileFormat = DEFAULT_FILE_FORMAT,
+    *,
+    files_per_request: int | None = None,
+    max_request_bytes: int | None = None,
+) -> list[list[Element]]:
+    """
+    Split files into requests, in order.
+
+    :param files_per_request: the most elements that a request may have
+    :param max_request_bytes: the most bytes that the body of a request may have
+    :return: the elements of each request
+    :raises InvalidRequestError: if one element alone is larger than ``max_request_bytes``, naming it
+    """
+    if files_per_request is None and max_request_bytes is None:
+        return [list(files)]
+    empty = len(_head(flow_id, run_id)) + len(_TAIL)
+    requests: list[list[Element]] = []
+    size = 0
+    for number, element in enumerate(files):
+        length = _length(_element_parts(f"files[{number}]", element, file_format))
+        if max_request_bytes is not None and empty + length > max_request_bytes:
+            what = element.source if isinstance(element, File) else f"files[{number}]"
+            raise InvalidRequestError(
+                f"{what} alone makes a request of {empty + length} bytes, more than max_request_bytes "
+                f"({max_request_bytes}): raise that, or leave the file out. Nothing was sent."
+            )
+        full = requests and len(requests[-1]) == files_per_request
+        if not requests or full or (max_request_bytes is not None and size + 1 + length > max_request_bytes):
+            requests.append([])
+            size = empty - 1  # the first element has no comma before it
+        requests[-1].append(element)
+        size += 1 + length
+    return requests
+
+
+_TAIL = b"]}"
+
+
+def _head(flow_id: object, run_id: object) -> bytes:
+    return b'{"flow_id":%b,"run_id":%b,"files":[' % (
+        json_values.encode("flow_id", identifier("flow_id", flow_id)),
+        json_values.encode("run_id", identifier("run_id", run_id)),
+    )
 
 
 @dataclass(frozen=True)
@@ -169,39 +248,80 @@ class _Content:
             raise _changed(self.file, "was written to")
 
 
-def _file_parts(file: File, file_format: FileFormat) -> list[bytes | _Content]:
+_Part = bytes | _Content
+
+
+def _length(parts: Iterable[_Part]) -> int:
+    return sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
+
+
+def _element_parts(name: str, element: Element, file_format: FileFormat) -> list[_Part]:
+    if isinstance(element, Mapping):
+        return [json_values.encode(name, element)]
+    if not isinstance(element, File):
+        raise InvalidRequestError(
+            f"{name} is a {type(element).__name__}: give a file or a mapping. Nothing was sent."
+        )
+    # What JSON text cannot hold as it is stands in the value as text that nobody can know beforehand, and
+    # the JSON is cut there.
+    placeholder = secrets.token_hex(16)
+    contents: list[Content | str] = []
+
+    def without_content(value: Any) -> Any:
+        match value:
+            case Content():
+                contents.append(value)
+                return placeholder
+            case str() if _has_lone_surrogates(value):
+                contents.append(value)
+                return placeholder
+            case Mapping():
+                return {key: without_content(item) for key, item in value.items()}
+            case list() | tuple():
+                return [without_content(item) for item in value]
+        return value
+
+    value = without_content(_formatted(element, file_format))
+    around = json_values.encode(name, value).split(placeholder.encode())
+    parts: list[_Part] = [around[0]]
+    for content, after in zip(contents, around[1:], strict=True):
+        parts += [*_content_parts(content), after]
+    return parts
+
+
+def _formatted(file: File, file_format: FileFormat) -> Any:
+    if callable(file_format):
+        return file_format(file)
     if isinstance(file_format, str):
-        return _value_parts(file, file_format)
-    parts: list[bytes | _Content] = [b"{"]
-    for number, (name, word) in enumerate(file_format.items()):
-        parts.append((b"," if number else b"") + _json_text(name) + b":")
-        parts += _value_parts(file, word)
-    return [*parts, b"}"]
+        return getattr(file, file_format)
+    return {name: getattr(file, word) for name, word in file_format.items()}
 
 
-def _value_parts(file: File, word: FormatWord) -> list[bytes | _Content]:
-    match word:
-        case "name":
-            return [_json_text(file.name)]
-        case "content_type":
-            return [_json_text(file.content_type)]
-        case "size":
-            return [str(file.size).encode()]
+def _has_lone_surrogates(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _content_parts(content: Content | str) -> list[_Part]:
+    if isinstance(content, str):  # a name of an odd file system: it comes back as it was
+        return [_json_text(content)]
+    file = content.file
+    match content.encoding:
         case "base64":
-            return [b'"', _base64_content(file), b'"']
+            return [_base64_content(file)]
         case "data_url":
-            prefix = _json_text(f"data:{file.content_type};base64,")[1:-1]
-            return [b'"' + prefix, _base64_content(file), b'"']
+            return [_json_text(f"data:{file.content_type};base64,"), _base64_content(file)]
         case "text":
             # The length of escaped text is known only by reading it: once to measure, once to send.
             length = sum(map(len, _escaped_text(file, _read_whole(file))))
-            return [b'"', _Content(file, length, lambda chunks: _escaped_text(file, chunks)), b'"']
+            return [_Content(file, length, lambda chunks: _escaped_text(file, chunks))]
 
 
 def _json_text(text: str) -> bytes:
-    # ASCII with escapes, so that even a name that is no valid Unicode (surrogate escapes of odd file
-    # systems) is valid JSON and comes back as it was.
-    return json.dumps(text).encode("ascii")
+    return json.dumps(text)[1:-1].encode("ascii")
 
 
 def _base64_content(file: File) -> _Content:
@@ -212,7 +332,7 @@ def _escaped_text(file: File, chunks: Iterable[bytes]) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for chunk in chunks:
-            yield _json_text(decoder.decode(chunk))[1:-1]
+            yield _json_text(decoder.decode(chunk))
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         raise InvalidRequestError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from types import TracebackType
@@ -84,7 +84,7 @@ class FlowClient:
     ) -> None:
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
         self._api_key = _checked_key(api_key)
-        self._file_format = upload.check_file_format(file_format)
+        self.file_format = upload.check_file_format(file_format)
         headers = _checked_headers(headers or {})
         self._redactor = Redactor(
             [
@@ -169,6 +169,7 @@ class FlowClient:
         *,
         file_format: upload.FileFormat | None = None,
         timeout: float | None = None,
+        progress: Callable[[int], Callable[[int], None]] | None = None,
     ) -> str:
         """
         Upload files for a run (section 4.3), in one request. Sends once.
@@ -178,10 +179,14 @@ class FlowClient:
         :param flow_id: the flow that the run belongs to
         :param file_format: in place of the client's own
         :param timeout: seconds, in place of the client's own
+        :param progress: called with the bytes that will be sent, returns what is called with those that were
         :return: what the service answered
         :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether the files were taken
         """
-        body = upload.upload_body(flow_id, run_id, files, file_format or self._file_format)
+        file_format = self.file_format if file_format is None else upload.check_file_format(file_format)
+        body = upload.upload_body(flow_id, run_id, files, file_format)
+        if progress is not None:
+            body = body.watched(progress(body.content_length))
         url = protocol.upload_url(self.base_url)
         title = f"POST {url}"
         reply = self._post(protocol.Operation.UPLOAD, title, url, body, timeout)

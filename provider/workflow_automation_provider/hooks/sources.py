@@ -2,61 +2,102 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import mimetypes
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.errors import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.client.files import Element, File
 
-FileSource = str | os.PathLike[str] | Mapping[str, Any]
-"""A local path, a glob over local paths, or a JSON object that is sent as it stands."""
+FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
+"""
+A local path or glob; a URL, prefix or glob that ``ObjectStoragePath`` reads; such a path or an asset with such a
+URI; or a JSON object that is sent as it stands.
+"""
+
+# Object stores are read ahead by blocks of this size, in place of their own tens of megabytes.
+_BLOCK = 4 * 1024 * 1024
+
+# What an object store may tell of a file that changes when its content does.
+_FINGERPRINT = (
+    "size",
+    "ETag",
+    "etag",
+    "md5Hash",
+    "generation",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "mtime",
+    "ino",
+)
 
 
-def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
+def resolve(
+    files: FileSource | Iterable[FileSource], *, content_types: Mapping[str, str] | None = None
+) -> list[Element]:
     """
     Find the files to upload.
 
     :param files: one source or several; a glob may use ``*``, ``?``, ``[…]`` and ``**``, and does not match
-        names that begin with a dot
-    :raises FileUnavailableError: for a missing file, a glob without a match, a directory or anything else
-        that is no readable file, naming it
+        local names that begin with a dot. A URL that ends in ``/`` is a prefix: all below it is uploaded
+    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), in place of those that the
+        name's ending tells
+    :raises FileUnavailableError: for a missing file, a glob or prefix without a match, a directory or anything
+        else that is no readable file, naming it
     :raises InvalidRequestError: if there is nothing to upload, or a source is of another type
     """
-    if isinstance(files, str | os.PathLike | Mapping):
+    if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files]
     elif not isinstance(files, Sequence | set | frozenset | Iterator):
         raise InvalidRequestError(
-            f"files is a {type(files).__name__}: give a list of paths, globs or mappings. Nothing was sent."
+            f"files is a {type(files).__name__}: give a list of paths, globs, URLs or mappings. Nothing was sent."
         )
-    elements = [element for number, source in enumerate(files) for element in _elements(source, number)]
+    types = _checked_content_types(content_types or {})
+    elements = [
+        element
+        for number, source in enumerate(files)
+        for element in _elements(source, f"files[{number}]", types)
+    ]
     if not elements:
         raise InvalidRequestError(
-            "files is empty: give at least one path, glob or mapping. Nothing was sent."
+            "files is empty: give at least one path, glob, URL or mapping. Nothing was sent."
         )
     return elements
 
 
-def _elements(source: FileSource, number: int) -> Iterator[Element]:
-    if isinstance(source, Mapping):
+def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterator[Element]:
+    if isinstance(source, Asset):
+        source = source.uri
+    if isinstance(source, Mapping | File):
         yield source
+    elif isinstance(source, ObjectStoragePath):
+        yield from _stored_files(source, str(source), name, types)
+    elif isinstance(source, str) and "://" in source:
+        yield from _stored_files(_storage_path(source, name), source, name, types)
     elif isinstance(source, str | os.PathLike):
-        for path in _paths(os.fspath(source), f"files[{number}]"):
-            yield _local_file(path)
+        for path in _local_paths(os.fspath(source), name):
+            yield _local_file(path, types)
     else:
         raise InvalidRequestError(
-            f"files[{number}] is a {type(source).__name__}: give a path, a glob or a mapping. Nothing was sent."
+            f"{name} is a {type(source).__name__}: give a path, a glob, a URL or a mapping. Nothing was sent."
         )
 
 
-def _paths(text: str, name: str) -> list[str]:
+# Local files ------------------------------------------------------------------------------------------
+
+
+def _local_paths(text: str, name: str) -> list[str]:
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequestError(
-            f"{name} is an empty path: give a path, a glob or a mapping. Nothing was sent."
+            f"{name} is an empty path: give a path, a glob, a URL or a mapping. Nothing was sent."
         )
     # A file whose own name looks like a pattern is meant as it is written.
     if not glob.has_magic(text) or os.path.lexists(text):
@@ -70,7 +111,7 @@ def _paths(text: str, name: str) -> list[str]:
     return matches
 
 
-def _local_file(path: str) -> File:
+def _local_file(path: str, types: Mapping[str, str]) -> File:
     try:
         state = Path(path).stat()
         if stat.S_ISDIR(state.st_mode):
@@ -87,13 +128,97 @@ def _local_file(path: str) -> File:
     return File(
         name=Path(path).name,
         size=state.st_size,
-        content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
+        content_type=_content_type(Path(path).name, types),
         source=repr(path),
         open=lambda: Path(path).open("rb"),
-        fingerprint=lambda: _fingerprint(path),
+        fingerprint=lambda: _local_fingerprint(path),
     )
 
 
-def _fingerprint(path: str) -> object:
+def _local_fingerprint(path: str) -> object:
     state = Path(path).stat()
     return state.st_size, state.st_mtime_ns, state.st_ino
+
+
+# Object storage ---------------------------------------------------------------------------------------
+
+
+def _storage_path(url: str, name: str) -> ObjectStoragePath:
+    try:
+        return ObjectStoragePath(url)
+    except Exception as error:
+        raise InvalidRequestError(
+            f"{name}: {url!r} is no URL that Airflow's object storage reads ({error}). Nothing was sent."
+        ) from None
+
+
+def _stored_files(
+    storage: ObjectStoragePath, url: str, name: str, types: Mapping[str, str]
+) -> Iterator[File]:
+    try:
+        fs, path = storage.fs, storage.path
+        fs.invalidate_cache()  # a listing of an earlier task may not know of what was written since
+        if glob.has_magic(url) and not fs.exists(path):
+            found = fs.glob(path, detail=True)
+            if "**" in url:
+                found = {key: info for key, info in found.items() if info["type"] != "directory"}
+        elif url.endswith("/"):
+            found = fs.find(path, detail=True)
+        else:
+            found = {path: fs.info(path)}
+    except FileNotFoundError:
+        found = {}
+    except Exception as error:  # of any kind, by store
+        raise FileUnavailableError(
+            f"{name}: {url!r} cannot be read: {type(error).__name__}: {error}. Nothing was sent."
+        ) from None
+    if not found:
+        raise FileUnavailableError(f"{name}: there is no file at {url!r}. Nothing was sent.")
+    for key, info in sorted(found.items()):
+        yield _stored_file(fs, key, info, types)
+
+
+def _stored_file(fs: Any, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
+    source = repr(fs.unstrip_protocol(key))
+    if info["type"] != "file":
+        raise FileUnavailableError(
+            f"{source} is a {info['type']}: end it in / to upload all below it. Nothing was sent."
+        )
+    if info.get("size") is None:
+        raise FileUnavailableError(
+            f"{source} has no known size, and an upload announces its length: copy it to a file first. Nothing was sent."
+        )
+    name = PurePosixPath(key).name
+    return File(
+        name=name,
+        size=info["size"],
+        content_type=_content_type(name, types),
+        source=source,
+        open=lambda: fs.open(key, "rb", block_size=_BLOCK),
+        fingerprint=lambda: _stored_fingerprint(fs, key),
+    )
+
+
+def _stored_fingerprint(fs: Any, key: str) -> object:
+    fs.invalidate_cache(key)
+    info = fs.info(key)
+    return tuple(str(info.get(field)) for field in _FINGERPRINT)
+
+
+# Content types ----------------------------------------------------------------------------------------
+
+
+def _checked_content_types(content_types: Mapping[str, str]) -> Mapping[str, str]:
+    for pattern, content_type in content_types.items():
+        if not isinstance(pattern, str) or not isinstance(content_type, str) or "/" not in content_type:
+            raise InvalidRequestError(
+                f"content_types[{pattern!r}] is no media type: write {{'*.log': 'text/plain'}}. Nothing was sent."
+            )
+    return content_types
+
+
+def _content_type(name: str, types: Mapping[str, str]) -> str:
+    for pattern, content_type in types.items():
+        if fnmatch.fnmatch(name, pattern):
+            return content_type
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"

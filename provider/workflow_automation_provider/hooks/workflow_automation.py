@@ -12,12 +12,14 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from workflow_automation_provider.client.errors import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
+from workflow_automation_provider.hooks.progress import Progress
 from workflow_automation_provider.hooks.settings import ConnectionExtra, client_for
 from workflow_automation_provider.hooks.sources import FileSource, resolve
 
 if TYPE_CHECKING:
     from airflow.sdk.log import mask_secret
 
+    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Run
     from workflow_automation_provider.client.sending import FlowClient
 else:
@@ -108,26 +110,51 @@ class WorkflowAutomationHook(BaseHook):
         return self.get_conn().trigger_flow(inputs, flow_id, timeout=self.request_timeout)
 
     def upload_files(
-        self, run_id: str, files: FileSource | Iterable[FileSource], flow_id: str | None = None
+        self,
+        run_id: str,
+        files: FileSource | Iterable[FileSource],
+        flow_id: str | None = None,
+        *,
+        file_format: FileFormat | None = None,
+        content_types: Mapping[str, str] | None = None,
     ) -> str:
         """
-        Upload files for a run, in one request (section 4.3).
+        Upload files for a run, in one request (section 4.3), as a stream.
 
         :param run_id: the run that the files belong to
-        :param files: local paths, globs, and mappings that are sent as they stand
+        :param files: local paths and globs, URLs that Airflow's object storage reads, ``ObjectStoragePath`` objects,
+            assets, and mappings that are sent as they stand
         :param flow_id: the flow of the run, by default the connection's
+        :param file_format: how a file is written, in place of the connection's
+        :param content_types: media types by name pattern, in place of those that the name's ending tells
         :return: what the service answered
         :raises InvalidRequestError: before anything is sent, naming the file or value that is wrong
+        :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: any other outcome, see :mod:`workflow_automation_provider.client.errors`
         """
         self._check_key_expiry()
-        if flow_id is None and (flow_id := self.extra.flow_id) is None:
+        return self.get_conn().upload_files(
+            run_id,
+            resolve(files, content_types=content_types),
+            self.flow_of_upload(flow_id),
+            file_format=file_format,
+            timeout=self.request_timeout,
+            progress=lambda total: Progress(total, self.log),
+        )
+
+    def flow_of_upload(self, flow_id: str | None) -> str:
+        """
+        Return the flow that an upload is for: the one given, or the connection's.
+
+        :raises InvalidRequestError: if there is neither
+        """
+        flow_id = self.extra.flow_id if flow_id is None else flow_id
+        if flow_id is None:
             raise InvalidRequestError(
                 f"flow_id is not given, and connection {self.workflow_automation_conn_id!r} has none: "
                 "an upload needs it, set one of them. Nothing was sent."
             )
-        elements = resolve(files)
-        return self.get_conn().upload_files(run_id, elements, flow_id, timeout=self.request_timeout)
+        return flow_id
 
     def test_connection(self) -> tuple[bool, str]:
         """

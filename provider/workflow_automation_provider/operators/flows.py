@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
-from workflow_automation_provider.client.errors import Accepted, WorkflowAutomationError
+from workflow_automation_provider.client.errors import Accepted, OutcomeUnknownError, WorkflowAutomationError
 from workflow_automation_provider.links import FlowRunLink
-from workflow_automation_provider.operators.retries import FlowRetryPolicy, call_patiently, failing_for_good
-from workflow_automation_provider.start_record import StartRecord
+from workflow_automation_provider.operators.retries import (
+    START_ADVICE,
+    UPLOAD_ADVICE,
+    FlowRetryPolicy,
+    call_patiently,
+    failing_for_good,
+)
+from workflow_automation_provider.start_record import StartRecord, UploadRecord
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -112,7 +119,8 @@ class TriggerFlowOperator(_FlowOperator):
                 self.log.warning(
                     "This Airflow keeps no state between tries: if this try is killed, the next may start a second run."
                 )
-            with self.hook, failing_for_good(unless_unknown=self.on_unknown_start == "start_again"):
+            again = (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
+            with self.hook, failing_for_good(START_ADVICE, but_for=again):
                 result = call_patiently(
                     lambda: self._start(record), seconds=self.send_retry_timeout, log=self.log
                 )
@@ -169,18 +177,34 @@ class TriggerFlowOperator(_FlowOperator):
 
 class UploadFilesOperator(_FlowOperator):
     """
-    Upload files for a run (section 4.3).
+    Upload files for a run (section 4.3), as a stream: memory does not grow with their size or number.
+
+    Returns ``{"run_id", "files", "bytes", "requests"}``; each of ``requests`` has the names of its ``files``, its
+    ``bytes`` and the service's ``reply``. What the service confirmed is recorded (Airflow 3.3+): a later try
+    sends only what is missing. Clearing the task sends everything again.
 
     :param run_id: the run that the files belong to, such as ``trigger.output["run_id"]`` (templated)
-    :param files: local paths, globs, and mappings that are sent as they stand (templated, deeply)
+    :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object storage
+        reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and mappings
+        that are sent as they stand (templated, deeply)
     :param flow_id: the flow of the run, by default the connection's (templated)
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
+    :param file_format: how a file is written, in place of the connection's: a mapping of field name to ``name``,
+        ``base64``, ``data_url``, ``text``, ``content_type`` or ``size``; one of these words; or a callable that
+        takes a :class:`~workflow_automation_provider.client.files.File` and returns any JSON value
+    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), in place of those that the
+        name's ending tells
+    :param files_per_request: the most files in one request; by default all go in one
+    :param max_request_bytes: the most bytes in the body of one request, base64 and all
+    :param max_file_bytes: refuse a larger file before anything is sent
+    :param on_unknown_upload: what to do where nobody can tell whether files were taken: ``"send_again"``, or
+        ``"fail"`` without a retry
     :param request_timeout: seconds that a connection, each send and the whole reply may take, in place of
         the connection's ``timeout``
-    :param send_retry_timeout: seconds to go on trying within one try of the task while the service is busy
-        or cannot be reached, before Airflow's retry takes over; 0 sends once
+    :param send_retry_timeout: seconds to go on trying each request within one try of the task, before
+        Airflow's retry takes over; 0 sends once
     :raises AirflowFailException: where trying again cannot help
-    :raises WorkflowAutomationError: where Airflow's retry may help; an upload may safely be sent again
+    :raises WorkflowAutomationError: where Airflow's retry may help
     """
 
     template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
@@ -193,23 +217,45 @@ class UploadFilesOperator(_FlowOperator):
         files: FileSource | Sequence[FileSource],
         flow_id: str | None = None,
         workflow_automation_conn_id: str = "workflow_automation_default",
+        file_format: FileFormat | None = None,
+        content_types: Mapping[str, str] | None = None,
+        files_per_request: int | None = None,
+        max_request_bytes: int | None = None,
+        max_file_bytes: int | None = None,
+        on_unknown_upload: Literal["send_again", "fail"] = "send_again",
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if on_unknown_upload not in ("send_again", "fail"):
+            raise ValueError(f"on_unknown_upload is {on_unknown_upload!r}: use 'send_again' or 'fail'.")
+        for name, limit in (
+            ("files_per_request", files_per_request),
+            ("max_request_bytes", max_request_bytes),
+            ("max_file_bytes", max_file_bytes),
+        ):
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                raise ValueError(
+                    f"{name} is {limit!r}: give a whole number of 1 or more, or None for no limit."
+                )
         self.run_id = run_id
         self.files = files
         self.flow_id = flow_id
         self.workflow_automation_conn_id = workflow_automation_conn_id
+        self.file_format = file_format
+        self.content_types = content_types
+        self.files_per_request = files_per_request
+        self.max_request_bytes = max_request_bytes
+        self.max_file_bytes = max_file_bytes
+        self.on_unknown_upload = on_unknown_upload
         self.request_timeout = request_timeout
         self.send_retry_timeout = send_retry_timeout
 
-    def execute(self, context: Context) -> str:
-        """Upload the files; return what the service answered."""
-        with self.hook as hook, failing_for_good(unless_unknown=True):
-            return call_patiently(
-                lambda: hook.upload_files(self.run_id, self.files, self.flow_id),
-                seconds=self.send_retry_timeout,
-                log=self.log,
-            )
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Upload the files that no earlier try did; return which file went in which request."""
+        from workflow_automation_provider.operators.uploading import upload_files
+
+        again = (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()
+        with self.hook, failing_for_good(UPLOAD_ADVICE, but_for=again):
+            return upload_files(self, UploadRecord(context), retry=again)

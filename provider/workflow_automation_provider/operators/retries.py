@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,6 @@ from workflow_automation_provider.client.errors import (
     BusyError,
     FileUnavailableError,
     NotSentError,
-    OutcomeUnknownError,
     WorkflowAutomationError,
 )
 
@@ -55,13 +54,20 @@ class FlowRetryPolicy(RetryPolicyBase):
         return RetryDecision.default()
 
 
-def call_patiently(call: Callable[[], Result], *, seconds: float, log: Any) -> Result:
+def call_patiently(
+    call: Callable[[], Result],
+    *,
+    seconds: float,
+    log: Any,
+    retry: tuple[type[WorkflowAutomationError], ...] = (),
+) -> Result:
     """
     Call again while the service is busy or cannot be reached, as long as there is time.
 
     :param call: sends one request
     :param seconds: time to go on for, waits included; 0 calls once
     :param log: logger that each wait is announced in
+    :param retry: errors to call again after, besides busy and not sent
     :return: what ``call`` returns
     :raises WorkflowAutomationError: the last error, where the next wait would end after the time; any error
         but busy and not sent, at once
@@ -81,7 +87,7 @@ def call_patiently(call: Callable[[], Result], *, seconds: float, log: Any) -> R
         log.warning("%s Trying again in %.1f s.", error, state.upcoming_sleep)
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type((BusyError, NotSentError)),
+        retry=tenacity.retry_if_exception_type((BusyError, NotSentError, *retry)),
         wait=wait,
         stop=tenacity.stop_before_delay(seconds),
         before_sleep=announce,
@@ -90,7 +96,7 @@ def call_patiently(call: Callable[[], Result], *, seconds: float, log: Any) -> R
 
 
 # For the person on call: what this task does from here on, and what Clear does.
-_ADVICE = {
+START_ADVICE = {
     Accepted.NO: "Once that is mended, clear the task to try again.",
     Accepted.MAYBE: (
         "This task starts nothing more by itself. If there is no run, clear the task to start one; if there is, "
@@ -98,22 +104,35 @@ _ADVICE = {
     ),
     Accepted.YES: "Mark the task as success, or clear it to start another run.",
 }
+UPLOAD_ADVICE = {
+    Accepted.NO: START_ADVICE[Accepted.NO],
+    Accepted.MAYBE: (
+        "This task sends nothing more by itself. Look at the run's files: if they are there, mark the task as "
+        "success; if not, clear the task to send everything again."
+    ),
+}
 
 
 @contextmanager
-def failing_for_good(*, unless_unknown: bool) -> Iterator[None]:
+def failing_for_good(
+    advice: Mapping[Accepted, str], *, but_for: tuple[type[WorkflowAutomationError], ...] = ()
+) -> Iterator[None]:
     """
     Fail without a retry, but for what a retry can mend.
 
-    :param unless_unknown: leave an unknown outcome to Airflow's retry as well
+    :param advice: what to tell the person on call, by what the service did
+    :param but_for: errors to leave to Airflow's retry besides busy, not sent and a missing file
     :raises AirflowFailException: in place of an error that a retry cannot mend or could make worse
     """
-    retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError, FileUnavailableError)
-    if unless_unknown:
-        retryable = (*retryable, OutcomeUnknownError)
+    retryable: tuple[type[WorkflowAutomationError], ...] = (
+        BusyError,
+        NotSentError,
+        FileUnavailableError,
+        *but_for,
+    )
     try:
         yield
     except retryable:
         raise
     except WorkflowAutomationError as error:
-        raise AirflowFailException(f"{error} {_ADVICE[error.accepted]}") from error
+        raise AirflowFailException(f"{error} {advice[error.accepted]}") from error
