@@ -30,12 +30,14 @@ class Start:
     :param try_number: the try that wrote this
     :param at: when, as ISO 8601 text in UTC
     :param result: what the task returns
+    :param cleared: the task was cleared since: a person asked for another run, and this one is only to be told of
     """
 
     state: Literal["starting", "started", "unidentified"]
     try_number: int
     at: str
     result: dict[str, Any]
+    cleared: bool
 
 
 class _TaskRecord:
@@ -59,8 +61,10 @@ class _TaskRecord:
         return self._store is not None
 
     def _get(self, key: str) -> dict[str, Any] | None:
-        found = None if self._store is None else self._store.get(key)
-        return found if found and found["max_tries"] == self._max_tries else None
+        return None if self._store is None else self._store.get(key)
+
+    def _counts(self, entry: dict[str, Any]) -> bool:
+        return bool(entry["max_tries"] == self._max_tries)
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         if self._store is None:
@@ -75,9 +79,13 @@ class StartRecord(_TaskRecord):
     """What the task instance knows of the run that it starts."""
 
     def read(self) -> Start | None:
-        """Return what was started since the last Clear, None if nothing is known to have been."""
+        """Return what was started last, None if nothing is known to have been."""
         found = self._get(_START)
-        return Start(found["state"], found["try_number"], found["at"], found["result"]) if found else None
+        if not found:
+            return None
+        return Start(
+            found["state"], found["try_number"], found["at"], found["result"], cleared=not self._counts(found)
+        )
 
     def starting(self) -> None:
         """
@@ -116,7 +124,7 @@ class UploadRecord(_TaskRecord):
     def read(self) -> list[dict[str, Any]]:
         """Return the requests that were confirmed since the last Clear."""
         found: list[dict[str, Any]] = []
-        while entry := self._get(f"{_UPLOAD}_{len(found)}"):
+        while (entry := self._get(f"{_UPLOAD}_{len(found)}")) and self._counts(entry):
             found.append(entry["request"])
         self._count = len(found)
         return found

@@ -132,6 +132,18 @@ class TriggerFlowOperator(_FlowOperator):
         earlier = record.read()
         if earlier is None:
             return None
+        if earlier.cleared:
+            self.log.warning(
+                "%s in try %s at %s, before this task was cleared: another run is started now.",
+                f"Run {earlier.result['run_id']} was started"
+                if earlier.state == "started"
+                else "A run was started whose id is unknown"
+                if earlier.state == "unidentified"
+                else "A run may have been started",
+                earlier.try_number,
+                earlier.at,
+            )
+            return None
         if earlier.state == "started":
             self.log.info(
                 "Run %s was started in try %s at %s (%s): nothing is started now.",
