@@ -18,10 +18,10 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint demo ui constraints build clean FORCE
+.PHONY: help setup test soak lint demo ui constraints build clean FORCE
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "AIRFLOW=2.11, 3.0, 3.1, 3.2 or 3.3 (default) chooses the Airflow, PYTHON=… the Python."
 
@@ -30,6 +30,18 @@ setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 
 test: $(STAMP) ## Run the tests; ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
+
+test-matrix: $(STAMP) ## Run the tests on every supported Airflow and Python; CELLS="3.0-py3.12 …" for some
+	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
+
+bench-import: $(VENV)/bench ## Measure what importing the operators costs, beside other providers'
+	@$(VENV)/bin/python benchmarks/imports.py
+
+bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl (about 3 minutes)
+	@$(VENV)/bin/python benchmarks/upload.py
+
+soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
+	@$(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
 
 lint: $(STAMP) ## Check style, types and the layers of the package
 	@$(RUN) ruff check
@@ -53,6 +65,10 @@ build: $(STAMP) ## Build the wheel and the source distribution into dist/
 
 clean: ## Remove all that make has made
 	rm -rf .venv .venv-* .airflow dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/bench: $(STAMP)
+	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --group bench
+	@touch $@
 
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(KEY))
 $(STAMP): FORCE

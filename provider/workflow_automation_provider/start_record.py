@@ -39,6 +39,16 @@ class Start:
     result: dict[str, Any]
     cleared: bool
 
+    @property
+    def words(self) -> str:
+        """What happened, for a log."""
+        match self.state:
+            case "started":
+                return f"run {self.result['run_id']} was started ({self.result['run_link']})"
+            case "unidentified":
+                return "a run was started whose id is unknown"
+        return "this task was about to start a run, and what came of it was not recorded: a run may have been started"
+
 
 class _TaskRecord:
     """

@@ -172,6 +172,20 @@ class TestTriggerFlow:
         assert result.task_state("trigger") == "failed"
         assert workflow_automation_service.journal.requests() == []
 
+    def test_a_connection_that_is_not_there_leaves_no_doubt_about_a_run(self, run_dag, capfd):
+        result = run_dag("""
+            with DAG("no_connection", schedule=None, start_date=START):
+                TriggerFlowOperator(
+                    task_id="trigger", inputs={}, workflow_automation_conn_id="nowhere",
+                    retries=1, retry_delay=pendulum.duration(seconds=0),
+                )
+        """)
+
+        assert result.task_state("trigger") == "failed"
+        said = printed(capfd)
+        assert "nowhere" in said
+        assert "may have been started" not in said
+
     @pytest.mark.skipif(airflow_version.startswith("3.0."), reason="Airflow 3.0 cannot store None as an XCom")
     def test_by_key_without_run_id_keeps_the_reply(
         self, run_dag, workflow_automation_service, workflow_automation_connection

@@ -406,6 +406,8 @@ def _hint(reply: Reply, operation: Operation, redact: Redactor) -> str:
     match reply.status:
         case 400 | 422 if operation is not Operation.UPLOAD:
             return " Compare the inputs with those that the workflow defines."
+        case 401 | 402 | 403 | 404 if operation is Operation.UPLOAD:
+            return " Check that the run_id and the flow_id belong together, and that the API key is this flow's and has not expired."
         case 401 | 402 | 403 if operation.takes_key:
             return " Check the API key: it must be this workflow's, not expired, and have runs left."
         case 404 | 405:

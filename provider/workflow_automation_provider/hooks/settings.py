@@ -95,7 +95,7 @@ class ConnectionExtra(BaseModel):
             return cls.model_validate({name: v for name, v in fields.items() if not _is_unset(v)})
         except ValidationError as error:
             problems = "; ".join(_problem(e["loc"], e["type"], e["msg"], fields) for e in error.errors())
-            raise InvalidRequestError(f"Connection {conn_id!r}: {problems}.") from None
+            raise InvalidRequestError(f"Connection {conn_id!r}: {problems.rstrip('.?')}.") from None
 
 
 def _is_unset(value: object) -> bool:
@@ -106,7 +106,7 @@ def _problem(loc: tuple[int | str, ...], kind: str, message: str, fields: Mappin
     name = str(loc[0])
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(name, CONNECTION_FIELDS, n=1)
-        mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(CONNECTION_FIELDS)}"
+        mend = f"did you mean {near[0]!r}" if near else f"known are {', '.join(CONNECTION_FIELDS)}"
         return f"extra {name!r} is not known: {mend}"
     # Never the value: it may be a secret in the wrong field.
     return f"extra {name!r} is a {type(fields[name]).__name__} that cannot be used: {message.removeprefix('Value error, ')}"
@@ -142,6 +142,11 @@ def client_for(connection: Connection, extra: ConnectionExtra) -> FlowClient:
         raise InvalidRequestError(
             f"Connection {connection.conn_id!r}: its login is set, and nothing uses it: the API key belongs into "
             "the password (in a URI behind a colon: workflow-automation://:KEY@…)."
+        )
+    if not connection.host:
+        raise InvalidRequestError(
+            f"Connection {connection.conn_id!r}: The base URL (host) is empty: give the service's address, such as "
+            "https://service.example/api (as a URI, begin with workflow-automation://, with a hyphen)."
         )
     try:
         return FlowClient(

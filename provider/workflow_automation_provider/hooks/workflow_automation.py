@@ -164,14 +164,15 @@ class WorkflowAutomationHook(BaseHook):
         """
         try:
             found = self.get_conn().check()
-            if not self.connection.password:
-                return True, f"{found}. There is no API key: only triggering with a flow_id will work."
             self._check_key_expiry()
         except WorkflowAutomationError as error:
             return False, str(error)
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
-        return True, f"{found}. The API key cannot be checked without starting a run, so it was not sent."
+        reached = f"The service can be reached ({found}; only the host tells by that, the path does not)."
+        if not self.connection.password:
+            return True, f"{reached} There is no API key: only triggering with a flow_id will work."
+        return True, f"{reached} The API key cannot be checked without starting a run, so it was not sent."
 
     def _check_key_expiry(self) -> None:
         expires_on = self.extra.key_expires_on

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-_UNKNOWN_START = (
-    "A run may have been started: look in the workflow's list of runs at that time. This task starts nothing "
-    "more by itself. If there is no run, clear the task to start one; if there is, mark the task as success."
-)
-
 
 class _FlowOperator(BaseOperator):
     """What both operators share: the connection, one hook for a task's life, and when to try again."""
@@ -132,40 +127,28 @@ class TriggerFlowOperator(_FlowOperator):
         earlier = record.read()
         if earlier is None:
             return None
+        found = f"In try {earlier.try_number}, at {earlier.at}, {earlier.words}."
         if earlier.cleared:
-            self.log.warning(
-                "%s in try %s at %s, before this task was cleared: another run is started now.",
-                f"Run {earlier.result['run_id']} was started"
-                if earlier.state == "started"
-                else "A run was started whose id is unknown"
-                if earlier.state == "unidentified"
-                else "A run may have been started",
-                earlier.try_number,
-                earlier.at,
-            )
+            self.log.warning("%s The task was cleared since: another run is started now.", found)
             return None
-        if earlier.state == "started":
-            self.log.info(
-                "Run %s was started in try %s at %s (%s): nothing is started now.",
-                earlier.result["run_id"],
-                earlier.try_number,
-                earlier.at,
-                earlier.result["run_link"],
-            )
-            return earlier.result
-        if earlier.state == "unidentified":
-            raise AirflowFailException(earlier.result["message"])
-        message = (
-            f"Try {earlier.try_number} was about to start a run at {earlier.at} and ended before it recorded "
-            "what came of it."
+        match earlier.state:
+            case "started":
+                self.log.info("%s Nothing is started now.", found)
+                return earlier.result
+            case "unidentified":
+                raise AirflowFailException(f"{earlier.result['message']} {START_ADVICE[Accepted.YES]}")
+            case "starting" if self.on_unknown_start == "start_again":
+                self.log.warning("%s One is started all the same: on_unknown_start is 'start_again'.", found)
+                return None
+        raise AirflowFailException(
+            f"{found} A run may have been started: look in the workflow's list of runs at that time. "
+            f"{START_ADVICE[Accepted.MAYBE]}"
         )
-        if self.on_unknown_start == "fail":
-            raise AirflowFailException(f"{message} {_UNKNOWN_START}")
-        self.log.warning("%s Starting a run all the same: on_unknown_start is 'start_again'.", message)
-        return None
 
     def _start(self, record: StartRecord) -> dict[str, Any]:
         """Start the run, with the record always ahead of what is known."""
+        # Whatever is wrong with the connection comes out before the record says that a run may exist.
+        self.hook.get_conn()
         record.starting()
         try:
             run = self.hook.trigger_flow(self.inputs, self.flow_id)

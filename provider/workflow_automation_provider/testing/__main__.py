@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A local service that speaks the interface of the workflow automation service.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8080, help="0 for any free port (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8070, help="0 for any free port (default: %(default)s)")
     parser.add_argument(
         "--journal", type=Path, metavar="PATH", help="the journal (default: a temporary file)"
     )

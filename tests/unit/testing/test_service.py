@@ -225,7 +225,19 @@ def pytester_like(tmp_path):
         "    assert 'AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT' not in os.environ\n"
     )
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:anyio",
+            str(tmp_path),
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,

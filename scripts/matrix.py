@@ -1,0 +1,80 @@
+"""Run the unit and integration tests on every Airflow and Python that the package supports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).parent.parent
+
+# Each Airflow and each Python at least once; "lowest" has the lower bounds of pyproject.toml, as they are.
+CELLS = (
+    ("2.11", "3.11"),
+    ("3.0", "3.12"),
+    ("3.1", "3.13"),
+    ("3.2", "3.12"),
+    ("3.3", "3.11"),
+    ("3.3", "3.12"),
+    ("3.3", "3.13"),
+    ("lowest", "3.11"),
+)
+
+
+def find_python(version: str) -> str | None:
+    """Return an interpreter of this version that runs: on the PATH, or among pyenv's."""
+    candidates = [shutil.which(f"python{version}")]
+    if pyenv := shutil.which("pyenv"):
+        root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False).stdout.strip()
+        candidates += sorted(str(path) for path in Path(root, "versions").glob(f"{version}*/bin/python"))
+    probe = f"import sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
+    for python in candidates:
+        if python and subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0:
+            return python
+    return None
+
+
+def run_cell(airflow: str, version: str) -> str:
+    """Run the tests of one cell; return what came of it."""
+    python = find_python(version)
+    if python is None:
+        return f"FAILED: there is no Python {version}"
+    began = time.monotonic()
+    done = subprocess.run(
+        [
+            "make",
+            "--no-print-directory",
+            "test",
+            f"AIRFLOW={airflow}",
+            f"PYTHON={python}",
+            f"VENV=.venv-{airflow}-py{version}",
+            "ARGS=tests/unit tests/integration -q -p no:cacheprovider",
+        ],
+        cwd=PROJECT,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        # Each is started by make itself, whose flags and variables must not reach into the next.
+        env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS")},
+    )
+    return f"{'passed' if done.returncode == 0 else 'FAILED'} in {time.monotonic() - began:.0f} s"
+
+
+def main() -> int:
+    """Run the cells named as arguments (such as 3.0-py3.12), or all; return 1 if one failed."""
+    results = {}
+    for airflow, version in CELLS:
+        cell = f"{airflow}-py{version}"
+        if not sys.argv[1:] or cell in sys.argv[1:]:
+            print(f"=== Airflow {airflow}, Python {version}", flush=True)
+            results[cell] = run_cell(airflow, version)
+    print()
+    for cell, result in results.items():
+        print(f"{cell:15} {result}")
+    return int(not results or any(result.startswith("FAILED") for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""What the crash tests run: each task starts a run whose input names the task instance."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, task
+
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+START = pendulum.datetime(2026, 1, 1, tz="UTC")
+THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+CONN_ID = "{{ dag_run.conf.get('conn_id', 'workflow_automation_default') }}"
+
+
+def wait_in_folder(context) -> None:
+    """In the first try, make the file ``here`` in the folder that the DAG run's conf names, and wait for ``go``."""
+    if context["ti"].try_number == 1:
+        folder = Path(context["dag_run"].conf["folder"])
+        (folder / "here").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.05)
+
+
+def wait_in_folder_after(context, result) -> None:
+    wait_in_folder(context)
+
+
+def trigger(**options) -> TriggerFlowOperator:
+    options = {"request_timeout": 20, "send_retry_timeout": 0, **options}
+    return TriggerFlowOperator(
+        task_id="trigger", inputs={"case": "{{ run_id }}"}, workflow_automation_conn_id=CONN_ID, **options
+    )
+
+
+with DAG("patient", schedule=None, start_date=START, default_args=THRICE):
+    trigger()
+
+with DAG("hasty", schedule=None, start_date=START, default_args=THRICE):
+    trigger(request_timeout=2)
+
+with DAG("start_again", schedule=None, start_date=START, default_args=THRICE):
+    trigger(request_timeout=2, on_unknown_start="start_again")
+
+with DAG("waits_before", schedule=None, start_date=START, default_args=THRICE):
+    trigger(pre_execute=wait_in_folder)
+
+with DAG("waits_after", schedule=None, start_date=START, default_args=THRICE):
+    trigger(post_execute=wait_in_folder_after)
+
+with DAG(
+    "daily",
+    schedule="@daily",
+    start_date=START,
+    catchup=False,
+    is_paused_upon_creation=True,
+    default_args=THRICE,
+):
+    trigger()
+
+with DAG("two_calls", schedule=None, start_date=START, default_args=THRICE):
+
+    @task(task_id="trigger")
+    def call_twice(case: str) -> list[str | None]:
+        from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+        with WorkflowAutomationHook() as hook:
+            return [hook.trigger_flow({"case": case, "call": n}).run_id for n in (1, 2)]
+
+    call_twice("{{ run_id }}")
+
+with DAG(
+    "soak", schedule=None, start_date=START, default_args={"retries": 6, "retry_delay": timedelta(seconds=1)}
+):
+
+    @task
+    def cases(dag_run=None) -> list[dict[str, str]]:
+        return [{"case": f"{dag_run.run_id}/{n}"} for n in range(dag_run.conf["instances"])]
+
+    TriggerFlowOperator.partial(
+        task_id="trigger", request_timeout=4, send_retry_timeout=1, max_active_tis_per_dagrun=12
+    ).expand(inputs=cases())

@@ -1,0 +1,209 @@
+"""
+Many mapped task instances at once, with random kills and random faults: what holds for each must hold for all.
+
+    python tests/crash/soak.py --instances 300 --seconds 600 --seed 1
+
+No task instance has two runs; every run in the service's journal is in its task instance's start record, or
+named in its failure; every success has a run. Any breach is an error that names the task instance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deployment import FINISHED, Deployment, wait_for
+from gate import Gate, alive, parent
+from outcomes import UNKNOWN
+
+from workflow_automation_provider.testing import DEMO_KEY, LocalService
+
+FAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("drop_before", {}),
+    ("drop_after", {}),
+    ("reset_before", {}),
+    ("reset_after", {}),
+    ("hang_after", {"seconds": 6}),
+    ("delay", {"seconds": 2}),
+    ("delay", {"seconds": 6}),
+    ("drip", {"seconds": 2}),
+    ("status_after", {}),
+    ("refuse", {}),
+    ("refuse", {"status": 502}),
+    ("busy", {}),
+    ("busy", {"retry_after": "2"}),
+    ("busy", {"status": 429, "times": 3}),
+    ("truncate", {}),
+    ("garbage", {}),
+    ("empty", {}),
+]
+SHARE_FAULTED = 0.35
+SHARE_KILLED = 0.5  # of all tries, those that end too soon included
+LATEST_KILL = 1.2  # seconds after a try began
+
+
+class Killer(threading.Thread):
+    """Kills a share of the tries, each at a random moment: the task process or its supervisor."""
+
+    def __init__(self, gate: Gate, run_id: str, chance: random.Random) -> None:
+        super().__init__(daemon=True)
+        self.killed: Counter[str] = Counter()
+        self.done = threading.Event()
+        self._gate = gate
+        self._run_id = run_id
+        self._chance = chance
+
+    def run(self) -> None:
+        seen = 0
+        planned: list[tuple[float, str, int]] = []
+        while not self.done.wait(0.02):
+            tries = self._gate.tries
+            for found in tries[seen:]:
+                if found.run_id == self._run_id and self._chance.random() < SHARE_KILLED:
+                    victim = self._chance.choice(["task", "supervisor"])
+                    # A supervisor is a worker that goes on to other tasks: it is one only while its task lives.
+                    at = time.monotonic() + self._chance.uniform(0, LATEST_KILL)
+                    planned.append((at, victim, found.pid))
+            seen = len(tries)
+            for plan in [plan for plan in planned if plan[0] < time.monotonic()]:
+                planned.remove(plan)
+                self._kill(*plan[1:])
+
+    def _kill(self, victim: str, pid: int) -> None:
+        supervisor = next(found.supervisor for found in self._gate.tries if found.pid == pid)
+        if parent(pid) == supervisor and alive(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid if victim == "task" else supervisor, signal.SIGKILL)
+                self.killed[victim] += 1
+
+
+def soak(deployment: Deployment, service: LocalService, *, instances: int, seconds: float, seed: int) -> str:
+    """
+    Run it, and return the counts.
+
+    :param instances: how many task instances.
+    :param seconds: how long it may take.
+    :param seed: of the choice of faults and kills.
+    :raises AssertionError: if anything does not hold.
+    """
+    chance = random.Random(seed)
+    run_id = f"soak-{seed}"
+    faulted = 0
+    for n in range(instances):
+        if chance.random() < SHARE_FAULTED:
+            kind, options = chance.choice(FAULTS)
+            service.faults.add(kind, inputs={"case": f"{run_id}/{n}"}, **options)
+            faulted += 1
+    began = time.monotonic()
+    deployment.trigger("soak", run_id, {"instances": instances})
+    killer = Killer(deployment.gate, run_id, chance)
+    # The first task only makes the list, and is left alone.
+    wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances), 60)
+    killer.start()
+    try:
+        wait_for("the soak", lambda: all_finished(deployment, run_id, instances), seconds)
+    finally:
+        killer.done.set()
+        killer.join()
+    took = time.monotonic() - began
+    # Orphans, and requests that the service still works on, may yet start a run.
+    ours = [found for found in deployment.gate.tries if found.run_id == run_id]
+    wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
+    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS))
+    lines = judge(deployment, service, run_id, instances)
+    return "\n".join(
+        [
+            (
+                f"{instances} task instances in {took:.0f} s (seed {seed}): {len(ours) - 1} tries, {faulted} faults, "
+                f"killed {killer.killed['task']} tasks and {killer.killed['supervisor']} supervisors"
+            ),
+            *lines,
+        ]
+    )
+
+
+def task_instances(deployment: Deployment, run_id: str, instances: int) -> list[dict[str, Any]]:
+    """Return the mapped task instances, none until all are there."""
+    found: list[dict[str, Any]] = []
+    while True:
+        path = f"/dags/soak/dagRuns/{run_id}/taskInstances/trigger/listMapped?limit=100&offset={len(found)}"
+        page = deployment.ask("GET", path)["task_instances"]
+        found += page
+        if len(page) < 100:
+            return found if len(found) == instances else []
+
+
+def all_finished(deployment: Deployment, run_id: str, instances: int) -> bool:
+    time.sleep(1)  # polling is work, too, for two processors
+    if deployment.ask("GET", f"/dags/soak/dagRuns/{run_id}")["state"] not in FINISHED:
+        return False
+    return all(found["state"] in FINISHED for found in task_instances(deployment, run_id, instances))
+
+
+def judge(deployment: Deployment, service: LocalService, run_id: str, instances: int) -> list[str]:
+    """Return the counts, once all holds for each task instance."""
+    runs: dict[str, list[str]] = defaultdict(list)
+    for run in service.runs:
+        runs[run.inputs["case"]].append(str(run.run_id))
+    records = deployment.records("soak", run_id)
+    counts: Counter[str] = Counter()
+    breaches = []
+    for found in task_instances(deployment, run_id, instances):
+        index, state = found["map_index"], found["state"]
+        started, record = runs[f"{run_id}/{index}"], records.get(index, {})
+        counts[f"{state}, {len(started)} runs"] += 1
+        recorded = record.get("result", {}).get("run_id")
+        log = deployment.log("soak", run_id, map_index=index)
+        if len(started) > 1:
+            breaches.append(f"{index}: the runs {started}")
+        if state == "success" and started != [recorded]:
+            breaches.append(f"{index}: succeeded with the runs {started}, recorded is {recorded}")
+        if state != "success" and started:
+            how = (
+                "told that it may exist"
+                if UNKNOWN in log
+                else "told that it exists"
+                if "started a run" in log
+                else ""
+            )
+            counts[f"run of a failed task, {how}"] += 1
+            if not how:
+                breaches.append(f"{index}: {state}, and nothing tells of the run {started}")
+    assert not breaches, "\n".join(breaches)
+    return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--instances", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    options = parser.parse_args()
+    with LocalService(keys=[DEMO_KEY]) as service:
+        connection = {
+            "conn_type": "workflow_automation",
+            "host": service.base_url,
+            "password": DEMO_KEY.value,
+            "extra": {"flow_id": DEMO_KEY.flow_id},
+        }
+        deployment = Deployment(Path(__file__).parent / "dags", {"workflow_automation_default": connection})
+        try:
+            deployment.start()
+            sys.stdout.write(soak(deployment, service, **vars(options)) + "\n")
+        finally:
+            deployment.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""What a person does to a task: clear it, run its DAG again. A wish for another run starts one, nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deployment import wait_for
+from outcomes import UNKNOWN, outcome, run_ids
+
+if TYPE_CHECKING:
+    from deployment import Deployment
+
+    from workflow_automation_provider.testing import LocalService
+
+
+def test_clear_of_a_succeeded_task_starts_another_run(deployment: Deployment, service: LocalService) -> None:
+    deployment.trigger("patient", "clear-succeeded")
+    first = outcome(deployment, service, "patient", "clear-succeeded")
+    deployment.clear("patient", "clear-succeeded")
+    second = outcome(deployment, service, "patient", "clear-succeeded")
+
+    assert len(first.runs) == 1
+    assert (second.state, len(second.runs)) == ("success", 2)
+    assert "In try 1, at" in second.log
+    assert f"run {first.runs[0]} was started" in second.log
+    assert second.result is not None
+    assert second.result["run_id"] == second.runs[1]
+
+
+def test_clear_of_a_failed_task_starts_another_run(deployment: Deployment, service: LocalService) -> None:
+    service.faults.add("drop_after", inputs={"case": "clear-failed"})
+    deployment.trigger("patient", "clear-failed")
+    first = outcome(deployment, service, "patient", "clear-failed")
+    deployment.clear("patient", "clear-failed")
+    second = outcome(deployment, service, "patient", "clear-failed")
+
+    assert (first.state, len(first.runs)) == ("failed", 1)
+    assert UNKNOWN in first.log
+    assert (second.state, len(second.runs)) == ("success", 2)
+
+
+def test_clear_of_a_task_that_failed_without_its_run_id(
+    deployment: Deployment, service: LocalService
+) -> None:
+    service.faults.add("garbage", inputs={"case": "clear-unidentified"})
+    deployment.trigger("patient", "clear-unidentified")
+    first = outcome(deployment, service, "patient", "clear-unidentified")
+    deployment.clear("patient", "clear-unidentified")
+    second = outcome(deployment, service, "patient", "clear-unidentified")
+
+    assert (first.state, len(first.runs)) == ("failed", 1)
+    assert (second.state, len(second.runs)) == ("success", 2)
+
+
+def test_clear_of_a_running_task_starts_another_run(
+    deployment: Deployment, service: LocalService, tmp_path: Path
+) -> None:
+    deployment.trigger("waits_after", "clear-running", {"folder": str(tmp_path)})
+    wait_for("the task", (tmp_path / "here").exists)
+    deployment.clear("waits_after", "clear-running")
+    found = outcome(deployment, service, "waits_after", "clear-running")
+
+    assert (found.state, len(found.runs)) == ("success", 2)
+    assert found.result is not None
+    assert found.result["run_id"] == found.runs[1]
+
+
+def test_clear_while_the_service_works_starts_another_run(
+    deployment: Deployment, service: LocalService
+) -> None:
+    fault = service.faults.add("delay", seconds=8, inputs={"case": "clear-starting"})
+    deployment.trigger("patient", "clear-starting")
+    wait_for("the request", lambda: fault.struck)
+    deployment.clear("patient", "clear-starting")
+    found = outcome(deployment, service, "patient", "clear-starting")
+    wait_for("both runs", lambda: len(run_ids(service, "clear-starting")) == 2)
+
+    assert found.state == "success"
+    # The task was killed before it knew of its run: this is the one place that tells of it.
+    assert "a run may have been started. The task was cleared since" in deployment.log(
+        "patient", "clear-starting"
+    )
+
+
+def test_clear_of_the_whole_dag_run_starts_another_run(deployment: Deployment, service: LocalService) -> None:
+    deployment.trigger("patient", "clear-dag-run")
+    outcome(deployment, service, "patient", "clear-dag-run")
+    deployment.ask("POST", "/dags/patient/dagRuns/clear-dag-run/clear", {"dry_run": False})
+    found = outcome(deployment, service, "patient", "clear-dag-run")
+
+    assert (found.state, len(found.runs)) == ("success", 2)
+
+
+def test_deleted_dag_run_run_again_starts_another_run(deployment: Deployment, service: LocalService) -> None:
+    deployment.trigger("patient", "deleted")
+    first = outcome(deployment, service, "patient", "deleted")
+    deployment.ask("DELETE", "/dags/patient/dagRuns/deleted")
+    deployment.trigger("patient", "deleted")
+    second = outcome(deployment, service, "patient", "deleted")
+
+    assert len(first.runs) == 1
+    assert (second.state, second.tries, len(second.runs)) == ("success", 1, 2)
+
+
+def test_backfill_starts_a_run_for_each_date_and_again_when_reprocessed(
+    deployment: Deployment, service: LocalService
+) -> None:
+    def backfill(behaviour: str) -> list[str]:
+        asked = {
+            "dag_id": "daily",
+            "from_date": "2026-01-01T00:00:00Z",
+            "to_date": "2026-01-03T00:00:00Z",
+            "reprocess_behavior": behaviour,
+        }
+        made = deployment.ask("POST", "/backfills", asked)
+
+        def dag_runs() -> list[str]:
+            found = deployment.ask("GET", "/dags/daily/dagRuns?run_type=backfill")["dag_runs"]
+            done = [dag_run["dag_run_id"] for dag_run in found if dag_run["state"] == "success"]
+            return sorted(done) if len(done) == 3 else []
+
+        dates = wait_for("the backfill", dag_runs)
+        # It would be found to be complete only within half a minute.
+        deployment.ask("PUT", f"/backfills/{made['id']}/cancel")
+        return dates
+
+    wait_for(
+        "the DAG", lambda: deployment.ask("GET", "/dags?dag_id_pattern=daily&exclude_stale=true")["dags"]
+    )
+    deployment.ask("PATCH", "/dags/daily", {"is_paused": False})
+
+    dates = backfill("none")
+    assert [len(run_ids(service, date)) for date in dates] == [1, 1, 1]
+    assert backfill("completed") == dates
+    assert [len(run_ids(service, date)) for date in dates] == [2, 2, 2]
+
+
+def test_dag_test_starts_a_run_each_time(deployment: Deployment, service: LocalService) -> None:
+    script = """
+        import json, sys
+        from datetime import datetime, timezone
+        from airflow.dag_processing.dagbag import DagBag
+        dag = DagBag(sys.argv[1]).dags["daily"]
+        date = datetime(2026, 2, 1, tzinfo=timezone.utc)
+        dag_runs = [dag.test(logical_date=date) for _ in range(2)]
+        print("\\n" + json.dumps([[dag_run.state, dag_run.run_id] for dag_run in dag_runs]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(line[8:] for line in script.splitlines()), str(deployment.dags)],
+        env={**os.environ, **deployment.env},
+        cwd=deployment.home,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (first, run_id), (second, other_run_id) = json.loads(done.stdout.splitlines()[-1])
+
+    assert [first, second] == ["success", "success"]
+    assert [len(run_ids(service, found)) for found in (run_id, other_run_id)] == [1, 1]

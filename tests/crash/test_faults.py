@@ -1,0 +1,170 @@
+"""Every way for the service to fail, with Airflow's own retries: how the task ends, in how many tries and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deployment import wait_for
+from outcomes import UNKNOWN, Outcome, outcome, run_ids
+
+if TYPE_CHECKING:
+    from deployment import Deployment
+
+    from workflow_automation_provider.testing import LocalService
+
+STARTED = "started a run"
+NOTHING = "No run was started"
+WAIT = 8  # seconds of Retry-After; the DAGs' own retry_delay is 1 s
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    A fault that strikes once, and what must come of it.
+
+    :param kind: the fault, as the local service calls it.
+    :param state: how the task ends, after how many ``tries`` and with how many ``runs``.
+    :param says: what the log says.
+    :param options: the fault's options.
+    :param conn_id: the connection.
+    :param dag_id: the DAG.
+    """
+
+    kind: str | None
+    state: str
+    tries: int
+    runs: int
+    says: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    conn_id: str = "workflow_automation_default"
+    dag_id: str = "hasty"
+
+
+CASES = {
+    # Nobody can tell whether there is a run: no second try.
+    "dropped before": Case("drop_before", "failed", 1, 0, UNKNOWN),
+    "dropped after": Case("drop_after", "failed", 1, 1, UNKNOWN),
+    "reset before": Case("reset_before", "failed", 1, 0, UNKNOWN),
+    "reset after": Case("reset_after", "failed", 1, 1, UNKNOWN),
+    "hangs before": Case("hang_before", "failed", 1, 0, UNKNOWN, {"seconds": 20}),
+    "hangs after": Case("hang_after", "failed", 1, 1, UNKNOWN, {"seconds": 20}),
+    "slower than the timeout": Case("delay", "failed", 1, 1, UNKNOWN, {"seconds": 4}),
+    "500 before": Case("refuse", "failed", 1, 0, UNKNOWN, {"status": 500}),
+    "500 after": Case("status_after", "failed", 1, 1, UNKNOWN),
+    "502": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 502}),
+    "504": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 504}),
+    # There is one, and its id is unknown: no second try.
+    "truncated": Case("truncate", "failed", 1, 1, STARTED),
+    "garbage": Case("garbage", "failed", 1, 1, STARTED),
+    "endless": Case("endless", "failed", 1, 1, STARTED),
+    "empty": Case("empty", "failed", 1, 1, STARTED),
+    # There is none, and trying again cannot help.
+    "redirect": Case("redirect", "failed", 1, 0, NOTHING, {"location": "http://127.0.0.1:1/"}),
+    "400": Case("refuse", "failed", 1, 0, NOTHING),
+    "401": Case("refuse", "failed", 1, 0, NOTHING, {"status": 401}),
+    # There is none, and Airflow tries again: when the service said, else after retry_delay.
+    "503": Case("busy", "success", 2, 1),
+    "503, seconds": Case("busy", "success", 2, 1, "", {"retry_after": str(WAIT)}),
+    "503, date": Case("busy", "success", 2, 1, "", {"retry_after": "a date"}),
+    "429": Case("busy", "success", 2, 1, "", {"status": 429}),
+    "429, seconds": Case("busy", "success", 2, 1, "", {"status": 429, "retry_after": str(WAIT)}),
+    "wrong host": Case(None, "failed", 4, 0, NOTHING, conn_id="wrong_host"),
+    "no such host": Case(None, "failed", 4, 0, NOTHING, conn_id="no_such_host"),
+    # No connection is used twice, so none goes stale.
+    "stale": Case("stale", "success", 1, 2, dag_id="two_calls"),
+    # The user accepts a second run: it is started, in the next try.
+    "start_again, dropped after": Case("drop_after", "success", 2, 2, UNKNOWN, dag_id="start_again"),
+    "start_again, 500 before": Case(
+        "refuse", "success", 2, 1, UNKNOWN, {"status": 500}, dag_id="start_again"
+    ),
+    "start_again, truncated": Case("truncate", "failed", 1, 1, STARTED, dag_id="start_again"),
+}
+
+
+def run(deployment: Deployment, service: LocalService, case: Case, run_id: str) -> Outcome:
+    options = dict(case.options)
+    if options.get("retry_after") == "a date":
+        # Long enough that it is still ahead when the task comes to it.
+        at = datetime.now(UTC) + timedelta(seconds=3 * WAIT)
+        options["retry_after"] = format_datetime(at, usegmt=True)
+    if case.kind:
+        service.faults.add(case.kind, inputs={"case": run_id}, **options)
+    deployment.trigger(case.dag_id, run_id, {"conn_id": case.conn_id})
+    deployment.finished(case.dag_id, run_id)
+    # A slow service starts the run when the task has long given up.
+    wait_for(f"the runs of {run_id}", lambda: len(run_ids(service, run_id)) >= case.runs, 15)
+    return outcome(deployment, service, case.dag_id, run_id)
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    deployment: Deployment, service: LocalService, note: Callable[[str], None]
+) -> Iterator[dict[str, Future[Outcome]]]:
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        outcomes = {
+            name: pool.submit(run, deployment, service, case, _run_id(name)) for name, case in CASES.items()
+        }
+        yield outcomes
+    for name, future in outcomes.items():
+        if not future.exception():
+            found = future.result()
+            note(f"{name:30} {'':20} runs {len(found.runs)}  tries {found.tries}  {found.state}")
+
+
+def _run_id(name: str) -> str:
+    return f"fault-{name.replace(' ', '-').replace(',', '')}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fault(outcomes: dict[str, Future[Outcome]], name: str) -> None:
+    case = CASES[name]
+    found = outcomes[name].result(180)
+
+    assert (found.state, found.tries, len(found.runs)) == (case.state, case.tries, case.runs)
+    assert case.says in found.log
+    if case.state == "success" and isinstance(found.result, dict):
+        assert found.result["run_id"] == found.runs[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("503", 1, WAIT - 1),
+        ("503, seconds", WAIT, 2 * WAIT),
+        ("429", 1, WAIT - 1),
+        ("429, seconds", WAIT, 2 * WAIT),
+    ],
+)
+def test_next_try_comes_when_the_service_said(
+    deployment: Deployment, outcomes: dict[str, Future[Outcome]], name: str, least: float, most: float
+) -> None:
+    outcomes[name].result(180)
+    ((first, second),) = pairwise(deployment.tries("hasty", _run_id(name)))
+    wait = datetime.fromisoformat(second["start_date"]) - datetime.fromisoformat(first["end_date"])
+
+    assert least <= wait.total_seconds() <= most
+
+
+def test_next_try_comes_at_the_date_that_the_service_said(
+    deployment: Deployment, service: LocalService, outcomes: dict[str, Future[Outcome]]
+) -> None:
+    outcomes["503, date"].result(180)
+    ((_, second),) = pairwise(deployment.tries("hasty", _run_id("503, date")))
+    (fault,) = [s.fault for s in service.faults.all() if s.fault.inputs == {"case": _run_id("503, date")}]
+    late = datetime.fromisoformat(second["start_date"]) - parsedate_to_datetime(fault.retry_after)
+
+    assert 0 <= late.total_seconds() <= WAIT
+
+
+def test_stale_connection_was_never_used_again(
+    service: LocalService, outcomes: dict[str, Future[Outcome]]
+) -> None:
+    assert len(outcomes["stale"].result(180).runs) == 2
+    assert not [request for request in service.journal.requests() if request.outcome == "closed unread"]

@@ -1,0 +1,155 @@
+"""
+kill -9 at every moment of a task's life: never a second run, and none that nobody knows of.
+
+All the cases run at once, each a DAG run of its own; then each is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from deployment import Deployment, wait_for
+from gate import Hold, Try, alive
+from outcomes import UNKNOWN, Outcome, outcome, run_ids
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.testing import LocalService
+
+RECORD = "/workflow_automation_start"
+
+
+@dataclass(frozen=True)
+class Window:
+    """
+    A moment to strike at, and what must come of it in the end.
+
+    :param runs: how many runs there are.
+    :param state: how the task ends.
+    :param hold: the request to the execution API that is held: its point, method, path and what it says.
+    :param fault: or the fault of the service that keeps the task waiting, and for how many seconds.
+    """
+
+    runs: int
+    state: Literal["success", "failed"]
+    hold: tuple[Literal["before", "after"], str, str, str] | None = None
+    fault: tuple[str, float] | None = None
+
+
+WINDOWS = {
+    "before starting is set": Window(1, "success", hold=("before", "GET", RECORD, "")),
+    "between starting and the POST": Window(0, "failed", hold=("after", "PUT", RECORD, '"starting"')),
+    "while the service works": Window(1, "failed", fault=("delay", 3)),
+    "after it accepted": Window(1, "failed", fault=("hang_after", 5)),
+    "while its reply is read": Window(1, "failed", fault=("drip", 5)),
+    "before started is set": Window(1, "failed", hold=("before", "PUT", RECORD, '"started"')),
+    "after started is set": Window(1, "success", hold=("after", "PUT", RECORD, '"started"')),
+    "while its result is pushed": Window(1, "success", hold=("before", "POST", "/return_value", "")),
+}
+
+# A frozen process is what a kill is not: it comes back, when another try has long done its work.
+STRIKES = ("kill the task", "kill the supervisor", "freeze both")
+
+
+def ended(process: Try) -> None:
+    wait_for(f"the end of the task process {process.pid}", lambda: not alive(process.pid))
+
+
+def strike(deployment: Deployment, service: LocalService, window: Window, blow: str, case: str) -> Outcome:
+    """Let a task come to the moment, strike, and see it to its end and to that of what is left of it."""
+    hold = fault = None
+    if window.hold:
+        hold = deployment.gate.hold(Hold(case, *window.hold, lost=blow != "freeze both"))
+    if window.fault:
+        kind, seconds = window.fault
+        fault = service.faults.add(kind, seconds=seconds, inputs={"case": case})
+    deployment.trigger("patient", case)
+    if hold:
+        wait_for("the held request", hold.reached.is_set)
+    if fault:
+        wait_for(
+            "the fault", lambda: fault.struck and (fault.fault.kind == "delay" or run_ids(service, case))
+        )
+    (first,) = deployment.gate.tries_of(case)
+    assert alive(first.pid)
+    if blow == "freeze both":
+        os.kill(first.supervisor, signal.SIGSTOP)
+        os.kill(first.pid, signal.SIGSTOP)
+    else:
+        os.kill(first.pid if blow == "kill the task" else first.supervisor, signal.SIGKILL)
+        if hold:
+            hold.released.set()
+    found = outcome(deployment, service, "patient", case)
+    if blow == "freeze both":
+        assert alive(first.pid)
+        if hold:
+            hold.released.set()
+        os.kill(first.pid, signal.SIGCONT)
+        os.kill(first.supervisor, signal.SIGCONT)
+    ended(first)
+    # What is left of the first try may have started a run after all, or changed how the task ended.
+    again = outcome(deployment, service, "patient", case)
+    assert (again.state, again.tries, again.result) == (found.state, found.tries, found.result)
+    return again
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    deployment: Deployment, service: LocalService, note: Callable[[str], None]
+) -> Iterator[dict[tuple[str, str], Future[Outcome]]]:
+    cases = [(name, blow) for name in WINDOWS for blow in STRIKES]
+    with ThreadPoolExecutor(len(cases)) as pool:
+        outcomes = {
+            (name, blow): pool.submit(
+                strike, deployment, service, WINDOWS[name], blow, f"{name} {blow}".replace(" ", "-")
+            )
+            for name, blow in cases
+        }
+        yield outcomes
+    for (name, blow), future in outcomes.items():
+        if not future.exception():
+            found = future.result()
+            note(f"{name:30} {blow:20} runs {len(found.runs)}  tries {found.tries}  {found.state}")
+
+
+@pytest.mark.parametrize("blow", STRIKES)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_no_second_run_and_none_unmentioned(
+    outcomes: dict[tuple[str, str], Future[Outcome]], name: str, blow: str
+) -> None:
+    found = outcomes[name, blow].result(180)
+    window = WINDOWS[name]
+
+    # A task that is frozen on the brink of its POST may yet send it when it thaws: one run, and announced.
+    thawed = blow == "freeze both" and window.runs == 0
+    assert len(found.runs) in ((0, 1) if thawed else (window.runs,))
+    assert (found.state, found.tries) == (window.state, 2)
+    if window.state == "success":
+        assert found.result is not None
+        assert [found.result["run_id"]] == found.runs
+    else:
+        assert UNKNOWN in found.log
+
+
+def test_an_orphan_that_wakes_after_the_next_try_starts_nothing(
+    deployment: Deployment, service: LocalService, tmp_path: Path
+) -> None:
+    case = "late-orphan"
+    deployment.trigger("waits_before", case, {"folder": str(tmp_path)})
+    wait_for("the task", (tmp_path / "here").exists)
+    (first,) = deployment.gate.tries_of(case)
+    os.kill(first.supervisor, signal.SIGKILL)
+    found = outcome(deployment, service, "waits_before", case)
+    assert alive(first.pid)
+    (tmp_path / "go").touch()
+    ended(first)
+
+    assert (found.state, found.tries) == ("success", 2)
+    assert run_ids(service, case) == found.runs
+    assert len(found.runs) == 1
