@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test soak lint demo ui constraints build clean FORCE
+.PHONY: help setup test bench-upload soak system-test lint demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl 
 
 soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
 	@$(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
+
+system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 6 minutes)
+	@sh tests/system/prepare.sh $(VENV) .venv-system
+	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 
 lint: $(STAMP) ## Check style, types and the layers of the package
 	@$(RUN) ruff check

@@ -7,7 +7,8 @@ from typing import Any
 _INTEGRATION = "Workflow Automation"
 
 # The one table of the connection's extras: the form of Airflow 3.2+ is drawn from it without importing the
-# hook, older forms and the check of the extras' names are made from it in ``hooks/``.
+# hook, older forms and the check of the extras' names are made from it in ``hooks/``. Airflow 3.2+ shows no
+# placeholder for an extra; ``examples`` it offers while one types.
 CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "flow_id": {
         "label": "Flow ID",
@@ -26,7 +27,14 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     },
     "file_format": {
         "label": "File format",
-        "schema": {"type": ["string", "null"]},
+        "schema": {
+            "type": ["string", "null"],
+            "examples": [
+                '{"name": "name", "content_type": "content_type", "content": "base64"}',
+                "base64",
+                "data_url",
+            ],
+        },
         "description": (
             "How an uploaded file is written: a JSON object of field name to name, base64, data_url, text, "
             "content_type or size; or one of these words alone."
@@ -39,22 +47,25 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     },
     "ca_bundle": {
         "label": "CA bundle",
-        "schema": {"type": ["string", "null"]},
+        "schema": {"type": ["string", "null"], "examples": ["/etc/ssl/certs/internal-ca.pem"]},
         "description": "File or folder of PEM certificates to trust instead of the usual ones.",
     },
     "client_cert": {
         "label": "Client certificate",
-        "schema": {"type": ["string", "null"]},
+        "schema": {
+            "type": ["string", "null"],
+            "examples": ['["/etc/ssl/client.pem", "/etc/ssl/client.key"]'],
+        },
         "description": 'PEM file with certificate and key, or a JSON pair of files: ["cert.pem", "key.pem"].',
     },
     "proxy": {
         "label": "Proxy",
-        "schema": {"type": ["string", "null"]},
+        "schema": {"type": ["string", "null"], "examples": ["http://proxy.example:3128"]},
         "description": "URL of a proxy; without it those of the environment apply.",
     },
     "headers": {
         "label": "Extra headers",
-        "schema": {"type": ["string", "null"]},
+        "schema": {"type": ["string", "null"], "examples": ['{"X-Team": "data"}']},
         "description": "JSON object of header names and values to send with every request.",
     },
     "allow_http": {

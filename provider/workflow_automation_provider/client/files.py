@@ -7,13 +7,15 @@ read in chunks: memory does not grow with their size or number.
 
 from __future__ import annotations
 
-import base64
 import codecs
+import functools
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, get_args
+
+import pybase64
 
 from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.errors import (
@@ -37,6 +39,9 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
+
+# Each piece that is handed over costs a system call, and more: smaller ones go out together.
+_SMALL_PIECE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +177,7 @@ def upload_body(
             else:
                 yield from part.pieces()
 
-    return UploadBody(_length(parts), pieces)
+    return UploadBody(_length(parts), lambda: _gathered(pieces()))
 
 
 def split(
@@ -212,6 +217,20 @@ def split(
         requests[-1].append(element)
         size += 1 + length
     return requests
+
+
+def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _SMALL_PIECE:
+            yield b"".join(waiting)
+            waiting.clear()
+            size = 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 _TAIL = b"]}"
@@ -262,6 +281,42 @@ def _element_parts(name: str, element: Element, file_format: FileFormat) -> list
         raise InvalidRequestError(
             f"{name} is a {type(element).__name__}: give a file or a mapping. Nothing was sent."
         )
+    if callable(file_format):
+        return _json_parts(name, file_format(element))
+    if isinstance(file_format, str):
+        return _value_parts(element, file_format)
+    parts: list[_Part] = [b"{"]
+    for field_name, word in file_format.items():
+        parts += [_field(field_name), *_value_parts(element, word), b","]
+    parts[-1] = b"}"
+    return _joined(parts)
+
+
+@functools.lru_cache
+def _field(name: str) -> bytes:
+    return json_values.encode("file_format", name) + b":"
+
+
+def _joined(parts: list[_Part]) -> list[_Part]:
+    """Join the bytes between two contents."""
+    joined: list[_Part] = []
+    for part in parts:
+        if joined and isinstance(part, bytes) and isinstance(joined[-1], bytes):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    return joined
+
+
+def _value_parts(file: File, word: FormatWord) -> list[_Part]:
+    value = getattr(file, word)
+    if isinstance(value, Content):
+        return [b'"', *_content_parts(value), b'"']
+    return [json.dumps(value).encode("ascii")]
+
+
+def _json_parts(name: str, value: Any) -> list[_Part]:
+    """Write a value with contents in it, of which the JSON text is made around them."""
     # What JSON text cannot hold as it is stands in the value as text that nobody can know beforehand, and
     # the JSON is cut there.
     placeholder = secrets.token_hex(16)
@@ -281,20 +336,18 @@ def _element_parts(name: str, element: Element, file_format: FileFormat) -> list
                 return [without_content(item) for item in value]
         return value
 
-    value = without_content(_formatted(element, file_format))
+    try:
+        value = without_content(value)
+    except RecursionError:
+        raise InvalidRequestError(
+            f"{name}: file_format returned a value that contains itself, or is nested too deep: "
+            "give a flat object. Nothing was sent."
+        ) from None
     around = json_values.encode(name, value).split(placeholder.encode())
     parts: list[_Part] = [around[0]]
     for content, after in zip(contents, around[1:], strict=True):
         parts += [*_content_parts(content), after]
     return parts
-
-
-def _formatted(file: File, file_format: FileFormat) -> Any:
-    if callable(file_format):
-        return file_format(file)
-    if isinstance(file_format, str):
-        return getattr(file, file_format)
-    return {name: getattr(file, word) for name, word in file_format.items()}
 
 
 def _has_lone_surrogates(text: str) -> bool:
@@ -325,7 +378,12 @@ def _json_text(text: str) -> bytes:
 
 
 def _base64_content(file: File) -> _Content:
-    return _Content(file, (file.size + 2) // 3 * 4, lambda chunks: map(base64.b64encode, chunks))
+    return _Content(file, (file.size + 2) // 3 * 4, _in_base64)
+
+
+def _in_base64(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield pybase64.b64encode(chunk)
 
 
 def _escaped_text(file: File, chunks: Iterable[bytes]) -> Iterator[bytes]:

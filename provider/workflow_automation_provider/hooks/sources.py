@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
 import mimetypes
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
@@ -39,6 +40,9 @@ _FINGERPRINT = (
     "ino",
 )
 
+_UNKNOWN_TYPE = "application/octet-stream"
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+
 
 def resolve(
     files: FileSource | Iterable[FileSource], *, content_types: Mapping[str, str] | None = None
@@ -55,7 +59,7 @@ def resolve(
     :raises InvalidRequestError: if there is nothing to upload, or a source is of another type
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
-        files = [files]
+        files = [files] if files != {} else []
     elif not isinstance(files, Sequence | set | frozenset | Iterator):
         raise InvalidRequestError(
             f"files is a {type(files).__name__}: give a list of paths, globs, URLs or mappings. Nothing was sent."
@@ -107,36 +111,46 @@ def _local_paths(text: str, name: str) -> list[str]:
         # What lies in these folders is matched as well; elsewhere a folder in a match is an error.
         matches = [match for match in matches if not Path(match).is_dir()]
     if not matches:
-        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file. Nothing was sent.")
+        hint = ": a template is rendered in text, not in a Path" if "{{" in text else ""
+        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file{hint}. Nothing was sent.")
     return matches
+
+
+# By plain text, not by Path, which would cost as much again as the reading of a small file.
 
 
 def _local_file(path: str, types: Mapping[str, str]) -> File:
     try:
-        state = Path(path).stat()
+        state = os.stat(path)  # noqa: PTH116
         if stat.S_ISDIR(state.st_mode):
             raise FileUnavailableError(
                 f"{path!r} is a directory: name its files, or a glob such as {path.rstrip('/')}/*. Nothing was sent."
             )
         if not stat.S_ISREG(state.st_mode):
             raise FileUnavailableError(f"{path!r} is no regular file. Nothing was sent.")
-        with Path(path).open("rb"):
+        with _open(path):
             pass
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise FileUnavailableError(f"{path!r} cannot be read: {why}. Nothing was sent.") from None
+    name = path.rpartition("/")[2]
     return File(
-        name=Path(path).name,
+        name=name,
         size=state.st_size,
-        content_type=_content_type(Path(path).name, types),
+        content_type=_content_type(name, types),
         source=repr(path),
-        open=lambda: Path(path).open("rb"),
-        fingerprint=lambda: _local_fingerprint(path),
+        open=functools.partial(_open, path),
+        fingerprint=functools.partial(_local_fingerprint, path),
     )
 
 
+def _open(path: str) -> IO[bytes]:
+    # It is read in large chunks: a buffer in between would only copy them.
+    return open(path, "rb", buffering=0)  # noqa: PTH123
+
+
 def _local_fingerprint(path: str) -> object:
-    state = Path(path).stat()
+    state = os.stat(path)  # noqa: PTH116
     return state.st_size, state.st_mtime_ns, state.st_ino
 
 
@@ -221,4 +235,7 @@ def _content_type(name: str, types: Mapping[str, str]) -> str:
     for pattern, content_type in types.items():
         if fnmatch.fnmatch(name, pattern):
             return content_type
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+    guessed, compressed = mimetypes.guess_type(name)
+    if compressed:  # what is sent is the archive, not what is in it
+        return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
+    return guessed or _UNKNOWN_TYPE

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import itertools
 import json
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import files
 from workflow_automation_provider.client.errors import Accepted, FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File, upload_body
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File, split, upload_body
+from workflow_automation_provider.client.sending import FlowClient
 
 CHUNK = files._CHUNK
 WORDS = ["name", "base64", "data_url", "text", "content_type", "size"]
@@ -285,3 +287,178 @@ def test_large_files_arrive_whole(service, client, started, tmp_path):
         decoded = file["content"]["long_string"]["decoded"]
         assert decoded == {"length": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert [f["content"] for f in upload.files[:2]] == ["", base64.b64encode(contents[1]).decode()]
+
+
+# Formats that are callables ----------------------------------------------------------------------------
+
+TOKENS = ["name", "base64", "data_url", "text", "content_type", "size"]
+shapes = st.recursive(
+    st.sampled_from(TOKENS)
+    | st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5).map(lambda t: f"={t}"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def filled(shape, leaf):
+    """Put what ``leaf`` makes of a word into a shape, in place of the word."""
+    if isinstance(shape, dict):
+        return {key: filled(item, leaf) for key, item in shape.items()}
+    if isinstance(shape, list):
+        return [filled(item, leaf) for item in shape]
+    return leaf(shape) if isinstance(shape, str) and shape in TOKENS else shape
+
+
+@given(
+    st.lists(
+        st.tuples(any_name, st.text(st.characters(exclude_categories=["Cs"])), st.text(max_size=9)),
+        max_size=3,
+    ),
+    shapes,
+)
+def test_any_shape_that_a_callable_returns(given_files, shape):
+    elements = [in_memory(text.encode(), name, kind) for name, text, kind in given_files]
+    found = sent(elements, lambda file: filled(shape, lambda word: getattr(file, word)))
+    assert found == [
+        filled(shape, lambda word, name=name, text=text, kind=kind: expected(word, name, text.encode(), kind))
+        for name, text, kind in given_files
+    ]
+
+
+def test_callable_may_place_one_content_often_and_in_tuples():
+    def shape(file):
+        return {"a": (file.text, [file.base64, {"b": file.text}]), "n": file.size}
+
+    assert sent([in_memory(b'"x\n')], shape) == [{"a": ['"x\n', ["IngK", {"b": '"x\n'}]], "n": 3}]
+
+
+@pytest.mark.parametrize("value", [{1, 2}, {1: "a"}, {"\udcff": 1}, [float("nan")], object()])
+def test_callable_that_returns_no_json(value):
+    with pytest.raises(InvalidRequestError, match=r"files\[1\].*Nothing was sent"):
+        upload_body("f", "r", [{}, in_memory(b"x")], lambda file: {"n": file.name, "v": value})
+
+
+def test_callable_that_returns_a_value_within_itself():
+    loop = []
+    loop.append(loop)
+    with pytest.raises(InvalidRequestError, match="contains itself"):
+        upload_body("f", "r", [in_memory(b"x")], lambda file: [loop, file.text])
+
+
+def test_callable_that_returns_the_file_itself():
+    with pytest.raises(InvalidRequestError, match=r"files\[0\] is a File"):
+        upload_body("f", "r", [in_memory(b"x")], lambda file: file)
+
+
+def test_field_of_a_format_that_is_no_text():
+    with pytest.raises(InvalidRequestError, match="file_format is not valid Unicode"):
+        upload_body("f", "r", [in_memory(b"x")], {"\udcff": "name"})
+
+
+# What is handed over ------------------------------------------------------------------------------------
+
+
+def test_small_files_go_out_together():
+    pieces = [*upload_body("f", "r", [in_memory(b"x" * 1000, str(number)) for number in range(1000)])]
+    assert len(pieces) < 30
+    assert all(len(piece) >= files._SMALL_PIECE for piece in pieces[:-1])
+
+
+def test_progress_counts_every_byte():
+    counted = []
+    body = upload_body("f", "r", [in_memory(b"x" * 3 * CHUNK)] * 3).watched(counted.append)
+    assert b"".join(body) == b"".join(upload_body("f", "r", [in_memory(b"x" * 3 * CHUNK)] * 3))
+    assert sum(counted) == body.content_length
+
+
+# Requests -----------------------------------------------------------------------------------------------
+
+
+def length(elements, file_format=DEFAULT_FILE_FORMAT):
+    return upload_body("flow", "run", elements, file_format).content_length
+
+
+elements_to_split = st.lists(
+    st.binary(max_size=300).map(lambda content: in_memory(content, "n" * (len(content) % 7)))
+    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=3),
+    max_size=12,
+)
+any_format = st.sampled_from(["base64", "size", DEFAULT_FILE_FORMAT, lambda file: [file.data_url, file.name]])
+
+
+@given(elements_to_split, any_format, st.none() | st.integers(1, 5), st.none() | st.integers(60, 900))
+@settings(max_examples=300)
+def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, count, size):
+    limits = {"files_per_request": count, "max_request_bytes": size}
+    if size is not None and any(length([element], file_format) > size for element in elements):
+        with pytest.raises(InvalidRequestError, match="more than max_request_bytes"):
+            split("flow", "run", elements, file_format, **limits)
+        return
+    requests = split("flow", "run", elements, file_format, **limits)
+    assert [element for request in requests for element in request] == elements
+
+    def fits(request):
+        return (count is None or len(request) <= count) and (
+            size is None or length(request, file_format) <= size
+        )
+
+    assert all(map(fits, requests))
+    assert all(requests) or (not elements and count is size is None)
+    assert not any(fits([*one, other[0]]) for one, other in itertools.pairwise(requests))
+
+
+def test_split_names_the_element_that_is_too_large():
+    elements = [{"a": 1}, in_memory(b"x" * 99, "big.csv"), {"b": "y" * 99}]
+    with pytest.raises(
+        InvalidRequestError, match=r"<big\.csv> alone makes a request of \d+ bytes.*Nothing was sent"
+    ):
+        split("flow", "run", elements, max_request_bytes=100)
+    with pytest.raises(InvalidRequestError, match=r"files\[1\] alone"):
+        split("flow", "run", [{"a": 1}, elements[2]], max_request_bytes=100)
+
+
+def test_split_takes_a_request_of_exactly_the_limit():
+    elements = [in_memory(b"x" * 50, "a"), in_memory(b"y" * 50, "b")]
+    both = length(elements)
+    assert split("flow", "run", elements, max_request_bytes=both) == [elements]
+    assert split("flow", "run", elements, max_request_bytes=both - 1) == [[elements[0]], [elements[1]]]
+
+
+# Over the wire ------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(any_name, st.binary(max_size=2000) | st.just(b"\xff" * (CHUNK + 1))), max_size=4),
+    st.sampled_from(
+        ["base64", "data_url", DEFAULT_FILE_FORMAT, lambda file: {"n": [file.name], "c": [file.base64]}]
+    ),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_on_the_wire_are_json(raw_requests, given_files, file_format):
+    elements = [in_memory(content, name, "x/y") for name, content in given_files]
+    client, requests = raw_requests
+    client.upload_files("1", elements, "flow", file_format=file_format)
+    head, body = requests[-1]
+    assert b"transfer-encoding" not in head.lower()
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert len(body) == upload_body("flow", "1", elements, file_format).content_length
+    found = json.loads(body.decode("ascii"))["files"]
+    for (name, content), element in zip(given_files, found, strict=True):
+        encoded = base64.b64encode(content).decode()
+        if isinstance(file_format, str):
+            assert element == ("data:x/y;base64," if file_format == "data_url" else "") + encoded
+        elif callable(file_format):
+            assert element == {"n": [name], "c": [encoded]}
+        else:
+            assert element == {"name": name, "content_type": "x/y", "content": encoded}
+
+
+@pytest.fixture
+def raw_requests(answering):
+    """A client, and the requests that it sent, byte by byte."""
+    server = answering(b'"ok"', status=200)
+    with FlowClient(server.base_url, api_key="wak-123456", timeout=20) as client:
+        yield client, server.requests

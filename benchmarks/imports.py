@@ -1,0 +1,106 @@
+"""
+What importing an operator adds to the parsing of a DAG file, after ``airflow.sdk``: modules and CPU time.
+
+Each import runs in a fresh interpreter, the contenders in turn, and medians are compared with HttpOperator's.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+
+ROUNDS = 15
+
+CONTENDERS = {
+    "TriggerFlowOperator, UploadFilesOperator": (
+        "workflow_automation_provider.operators.flows",
+        "workflow_automation_provider",
+    ),
+    "HttpOperator": ("airflow.providers.http.operators.http", "airflow.providers.http"),
+    "DatabricksRunNowOperator": (
+        "airflow.providers.databricks.operators.databricks",
+        "airflow.providers.databricks",
+    ),
+    "DbtCloudRunJobOperator": ("airflow.providers.dbt.cloud.operators.dbt", "airflow.providers.dbt.cloud"),
+}
+
+HEAVY = (
+    "aiohttp",
+    "asgiref",
+    "databricks",
+    "httpx",
+    "numpy",
+    "pandas",
+    "pydantic",
+    "requests",
+    "sqlalchemy",
+    "tenacity",
+)
+
+# What any DAG file has imported before its operators.
+PROBE = """
+import json, sys, time
+from airflow.sdk import DAG, BaseOperator, BaseOperatorLink, task
+import airflow.providers.common.compat.sdk
+before = set(sys.modules)
+began = time.process_time()
+__import__({module!r})
+seconds = time.process_time() - began
+print(json.dumps([seconds, sorted(set(sys.modules) - before)]), file=sys.stderr)
+"""
+
+
+def measure(module: str) -> tuple[float, list[str]]:
+    """Import ``module`` in a fresh interpreter; return its CPU seconds and the modules it added."""
+    probe = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROBE.format(module=module)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, modules = json.loads(probe.stderr.splitlines()[-1])
+    return seconds, modules
+
+
+def main() -> int:
+    """Print the table; return 1 if a target is missed."""
+    times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    modules: dict[str, list[str]] = {}
+    for _ in range(ROUNDS + 1):
+        for name, (module, _package) in CONTENDERS.items():
+            seconds, modules[name] = measure(module)
+            times[name].append(seconds)
+    medians = {
+        name: statistics.median(taken[1:]) for name, taken in times.items()
+    }  # the first warms the disk
+
+    print("| operator | modules added | of the provider itself | heavy ones | CPU time, HttpOperator = 1 |")
+    print("| --- | --- | --- | --- | --- |")
+    own_count: dict[str, int] = {}
+    heavy: dict[str, list[str]] = {}
+    for name, (_module, package) in CONTENDERS.items():
+        own_count[name] = sum(m == package or m.startswith(f"{package}.") for m in modules[name])
+        heavy[name] = sorted({m.partition(".")[0] for m in modules[name]} & set(HEAVY))
+        ratio = medians[name] / medians["HttpOperator"]
+        print(
+            f"| {name} | {len(modules[name])} | {own_count[name]} | {', '.join(heavy[name]) or 'none'} | {ratio:.3f} |"
+        )
+    ours = next(iter(CONTENDERS))
+    missed = [
+        text
+        for text, failed in (
+            ("at most 10 modules of our own", own_count[ours] > 10),
+            ("no heavy module", bool(heavy[ours])),
+            ("under 5 % of HttpOperator's time", medians[ours] >= 0.05 * medians["HttpOperator"]),
+        )
+        if failed
+    ]
+    if missed:
+        print(f"\nMissed: {'; '.join(missed)}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

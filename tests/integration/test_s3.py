@@ -1,0 +1,185 @@
+"""Uploads from S3, against a server that speaks its interface."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import pytest
+
+pytest.importorskip("s3fs")
+moto_server = pytest.importorskip("moto.server")
+
+BUCKET = "reports"
+URL = f"s3://s3_test@{BUCKET}"
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint():
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_endpoint, monkeypatch):
+    """Make an empty bucket, and the connection ``s3_test`` to it; a client of S3."""
+    import boto3
+
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    access = {"login": "testing", "password": "testing"}
+    extra = {"endpoint_url": s3_endpoint, "region_name": "us-east-1"}
+    monkeypatch.setenv("AIRFLOW_CONN_S3_TEST", json.dumps({"conn_type": "aws", **access, "extra": extra}))
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3_endpoint,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket=BUCKET)
+    yield client
+    for entry in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
+        client.delete_object(Bucket=BUCKET, Key=entry["Key"])
+    client.delete_bucket(Bucket=BUCKET)
+
+
+@pytest.fixture
+def upload(run_dag, workflow_automation_service, workflow_automation_connection, capfd):
+    def run(files, before="", **options):
+        arguments = "".join(f"{name}={value}, " for name, value in options.items())
+        capfd.readouterr()
+        result = run_dag(f"""
+            from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+            {before}
+            with DAG("upload_s3", schedule=None, start_date=START, params={{"day": "monday"}}):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
+                UploadFilesOperator(task_id="upload", run_id=trigger.output["run_id"], {arguments}files={files})
+        """)
+        result.log = " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", capfd.readouterr().out).split())
+        return result
+
+    return run
+
+
+def put(bucket, **contents):
+    for name, content in contents.items():
+        bucket.put_object(Bucket=BUCKET, Key=name.replace("__", "/") + ".csv", Body=content)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (f"'{URL}/top.csv'", ["top"]),
+        (f"'{URL}/{{{{ params.day }}}}/a.csv'", ["a"]),
+        (f"'{URL}/monday/'", ["a", "b", "d"]),
+        (f"'{URL}/'", ["a", "b", "d", "top", "c"]),
+        (f"'{URL}/monday/*.csv'", ["a", "b"]),
+        (f"'{URL}/**/*.csv'", ["a", "b", "d", "top", "c"]),
+        (f"['{URL}/top.csv', '{URL}/tuesday/c.csv']", ["top", "c"]),
+        (f"ObjectStoragePath('{URL}/monday') / 'b.csv'", ["b"]),
+        (f"ObjectStoragePath('s3://{BUCKET}/top.csv', conn_id='s3_test')", ["top"]),
+        (f"Asset('{URL}/top.csv')", ["top"]),
+    ],
+)
+def test_source(upload, bucket, workflow_automation_service, files, expected):
+    put(bucket, top=b"0", monday__a=b"1", monday__b=b"", monday__deep__d=b"3", tuesday__c=b"22")
+    result = upload(files)
+    assert result.state == "success", result.log
+    (taken,) = workflow_automation_service.uploads
+    found = [file["name"].removesuffix(".csv") for file in taken.files]
+    assert sorted(found) == sorted(expected)
+    contents = {"top": b"0", "a": b"1", "b": b"", "c": b"22", "d": b"3"}
+    for name, file in zip(found, taken.files, strict=True):
+        assert base64.b64decode(file["content"]) == contents[name]
+        assert file["content_type"] == "text/csv"
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (f"'{URL}/missing.csv'", f"there is no file at '{URL}/missing.csv'"),
+        (f"'{URL}/none/'", "there is no file at"),
+        (f"'{URL}/*.nothing'", "there is no file at"),
+        (f"'{URL}/monday'", "is a directory: end it in /"),
+        ("'s3://s3_test@no-such-bucket/a.csv'", "no-such-bucket"),
+    ],
+)
+def test_nothing_is_skipped_silently(upload, bucket, workflow_automation_service, files, named):
+    put(bucket, monday__a=b"1")
+    result = upload(files)
+    assert result.task_state("upload") == "failed"
+    assert named in result.log
+    assert workflow_automation_service.journal.requests("upload") == []
+
+
+def test_large_object_arrives_whole(upload, bucket, workflow_automation_service):
+    content = bytes(range(256)) * 50_000  # several blocks
+    put(bucket, large=content)
+    assert upload(f"'{URL}/large.csv'").state == "success"
+    (taken,) = workflow_automation_service.uploads
+    assert taken.files[0]["content"]["long_string"]["decoded"]["length"] == len(content)
+
+
+@pytest.mark.parametrize(
+    "later", [b"2" * 10, b"2" * 11, b"2" * 9, None], ids=["same size", "longer", "shorter", "gone"]
+)
+def test_object_overwritten_before_it_is_read(
+    upload, bucket, workflow_automation_service, monkeypatch, later
+):
+    """Between planning and reading it is another file, and while it is read it must stay one."""
+    from workflow_automation_provider.hooks import sources
+
+    put(bucket, first=b"1" * 10)
+    original = sources._stored_fingerprint
+    calls = []
+
+    def overwrite_after_planning(fs, key):
+        fingerprint = original(fs, key)
+        calls.append(key)
+        if len(calls) == change_after:
+            if later is None:
+                bucket.delete_object(Bucket=BUCKET, Key="first.csv")
+            else:
+                put(bucket, first=later)
+        return fingerprint
+
+    # One call may be for the record of what was sent; the next is for the reading itself.
+    probe = []
+    monkeypatch.setattr(
+        sources, "_stored_fingerprint", lambda fs, key: (probe.append(key), original(fs, key))[1]
+    )
+    assert upload(f"'{URL}/first.csv'").state == "success"
+    change_after = len(probe) - 1
+    monkeypatch.setattr(sources, "_stored_fingerprint", overwrite_after_planning)
+    result = upload(f"'{URL}/first.csv'", send_retry_timeout=0)
+    assert result.task_state("upload") == "failed"
+    assert "s3://reports/first.csv' " in result.log
+    assert "while it was uploaded" in result.log
+    assert len(workflow_automation_service.uploads) == 1
+
+
+def test_prefix_sends_only_what_is_missing(upload, bucket, workflow_automation_service):
+    context = pytest.importorskip("airflow.sdk.execution_time.context")
+    if not hasattr(context, "NEVER_EXPIRE"):
+        pytest.skip("this Airflow keeps no state between tries")
+    put(bucket, a=b"1", b=b"22")
+    workflow_automation_service.faults.add("delay", operation="upload", seconds=0)
+    workflow_automation_service.faults.add("busy", operation="upload")
+    result = upload(
+        f"'{URL}/'",
+        before="from datetime import timedelta",
+        files_per_request=1,
+        retries=1,
+        retry_delay="timedelta(0)",
+        send_retry_timeout=0,
+    )
+    assert result.state == "success", result.log
+    assert [[file["name"] for file in taken.files] for taken in workflow_automation_service.uploads] == [
+        ["a.csv"],
+        ["b.csv"],
+    ]

@@ -1,0 +1,446 @@
+"""Uploads in real Airflow: where files come from, how they are split, and what a retry sends."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from workflow_automation_provider.hooks import progress
+from workflow_automation_provider.operators import uploading
+from workflow_automation_provider.testing import DEMO_KEY
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@pytest.fixture
+def service(workflow_automation_service, workflow_automation_connection):
+    return workflow_automation_service
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def upload(run_dag, service, capfd):
+    """Start a run and upload files for it; the DAG run, with the task's log as ``log``."""
+
+    def run(files, *, before="", **options):
+        arguments = "".join(f"{name}={value}, " for name, value in options.items())
+        capfd.readouterr()
+        result = run_dag(f"""
+            from datetime import timedelta
+            from pathlib import Path
+            {before}
+            with DAG("upload", schedule=None, start_date=START, params={{"ending": "csv"}}):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
+                UploadFilesOperator(task_id="upload", run_id=trigger.output["run_id"], {arguments}files={files})
+        """)
+        plain = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", capfd.readouterr().out)
+        result.log = " ".join(plain.split())
+        return result
+
+    return run
+
+
+def write(folder, **contents):
+    for name, content in contents.items():
+        (folder / name.replace("_", ".")).write_bytes(content)
+
+
+def names(uploads):
+    return [[file["name"] for file in upload.files] for upload in uploads]
+
+
+def content_of(file):
+    return base64.b64decode(file["content"])
+
+
+class TestRequests:
+    def test_one_request_by_default(self, upload, service, folder):
+        write(folder, a_csv=b"1", b_csv=b"22", c_csv=b"")
+        result = upload(f"'{folder}/*.csv'")
+        assert names(service.uploads) == [["a.csv", "b.csv", "c.csv"]]
+        returned = result.xcom("upload")
+        assert (returned["run_id"], returned["files"], returned["bytes"]) == (service.runs[0].run_id, 3, 3)
+        (request,) = returned["requests"]
+        assert (request["files"], request["bytes"]) == (["a.csv", "b.csv", "c.csv"], 3)
+        assert request["reply"]
+
+    def test_files_per_request(self, upload, service, folder):
+        write(folder, a_csv=b"1", b_csv=b"22", c_csv=b"333")
+        result = upload(f"['{folder}/*.csv', {{'url': 'x'}}]", files_per_request=3)
+        assert [len(upload.files) for upload in service.uploads] == [3, 1]
+        returned = result.xcom("upload")
+        assert (returned["files"], returned["bytes"]) == (4, 6)
+        assert [request["files"] for request in returned["requests"]] == [["a.csv", "b.csv", "c.csv"], [None]]
+        assert [request["bytes"] for request in returned["requests"]] == [6, 0]
+        assert "Request 1 of 2 confirmed: 3 files of 6 bytes" in result.log
+
+    def test_max_request_bytes(self, upload, service, folder):
+        write(folder, a_csv=b"x" * 300, b_csv=b"x" * 300, c_csv=b"x" * 300)
+        result = upload(f"'{folder}/*.csv'", max_request_bytes=1200)
+        assert names(service.uploads) == [["a.csv", "b.csv"], ["c.csv"]]
+        assert all(upload.size <= 1200 for upload in service.uploads)
+        assert [r["files"] for r in result.xcom("upload")["requests"]] == [["a.csv", "b.csv"], ["c.csv"]]
+
+    def test_a_file_too_large_for_a_request(self, upload, service, folder):
+        write(folder, a_csv=b"1", b_csv=b"x" * 300)
+        result = upload(f"'{folder}/*.csv'", max_request_bytes=200, retries=2)
+        assert result.task_state("upload") == "failed"
+        assert "b.csv' alone makes a request of" in result.log
+        assert service.uploads == []
+
+    def test_max_file_bytes(self, upload, service, folder):
+        write(folder, a_csv=b"12", b_csv=b"123")
+        assert upload(f"'{folder}/a.csv'", max_file_bytes=2).state == "success"
+        result = upload(f"'{folder}/*.csv'", max_file_bytes=2, retries=2)
+        assert result.task_state("upload") == "failed"
+        assert "b.csv' has 3 bytes, more than max_file_bytes (2)" in result.log
+        assert len(service.uploads) == 1
+
+    def test_count_and_size_are_logged_before(self, upload, service, folder):
+        write(folder, a_csv=b"x" * MIB, b_csv=b"x" * MIB)
+        result = upload(f"'{folder}/*.csv'")
+        assert f"Uploading 2 files of 2.0 MiB for run {service.runs[0].run_id}." in result.log
+
+
+RETRY = {"retries": 1, "retry_delay": "timedelta(0)", "send_retry_timeout": 0}
+
+
+class TestTries:
+    def test_a_retry_sends_only_what_is_missing(self, upload, service, folder, airflow_state_store):
+        write(folder, a_csv=b"1", b_csv=b"22", c_csv=b"333")
+        # Strikes the second request.
+        service.faults.add("delay", operation="upload", seconds=0)
+        service.faults.add("busy", operation="upload")
+        result = upload(f"'{folder}/*.csv'", files_per_request=1, **RETRY)
+        assert result.state == "success"
+        assert names(service.uploads) == [["a.csv"], ["b.csv"], ["c.csv"]]
+        assert len(service.journal.requests("upload")) == 4
+        returned = result.xcom("upload")
+        assert (returned["files"], returned["bytes"]) == (3, 6)
+        assert [request["files"] for request in returned["requests"]] == [["a.csv"], ["b.csv"], ["c.csv"]]
+        assert "An earlier try uploaded 1 of them; 2 files of 5 bytes to go." in result.log
+
+    def test_a_file_that_changed_since_is_sent_again(self, upload, service, folder, airflow_state_store):
+        write(folder, a_csv=b"1", b_csv=b"22")
+        service.faults.add("delay", operation="upload", seconds=0)
+        service.faults.add("busy", operation="upload")
+        before = f"""change = lambda context: Path('{folder}/a.csv').write_text('2')"""
+        result = upload(
+            f"'{folder}/*.csv'", before=before, files_per_request=1, on_retry_callback="change", **RETRY
+        )
+        assert result.state == "success"
+        assert names(service.uploads) == [["a.csv"], ["a.csv"], ["b.csv"]]
+
+    def test_all_was_sent_before(self, upload, service, folder, airflow_state_store):
+        write(folder, a_csv=b"1", b_csv=b"22")
+        before = """
+            def fail_first(context, result):
+                if context["ti"].try_number == 1:
+                    raise ValueError("after the upload")
+        """
+        result = upload(f"'{folder}/*.csv'", before=before, post_execute="fail_first", **RETRY)
+        assert result.state == "success"
+        assert names(service.uploads) == [["a.csv", "b.csv"]]
+        assert result.xcom("upload")["requests"][0]["files"] == ["a.csv", "b.csv"]
+
+    @pytest.mark.parametrize("kind", ["drop_after", "status_after", "reset_before"])
+    def test_unknown_is_sent_again_within_the_try(self, upload, service, folder, kind):
+        write(folder, a_csv=b"1", b_csv=b"22")
+        service.faults.add(kind, operation="upload")
+        result = upload(f"'{folder}/*.csv'", files_per_request=1)
+        assert result.state == "success"
+        taken = [["a.csv"]] if kind == "reset_before" else [["a.csv"], ["a.csv"]]
+        assert names(service.uploads) == [*taken, ["b.csv"]]
+        assert "Trying again in" in result.log
+
+    def test_unknown_is_left_to_airflow_after_that(self, upload, service, folder):
+        write(folder, a_csv=b"1")
+        service.faults.add("drop_after", operation="upload")
+        result = upload(f"'{folder}/*.csv'", **RETRY)
+        assert result.state == "success"
+        assert names(service.uploads) == [["a.csv"], ["a.csv"]]
+
+    def test_unknown_fails_where_it_shall(self, upload, service, folder):
+        write(folder, a_csv=b"1")
+        service.faults.add("drop_after", operation="upload")
+        result = upload(f"'{folder}/*.csv'", on_unknown_upload="'fail'", **RETRY)
+        assert result.task_state("upload") == "failed"
+        assert len(service.journal.requests("upload")) == 1
+        assert "This task sends nothing more by itself" in result.log
+
+    @pytest.mark.parametrize("on_unknown", ["'send_again'", "'fail'"])
+    def test_busy_is_sent_again(self, upload, service, folder, on_unknown):
+        write(folder, a_csv=b"1")
+        service.faults.add("busy", operation="upload", retry_after="0")
+        assert upload(f"'{folder}/*.csv'", on_unknown_upload=on_unknown).state == "success"
+        assert names(service.uploads) == [["a.csv"]]
+        assert len(service.journal.requests("upload")) == 2
+
+    def test_refused_is_not_sent_again(self, upload, service, folder):
+        write(folder, a_csv=b"1")
+        service.faults.add("refuse", operation="upload", status=413)
+        result = upload(f"'{folder}/*.csv'", retries=2)
+        assert result.task_state("upload") == "failed"
+        assert len(service.journal.requests("upload")) == 1
+
+    def test_not_sent_is_left_to_airflow(self, upload, service, folder, monkeypatch):
+        write(folder, a_csv=b"1")
+        before = """
+            import os
+            def go_on(context):
+                os.environ["AIRFLOW_CONN_WORKFLOW_AUTOMATION_UPLOAD"] = os.environ["AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"]
+        """
+        away = {"conn_type": "workflow_automation", "host": "http://127.0.0.1:9", "password": "wak-123456"}
+        away["extra"] = {"flow_id": "demo-flow"}
+        monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_UPLOAD", json.dumps(away))
+        result = upload(
+            f"'{folder}/*.csv'",
+            before=before,
+            workflow_automation_conn_id="'workflow_automation_upload'",
+            on_retry_callback="go_on",
+            **RETRY,
+        )
+        assert result.state == "success"
+        assert names(service.uploads) == [["a.csv"]]
+
+
+@pytest.fixture
+def airflow_state_store():
+    """Skip where Airflow keeps no state between tries."""
+    pytest.importorskip("airflow.sdk.execution_time.context")
+    from airflow.sdk.execution_time import context
+
+    if not hasattr(context, "NEVER_EXPIRE"):
+        pytest.skip("this Airflow keeps no state between tries")
+
+
+class TestElements:
+    def test_content_types(self, upload, service, folder):
+        write(folder, a_csv=b"", b_log=b"", c_unknown=b"", d_gz=b"", e_json=b"")
+        upload(f"'{folder}/*'", content_types={"*.log": "text/x-log", "e*": "x/y"})
+        (taken,) = service.uploads
+        assert {file["name"]: file["content_type"] for file in taken.files} == {
+            "a.csv": "text/csv",
+            "b.log": "text/x-log",
+            "c.unknown": "application/octet-stream",
+            "d.gz": "application/gzip",
+            "e.json": "x/y",
+        }
+
+    def test_format_of_the_connection(self, upload, service, folder, monkeypatch):
+        connection = {
+            "conn_type": "workflow_automation",
+            "host": service.base_url,
+            "password": DEMO_KEY.value,
+        }
+        connection["extra"] = {"flow_id": "demo-flow", "file_format": {"n": "name", "t": "text", "s": "size"}}
+        monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", json.dumps(connection))
+        write(folder, a_csv="é\n".encode())
+        assert upload(f"'{folder}/a.csv'").state == "success"
+        assert service.uploads[0].files == [{"n": "a.csv", "t": "é\n", "s": 3}]
+        assert upload(f"'{folder}/a.csv'", file_format="'data_url'").state == "success"
+        assert service.uploads[1].files == ["data:text/csv;base64,w6kK"]
+
+    def test_format_that_is_a_callable(self, upload, service, folder):
+        write(folder, a_csv=b"1")
+        before = (
+            "shape = lambda file: {'file': {'name': file.name.upper(), 'parts': [file.base64, file.text]}}"
+        )
+        result = upload(f"['{folder}/a.csv', {{'b': 1}}]", before=before, file_format="shape")
+        assert result.state == "success"
+        assert service.uploads[0].files == [{"file": {"name": "A.CSV", "parts": ["MQ==", "1"]}}, {"b": 1}]
+
+    def test_text_that_is_none_fails_for_good(self, upload, service, folder):
+        write(folder, a_csv=b"\xff")
+        result = upload(f"'{folder}/a.csv'", file_format="'text'", retries=2)
+        assert result.task_state("upload") == "failed"
+        assert "is not UTF-8 text" in result.log
+        assert service.uploads == []
+
+
+class TestSources:
+    @pytest.fixture(autouse=True)
+    def _tree(self, folder):
+        write(folder, a_csv=b"1", b_csv=b"22", c_txt=b"333")
+        (folder / "sub" / "deep").mkdir(parents=True)
+        write(folder / "sub", d_csv=b"4444")
+        write(folder / "sub" / "deep", e_csv=b"")
+
+    @pytest.mark.parametrize(
+        ("files", "expected"),
+        [
+            ("'FOLDER/a.csv'", "a"),
+            ("Path('FOLDER') / 'a.csv'", "a"),
+            ("'FOLDER/*.csv'", "ab"),
+            ("'FOLDER/[bc].*'", "bc"),
+            ("'FOLDER/**/*.csv'", "abed"),
+            ("'FOLDER/*.{{ params.ending }}'", "ab"),
+            ("['FOLDER/c.txt', 'FOLDER/a.csv', 'FOLDER/c.txt']", "cac"),
+            ("'file://FOLDER/a.csv'", "a"),
+            ("'file://FOLDER/sub/'", "de"),
+            ("'file://FOLDER/'", "abcde"),
+            ("'file://FOLDER/*.csv'", "ab"),
+            ("'file://FOLDER/*.{{ params.ending }}'", "ab"),
+            ("['file://FOLDER/sub/{{ \"d.csv\" }}', {'name': 'x'}]", "dx"),
+            ("ObjectStoragePath('file://FOLDER/a.csv')", "a"),
+            ("[ObjectStoragePath('file://FOLDER/sub') / 'd.csv', Path('FOLDER/b.csv')]", "db"),
+            ("Asset('file://FOLDER/a.csv')", "a"),
+            ("[Asset(uri='file://FOLDER/b.csv', name='b')]", "b"),
+        ],
+    )
+    def test_source(self, upload, service, folder, files, expected):
+        before = "from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath"
+        result = upload(files.replace("FOLDER", str(folder)), before=before)
+        assert result.state == "success"
+        (taken,) = service.uploads
+        if "**" in files or "sub/'" in files or files == "'file://FOLDER/'":  # in the order of their paths
+            assert sorted(file["name"][0] for file in taken.files) == sorted(expected)
+        else:
+            assert "".join(file["name"][0] for file in taken.files) == expected
+
+    @pytest.mark.parametrize(
+        ("files", "named"),
+        [
+            ("'file://FOLDER/missing.csv'", "there is no file at 'file://FOLDER/missing.csv'"),
+            ("'file://FOLDER/*.nothing'", "there is no file at"),
+            ("'file://FOLDER/sub'", "is a directory: end it in /"),
+            ("'file://FOLDER/*'", "is a directory: end it in /"),
+            ("'nothing://bucket/key'", "no URL that Airflow's object storage reads"),
+            ("Asset('my-asset')", "my-asset"),
+        ],
+    )
+    def test_nothing_is_skipped_silently(self, upload, service, folder, files, named):
+        before = "from airflow.providers.common.compat.sdk import Asset"
+        result = upload(files.replace("FOLDER", str(folder)), before=before)
+        assert result.task_state("upload") == "failed"
+        assert named.replace("FOLDER", str(folder)) in result.log
+        assert service.journal.requests("upload") == []
+
+
+class TestLargeFiles:
+    def test_file_that_grows_while_it_is_sent(self, upload, service, folder):
+        path = folder / "grows.bin"
+        with path.open("wb") as stream:
+            stream.truncate(400 * MIB)
+        stop = threading.Event()
+
+        def grow():
+            # Not before the upload began: resolving would only find a larger file.
+            while not stop.wait(0.02):
+                if service.journal.requests("trigger_by_key"):
+                    with path.open("ab") as stream:
+                        stream.write(b"x")
+
+        thread = threading.Thread(target=grow)
+        thread.start()
+        try:
+            result = upload(f"'{path}'", send_retry_timeout=0)
+        finally:
+            stop.set()
+            thread.join()
+        assert result.task_state("upload") == "failed"
+        assert (
+            f"{str(path)!r} was written to while it was uploaded" in result.log
+            or "is longer than" in result.log
+        )
+        # The service learns only after the task that the client is gone.
+        deadline = time.monotonic() + 20
+        while not (requests := service.journal.requests("upload")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [request.outcome for request in requests] == ["client left"]
+        assert service.uploads == []
+
+    def test_memory_does_not_grow_with_the_file(self, service, folder):
+        path = folder / "sparse.bin"
+        with path.open("wb") as stream:
+            stream.truncate(300 * MIB)
+        run_id = _start(service)
+        script = f"""
+import resource
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with WorkflowAutomationHook() as hook:
+    hook.get_conn()
+    before = peak()
+    hook.upload_files({run_id!r}, {str(path)!r})
+print(peak() - before)
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert int(done.stdout.splitlines()[-1]) < 32 * KIB
+        (taken,) = service.uploads
+        assert taken.size > 400 * MIB
+
+
+def _start(service):
+    from workflow_automation_provider.client.sending import FlowClient
+
+    with FlowClient(service.base_url) as client:
+        return client.trigger_flow({}, "demo-flow").run_id
+
+
+class TestProgress:
+    @pytest.fixture
+    def slow_sink(self, monkeypatch):
+        """A server that takes 1 MiB every twentieth of a second."""
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                left = int(self.headers["Content-Length"])
+                while left:
+                    left -= len(self.rfile.read(min(left, MIB)))
+                    time.sleep(0.05)
+                self.send_response(200)
+                self.send_header("Content-Length", "4")
+                self.end_headers()
+                self.wfile.write(b'"ok"')
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            connection = {"conn_type": "workflow_automation", "password": "wak-123456"}
+            connection |= {"host": f"http://127.0.0.1:{server.server_port}/api", "extra": {"flow_id": "f"}}
+            monkeypatch.setenv("AIRFLOW_CONN_SLOW", json.dumps(connection))
+            yield
+            server.shutdown()
+            thread.join()
+
+    def test_long_upload_tells_how_far_it_is(self, upload, folder, slow_sink, monkeypatch):
+        monkeypatch.setattr(progress, "_INTERVAL", 0.3)
+        with (folder / "large.bin").open("wb") as stream:
+            stream.truncate(30 * MIB)
+        result = upload(f"'{folder}/large.bin'", workflow_automation_conn_id="'slow'")
+        assert result.state == "success"
+        lines = re.findall(
+            r"Uploaded ([\d.]+) MiB of 40\.0 MiB \((\d+) %\), [\d.]+ MiB/s, about (\d+) s left\.", result.log
+        )
+        assert 3 <= len(lines) <= 10
+        assert [int(percent) for _, percent, _ in lines] == sorted({int(percent) for _, percent, _ in lines})
+
+    def test_short_upload_tells_nothing(self, upload, service, folder):
+        with (folder / "large.bin").open("wb") as stream:
+            stream.truncate(30 * MIB)
+        assert "Uploaded" not in upload(f"'{folder}/large.bin'").log
+
+
+def test_what_the_service_says_is_cut(upload, service, folder):
+    write(folder, a_csv=b"1")
+    service.faults.add("reply", operation="upload", body="x" * 5000)
+    result = upload(f"'{folder}/a.csv'")
+    assert len(result.xcom("upload")["requests"][0]["reply"]) == uploading._KEPT_REPLY
