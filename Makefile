@@ -43,7 +43,7 @@ bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl 
 soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
 	@$(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
 
-system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 6 minutes)
+system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (3 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system
 	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 

@@ -1,0 +1,105 @@
+"""Airflow's UI in Debian's Chromium."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect, sync_playwright
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Locator, Page
+
+WIDTH, HEIGHT = 1280, 900
+
+
+@contextmanager
+def browser_page() -> Iterator[Page]:
+    """Open a page in Chromium, which reaches this machine and nothing else."""
+    arguments = ["--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            chromium_sandbox=False,
+            args=[*arguments, "--no-proxy-server"],
+        )
+        context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
+        context.set_default_timeout(20_000)
+        page = context.new_page()
+        yield page
+        browser.close()
+
+
+class AirflowUi:
+    """
+    What a person does in Airflow's UI.
+
+    :param page: the browser's page.
+    :param url: Airflow's address.
+    """
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self._url = url
+
+    def log_in(self, user: str, password: str) -> None:
+        self.page.goto(f"{self._url}/")
+        self.page.locator("input[name=username]").fill(user)
+        self.page.locator("input[name=password]").fill(password)
+        self.page.get_by_role("button", name="Sign in").click()
+        expect(self.page.get_by_role("heading", name="Welcome")).to_be_visible()
+
+    def open_connection_form(self, conn_id: str) -> Locator:
+        """Open the form of a new connection, and choose our type."""
+        self.page.goto(f"{self._url}/connections")
+        self.page.get_by_role("button", name="Add Connection").click()
+        form = self.page.get_by_role("dialog")
+        form.locator("input[name=connection_id]").fill(conn_id)
+        form.get_by_role("combobox").first.fill("Workflow Automation")
+        self.page.get_by_role("option", name="Workflow Automation").click()
+        return form
+
+    def open_extra_fields(self, form: Locator) -> None:
+        form.get_by_role("button", name="Extra Fields", exact=True).click()
+
+    def save(self, form: Locator) -> None:
+        form.get_by_role("button", name="Save").click()
+        expect(form).to_be_hidden()
+
+    def test(self, conn_id: str) -> str:
+        """Press the Test button in a connection's row, and return what Airflow says."""
+        self.page.goto(f"{self._url}/connections")
+        row = self.page.get_by_role("row").filter(has=self.page.get_by_text(conn_id, exact=True))
+        with self.page.expect_response(lambda reply: reply.url.endswith("/connections/test")):
+            row.get_by_role("button", name=re.compile("Test")).click()
+        toast = self.page.locator("[data-scope=toast][data-part=root]").first
+        expect(toast).to_be_visible()
+        return toast.inner_text()
+
+    def open_task(self, dag_id: str, run_id: str, task_id: str, tab: str = "") -> None:
+        self.page.goto(f"{self._url}/dags/{dag_id}/runs/{run_id}/tasks/{task_id}{tab}")
+
+    def press_flow_run(self) -> Page:
+        """Press the button, and return the page that it opens."""
+        with self.page.context.expect_page() as opened:
+            self.page.get_by_role("link", name="Flow run").click()
+        opened.value.wait_for_load_state()
+        return opened.value
+
+    def shoot(self, path: Path, *, of: Page | None = None) -> None:
+        """Take a screenshot of all of it, when nothing moves any more."""
+        page = of or self.page
+        page.wait_for_timeout(700)
+        page.screenshot(path=path, animations="disabled")
+
+    def shoot_form(self, path: Path, form: Locator) -> None:
+        """Take a screenshot of a form, however long it is."""
+        self.page.set_viewport_size({"width": WIDTH, "height": 1800})
+        self.page.wait_for_timeout(700)
+        form.screenshot(path=path, animations="disabled")
+        self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

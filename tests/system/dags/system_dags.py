@@ -1,0 +1,57 @@
+"""What the system tests run, beside the example DAGs."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pendulum
+from airflow.sdk import DAG
+
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+START = pendulum.datetime(2026, 1, 1, tz="UTC")
+THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+CONN_ID = "{{ dag_run.conf.get('conn_id', 'workflow_automation_default') }}"
+
+
+def trigger(task_id="trigger", **options) -> TriggerFlowOperator:
+    return TriggerFlowOperator(
+        task_id=task_id,
+        inputs={"case": "{{ run_id }}", "task": "{{ task.task_id }}"},
+        workflow_automation_conn_id=CONN_ID,
+        **{"send_retry_timeout": 0, **options},
+    )
+
+
+def wait_for_go(context, result) -> None:
+    """Wait for the file that the DAG run's conf names."""
+    while not Path(context["dag_run"].conf["go"]).exists():
+        time.sleep(0.1)
+
+
+with DAG("system_trigger", schedule=None, start_date=START, default_args=THRICE, tags=["system test"]):
+    trigger() >> trigger("after")
+
+with DAG("system_upload", schedule=None, start_date=START, default_args=THRICE, tags=["system test"]):
+    UploadFilesOperator(
+        task_id="upload",
+        run_id=trigger().output["run_id"],
+        files=["{{ dag_run.conf['file'] }}"],
+        workflow_automation_conn_id="slow_lane",
+    )
+
+with DAG("nightly_report", schedule=None, start_date=START, tags=["system test"]):
+    trigger(post_execute=wait_for_go)
+
+with DAG("system_echo", schedule=None, start_date=START, tags=["system test"]):
+    started = trigger()
+    UploadFilesOperator(
+        task_id="upload",
+        run_id="{{ dag_run.conf['upload_for'] }}",
+        files=[{"name": "a.txt"}],
+        workflow_automation_conn_id=CONN_ID,
+        send_retry_timeout=0,
+        on_unknown_upload="fail",
+    )

@@ -1,0 +1,72 @@
+"""Local services in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trustme
+from processes import Program, free_port, wait_for
+
+from workflow_automation_provider.testing import Journal
+from workflow_automation_provider.testing.control_client import ControlClient
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.testing.journal import Run
+
+# With all that is written differently in a URL, in HTML, in JSON and in base64.
+KEY = "k3y+/with=odd&chars-<7Qz9'\"~_!>"
+FLOW_ID = "demo-flow"
+
+
+class Service:
+    """
+    A local service.
+
+    :param home: where its journal and its output go.
+    :param name: names them.
+    :param certified_for: the host that its certificate is for; None for plain http.
+    """
+
+    def __init__(self, home: Path, name: str, certified_for: str | None = None) -> None:
+        self.port = free_port()
+        self.journal = Journal(home / f"{name}.jsonl")
+        self.ca_bundle = home / f"{name}-ca.pem"
+        scheme = "https" if certified_for else "http"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.base_url = f"{self.url}/api"
+        command = [sys.executable, "-m", "workflow_automation_provider.testing", "--port", str(self.port)]
+        command += ["--journal", str(self.journal.path), "--key", f"{KEY}:{FLOW_ID}"]
+        if certified_for:
+            certificate = home / f"{name}-cert.pem"
+            authority = trustme.CA()
+            authority.cert_pem.write_to_path(self.ca_bundle)
+            authority.issue_cert(certified_for).private_key_and_cert_chain_pem.write_to_path(certificate)
+            command += ["--certfile", str(certificate)]
+        self.program = Program(name, command, home, os.environ)
+        self.control = ControlClient(self.url, verify=False)
+
+    def start(self) -> None:
+        """Start it; when this returns, requests are answered."""
+        self.program.start()
+        wait_for("the local service", self.control.healthy, 30)
+
+    def stop(self) -> None:
+        """Stop it."""
+        self.control.close()
+        self.program.stop()
+
+    def runs_of(self, case: str, task_id: str = "trigger") -> list[Run]:
+        """Return the runs that a task of a DAG run has started."""
+        wanted = {"case": case, "task": task_id}
+        return [run for run in self.journal.runs() if run.inputs == wanted]
+
+    def add_fault(self, kind: str, case: str, **options: Any) -> None:
+        """Script a fault for a DAG run."""
+        self.control.add_fault(kind, inputs={"case": case}, **options)
+
+    def struck(self, case: str) -> bool:
+        """Tell whether the faults of a DAG run have all struck."""
+        return all(f["remaining"] == 0 for f in self.control.faults() if f.get("inputs") == {"case": case})

@@ -1,0 +1,176 @@
+"""After all the other tests, and with a service that echoes the key: where could somebody read it?"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
+
+import httpx
+import pytest
+from processes import wait_for
+from services import KEY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from services import Service
+    from stack import Stack
+
+# How the service answers, and with which statuses it starts a run all the same.
+STATUSES = [200, 201, 307, 400, 401, 429, 500, 503]
+
+
+def forms() -> dict[str, bytes]:
+    """Return the ways in which the key may be written."""
+    raw = KEY.encode()
+    found = {
+        "as it is": raw,
+        "as JSON": json.dumps(KEY)[1:-1].encode(),
+        "as JSON in JSON": json.dumps(json.dumps(KEY)[1:-1])[1:-1].encode(),
+        "as Python": repr(KEY)[1:-1].encode(),
+        "as SQL": KEY.replace("'", "''").encode(),
+        "in HTML": escape(KEY).encode(),
+        "in hexadecimal": raw.hex().encode(),
+        "in a URL": quote(KEY).encode(),
+        "in a URL, all of it": quote(KEY, safe="").encode(),
+        "in a form": quote_plus(KEY).encode(),
+        "in a URL, twice": quote(quote(KEY, safe=""), safe="").encode(),
+        # Its most telling part, in case that one of the others is written in yet another way.
+        "in part": KEY[:20].encode(),
+    }
+    for offset, cut in enumerate((0, 2, 3)):
+        # In a longer text it stands at one of three offsets; the characters at its edges hold bits of others.
+        text = base64.b64encode(b"\0" * offset + raw).rstrip(b"=")[cut:-1]
+        found[f"in base64 at {offset}"] = text
+        found[f"in base64 for URLs at {offset}"] = text.replace(b"+", b"-").replace(b"/", b"_")
+    return found
+
+
+FORMS = forms()
+
+
+def hits(what: str, data: bytes) -> list[str]:
+    """Tell where the key is in some data."""
+    found = []
+    for form, needle in FORMS.items():
+        for variant in {needle, needle.lower(), needle.upper()}:
+            for match in re.finditer(re.escape(variant), data):
+                around = data[max(match.start() - 300, 0) : match.end() + 60].decode(errors="replace")
+                found.append(f"{what}, {form}, at {match.start()}: …{around}…")
+                break
+    return found
+
+
+def files(stack: Stack) -> Iterator[Path]:
+    """Return all that was written, but for what is PostgreSQL's own, which its dump shows."""
+    for path in sorted(stack.home.rglob("*")):
+        if path.is_file() and stack.postgresql.data not in path.parents:
+            yield path
+
+
+@pytest.fixture(scope="module")
+def echoed(stack: Stack, service: Service) -> list[str]:
+    """DAG runs of a service that echoes the key."""
+    (first, *_) = service.journal.runs() or [None]
+    cases = [f"echo-{status}" for status in STATUSES]
+    upload_for = first.run_id if first else "1"
+    service.control.add_fault("echo_key", operation="upload", times=3)
+    service.control.add_fault("echo_key", operation="upload", status=200, times=3)
+    service.control.add_fault("echo_key", operation="upload", status=500, times=2)
+    for status, case in zip(STATUSES, cases, strict=True):
+        service.add_fault("echo_key", case, status=status, operation="trigger_by_key")
+        stack.api.trigger("system_echo", case, {"upload_for": upload_for})
+    for case in cases:
+        stack.api.finished("system_echo", case)
+    service.control.clear_faults()
+    return cases
+
+
+def test_search_finds_what_the_service_echoes(service: Service) -> None:
+    service.control.add_fault("echo_key", operation="trigger_by_key")
+    reply = httpx.post(
+        f"{service.base_url}/trigger", headers={"X-API-Key": KEY}, json={"inputs": {}}, trust_env=False
+    )
+    found = " ".join(hits("reply", reply.content))
+    assert all(form in found for form in ("as JSON", "in a URL, all of it", "in base64 at 0"))
+
+
+def test_service_echoed_the_key(stack: Stack, service: Service, echoed: list[str]) -> None:
+    """Else there would be nothing to find."""
+    struck = [request for request in service.journal.requests() if request.fault == "echo_key"]
+    assert len(struck) == 2 * len(echoed) + 1
+    log = stack.api.log("system_echo", "echo-400", "trigger", 1)
+    assert "***" in log
+    assert KEY not in log
+
+
+def test_loggers_were_at_debug(stack: Stack, echoed: list[str]) -> None:
+    logs = "".join(path.read_text(errors="replace") for path in (stack.home / "logs").rglob("attempt=*.log"))
+    assert "send_request_headers.started" in logs
+    assert "httpcore" in logs
+    outputs = {path.stem: path.read_text(errors="replace") for path in (stack.home / "outputs").glob("*.out")}
+    assert set(outputs) >= {
+        "api-server",
+        "scheduler",
+        "dag-processor",
+        "triggerer",
+        "worker-1",
+        "worker-2",
+        "redis",
+        "postgresql",
+    }
+    assert all("debug" in outputs[name].lower() for name in ("scheduler", "worker-1", "worker-2"))
+
+
+def test_key_is_in_no_file(stack: Stack, echoed: list[str], note: Callable[[str], None]) -> None:
+    """Logs of tasks and of every part, outputs of every process, statements that PostgreSQL logged, lineage."""
+    paths = list(files(stack))
+    found = [hit for path in paths for hit in hits(str(path.relative_to(stack.home)), path.read_bytes())]
+    note(f"searched {len(paths)} files of {sum(path.stat().st_size for path in paths) / 2**20:.0f} MiB")
+    assert not found, "\n".join(found)
+
+
+def test_key_is_in_no_row(stack: Stack, echoed: list[str], note: Callable[[str], None]) -> None:
+    """In the dump the connection's own column is encrypted, so the whole of it can be searched."""
+    dump = stack.postgresql.dump().encode()
+    note(f"searched a dump of {len(dump) / 2**20:.1f} MiB")
+    assert b"INSERT INTO public.connection " in dump
+    assert b"INSERT INTO public.task_instance " in dump
+    # What XComs hold is JSON bytes in one column, which a dump shows as text or in hexadecimal.
+    decoded = re.sub(rb"\\x([0-9a-f]+)", lambda match: bytes.fromhex(match[1].decode()), dump)
+    found = hits("dump", dump) + (hits("dump, decoded", decoded) if decoded != dump else [])
+    assert not found, "\n".join(found)
+
+
+def test_key_is_in_no_answer_of_the_api(stack: Stack, echoed: list[str]) -> None:
+    """XComs, rendered templates, connections, logs and audit log, as a user sees them."""
+    found = []
+
+    def look(path: str) -> Any:
+        answer = stack.api.ask("GET", path)
+        found.extend(hits(path, json.dumps(answer, ensure_ascii=False).encode()))
+        return answer
+
+    for case in echoed:
+        for task_id in ("trigger", "upload"):
+            base = f"/dags/system_echo/dagRuns/{case}/taskInstances/{task_id}"
+            task = look(base)
+            assert set(task["rendered_fields"]) >= {"workflow_automation_conn_id"}
+            found.extend(hits(base, stack.api.log("system_echo", case, task_id, 1).encode()))
+            for entry in look(f"{base}/xcomEntries")["xcom_entries"]:
+                look(f"{base}/xcomEntries/{entry['key']}?deserialize=true")
+    assert look("/connections")["total_entries"] >= 1
+    assert look("/eventLogs?limit=1000")["total_entries"] >= 1
+    assert not found, "\n".join(found)
+
+
+def test_key_is_in_no_lineage_event(stack: Stack, echoed: list[str]) -> None:
+    # Each process adds lines; the file's name may get the time of its making.
+    events = wait_for("lineage", lambda: b"".join(path.read_bytes() for path in stack.home.glob("lineage*")))
+    assert b"system_echo" in events
+    assert not hits("lineage", events)

@@ -1,0 +1,84 @@
+"""A worker is killed with -9, its whole tree, in the middle of a trigger and of an upload."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import wait_for
+from services import FLOW_ID, KEY
+from slow_lane import SlowLane
+
+if TYPE_CHECKING:
+    from services import Service
+    from stack import Stack
+
+MIB = 2**20
+UNKNOWN = "A run may have been started"
+
+
+@pytest.fixture(scope="module")
+def slow_lane(stack: Stack, service: Service) -> Iterator[SlowLane]:
+    slow_lane = SlowLane(service.port, rate=25 * MIB)
+    stack.api.add_connection(
+        "slow_lane", f"http://127.0.0.1:{slow_lane.port}/api", KEY, flow_id=FLOW_ID, timeout=120
+    )
+    yield slow_lane
+    slow_lane.stop()
+
+
+@pytest.mark.parametrize(("fault", "seconds"), [("delay", 8), ("hang_after", 60)])
+def test_kill_in_the_middle_of_a_trigger(
+    stack: Stack, service: Service, note: Callable[[str], None], fault: str, seconds: float
+) -> None:
+    case = f"kill-trigger-{fault}"
+    service.add_fault(fault, case, seconds=seconds)
+    stack.api.trigger("system_trigger", case)
+    pid = stack.api.running("system_trigger", case, "trigger")
+    wait_for("the fault", lambda: service.struck(case))
+    if fault == "hang_after":
+        wait_for("the run", lambda: service.runs_of(case))
+    stack.kill_worker_of(pid)
+    killed = time.monotonic()
+
+    state = stack.api.finished("system_trigger", case)
+    note(f"{case}: {state} {time.monotonic() - killed:.0f} s after the kill")
+    # The service was about to start a run, or had: docs/promises.md says that the next try fails, and says why.
+    assert state == "failed"
+    wait_for("the run", lambda: service.runs_of(case))
+    assert len(service.runs_of(case)) == 1
+    assert not service.runs_of(case, "after")
+    task = stack.api.task("system_trigger", case, "trigger")
+    assert (task["state"], task["try_number"]) == ("failed", 2)
+    assert UNKNOWN in stack.api.log("system_trigger", case, "trigger", 2)
+
+
+def test_kill_in_the_middle_of_an_upload(
+    stack: Stack, service: Service, slow_lane: SlowLane, note: Callable[[str], None], tmp_path: Path
+) -> None:
+    case = "kill-upload"
+    big = tmp_path / "big.bin"
+    with big.open("wb") as file:
+        file.truncate(200 * MIB)
+    stack.api.trigger("system_upload", case, {"file": str(big)})
+    wait_for("half the upload", lambda: slow_lane.sent > 100 * MIB)
+    stack.kill_worker_of(stack.api.task("system_upload", case, "upload")["pid"])
+    killed = time.monotonic()
+    sent, slow_lane.rate = slow_lane.sent, None
+    assert sent < 200 * MIB
+
+    state = stack.api.finished("system_upload", case)
+    note(f"{case}: {state} {time.monotonic() - killed:.0f} s after the kill, which came at {sent // MIB} MiB")
+    # An upload may be repeated: the next try sends what the service did not confirm.
+    assert state == "success"
+    (run,) = service.runs_of(case)
+    assert [upload.run_id for upload in service.journal.uploads() if upload.run_id == run.run_id] == [
+        run.run_id
+    ]
+    assert stack.api.task("system_upload", case, "upload")["try_number"] == 2
+    uploads = [request for request in service.journal.requests("upload") if request.size > 50 * MIB]
+    assert [request.outcome for request in uploads] == ["client left", "replied"]
+    assert stack.api.xcom("system_upload", case, "upload")["bytes"] == 200 * MIB

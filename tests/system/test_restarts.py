@@ -1,0 +1,83 @@
+"""Redis and PostgreSQL are restarted while tasks wait for the service and others wait for a worker."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import wait_for
+
+if TYPE_CHECKING:
+    from services import Service
+    from stack import Stack
+
+RUNS = 4
+UNKNOWN = "A run may have been started"
+
+
+@pytest.mark.parametrize("name", ["redis", "postgresql"])
+def test_restart_in_the_middle_of_triggers(
+    stack: Stack, service: Service, note: Callable[[str], None], name: str
+) -> None:
+    cases = [f"restart-{name}-{n}" for n in range(RUNS)]
+    for case in cases:
+        service.add_fault("delay", case, seconds=6)
+        stack.api.trigger("system_trigger", case)
+    wait_for("the faults", lambda: all(map(service.struck, cases)))
+    server = getattr(stack, name)
+    server.stop()
+    server.start()
+    began = time.monotonic()
+
+    states = [stack.api.finished("system_trigger", case, 240) for case in cases]
+    tries = [stack.api.task("system_trigger", case, "trigger")["try_number"] for case in cases]
+    note(f"{name} restarted: {states} in {tries} tries, {time.monotonic() - began:.0f} s later")
+    # The tasks live on: what they start is recorded when the database is back.
+    assert states == ["success"] * RUNS
+    for case in cases:
+        for task_id in ("trigger", "after"):
+            (run,) = service.runs_of(case, task_id)
+            assert stack.api.xcom("system_trigger", case, task_id)["run_id"] == run.run_id
+
+
+@pytest.mark.parametrize("name", ["redis", "postgresql"])
+def test_outage_while_the_service_answers(
+    stack: Stack, service: Service, note: Callable[[str], None], name: str
+) -> None:
+    """The database is gone when the task comes to record its run, and for longer than a heartbeat may be late."""
+    case = f"outage-{name}"
+    service.add_fault("delay", case, seconds=3)
+    stack.api.trigger("system_trigger", case)
+    wait_for("the fault", lambda: service.struck(case))
+    server = getattr(stack, name)
+    server.stop()
+    (run,) = wait_for("the run", lambda: service.runs_of(case))
+    time.sleep(12)
+    server.start()
+    began = time.monotonic()
+
+    state = stack.api.finished("system_trigger", case, 240)
+    task = stack.api.task("system_trigger", case, "trigger")
+    note(
+        f"{name} gone for 12 s: {state} in {task['try_number']} tries, {time.monotonic() - began:.0f} s later"
+    )
+    assert service.runs_of(case) == [run]
+    if task["state"] == "success":
+        assert stack.api.xcom("system_trigger", case, "trigger")["run_id"] == run.run_id
+    else:
+        # What could not be recorded is at least announced, and not tried again.
+        assert (name, task["state"]) == ("postgresql", "failed")
+        assert UNKNOWN in stack.api.log("system_trigger", case, "trigger", task["try_number"])
+    # Airflow fails a task that it cannot hand to Redis, so the next task may never have been run.
+    assert len(service.runs_of(case, "after")) == (1 if state == "success" else 0)
+
+
+def test_no_task_instance_started_two_runs(service: Service) -> None:
+    """After all that was done before this test."""
+    started = Counter(
+        (run.inputs["case"], run.inputs["task"]) for run in service.journal.runs() if "case" in run.inputs
+    )
+    assert [case for case, runs in started.items() if runs > 1] == []
