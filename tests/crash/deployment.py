@@ -28,7 +28,7 @@ _COMPONENTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-process
 FINISHED = {"success", "failed", "upstream_failed", "skipped", "removed"}
 
 
-def wait_for(what: str, look: Callable[[], Found], seconds: float = 60) -> Found:
+def wait_for(what: str, look: Callable[[], Found], seconds: float = 180) -> Found:
     """Look until something is found, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
@@ -100,7 +100,7 @@ class Deployment:
 
     def start(self) -> None:
         """Start everything; when this returns, DAG runs can be triggered."""
-        self._airflow("db", "migrate").wait(120)
+        self._airflow("db", "migrate").wait(300)
         with sqlite3.connect(self._database) as database:
             database.execute(
                 "PRAGMA journal_mode=WAL"
@@ -108,9 +108,9 @@ class Deployment:
         self.gate.start()
         self._processes = [self._airflow(*command) for command in _COMPONENTS]
         root = self.gate.url
-        wait_for("the api-server", lambda: self._ok(f"{root}/api/v2/version"), 120)
+        wait_for("the api-server", lambda: self._ok(f"{root}/api/v2/version"), 300)
         # The execution API is built at its first request, and takes longer than a task would wait for it.
-        wait_for("the execution API", lambda: self._ok(f"{root}/execution/health"), 60)
+        wait_for("the execution API", lambda: self._ok(f"{root}/execution/health"), 180)
         token = self._api.get(f"{root}/auth/token").json()["access_token"]
         self._api.headers["Authorization"] = f"Bearer {token}"
 
@@ -193,7 +193,7 @@ class Deployment:
         )
         return found
 
-    def finished(self, dag_id: str, run_id: str, seconds: float = 120) -> dict[str, Any]:
+    def finished(self, dag_id: str, run_id: str, seconds: float = 300) -> dict[str, Any]:
         """Wait for a task to end for good, and return its task instance."""
 
         def look() -> dict[str, Any] | None:

@@ -107,7 +107,7 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     deployment.trigger("soak", run_id, {"instances": instances})
     killer = Killer(deployment.gate, run_id, chance)
     # The first task only makes the list, and is left alone.
-    wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances), 60)
+    wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances), 180)
     killer.start()
     try:
         wait_for("the soak", lambda: all_finished(deployment, run_id, instances), seconds)

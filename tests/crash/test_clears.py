@@ -156,7 +156,7 @@ def test_dag_test_starts_a_run_each_time(deployment: Deployment, service: LocalS
         cwd=deployment.home,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 
 def test_soak(deployment: Deployment, service: LocalService, note: Callable[[str], None]) -> None:
-    note(soak(deployment, service, instances=40, seconds=120, seed=1))
+    note(soak(deployment, service, instances=40, seconds=240, seed=1))
