@@ -10,6 +10,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No time limit per example, for machines are loaded; and the same examples each time where a failure would
+# stop others' work.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 _HOME = Path(tempfile.mkdtemp(prefix="workflow-automation-tests-"))
 

@@ -104,7 +104,8 @@ def _ways(character: str) -> list[str]:
         rf"\\{{1,4}}u00{code:02x}",
         rf"\\{{1,4}}x{code:02x}",
         rf"&(?:amp;){{0,3}}(?:\#0{{0,4}}{code}|\#x0{{0,4}}{code:x}|{_HTML_NAMES.get(character, 'none')});",
-        rf"\\{{0,4}}{re.escape(character)}",
+        # Each number of backslashes a way of its own: where the next character is one too, any may be its.
+        *(rf"\\{{{number}}}{re.escape(character)}" for number in range(4, -1, -1)),
         *({"+": "-", "/": "_"}.get(character, ())),  # base64 for URLs
     ]
 
