@@ -47,7 +47,7 @@ class Start:
                 return f"run {self.result['run_id']} was started ({self.result['run_link']})"
             case "unidentified":
                 return "a run was started whose id is unknown"
-        return "this task was about to start a run, and what came of it was not recorded: a run may have been started"
+        return "this task was about to start a run, and what came of it is not known. A run may have been started"
 
 
 class _TaskRecord:
@@ -75,6 +75,10 @@ class _TaskRecord:
 
     def _counts(self, entry: dict[str, Any]) -> bool:
         return bool(entry["max_tries"] == self._max_tries)
+
+    def _delete(self, key: str) -> None:
+        if self._store is not None:
+            self._store.delete(key)
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         if self._store is None:
@@ -116,8 +120,7 @@ class StartRecord(_TaskRecord):
 
     def take_back(self) -> None:
         """Write that nothing was started after all."""
-        if self._store is not None:
-            self._store.delete(_START)
+        self._delete(_START)
 
     def _write(self, state: str, result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -143,3 +146,17 @@ class UploadRecord(_TaskRecord):
         """Add a request that was confirmed, after those that :meth:`read` returned."""
         self._set(f"{_UPLOAD}_{self._count}", {"request": request})
         self._count += 1
+        self.take_back()
+
+    def sending(self) -> None:
+        """Write that a request is about to be sent, where it must not be sent again."""
+        self._set(_UPLOAD, {})
+
+    def interrupted(self) -> bool:
+        """Tell whether a try since the last Clear ended before it knew what came of a request."""
+        found = self._get(_UPLOAD)
+        return bool(found and self._counts(found))
+
+    def take_back(self) -> None:
+        """Write that what came of the request is known."""
+        self._delete(_UPLOAD)

@@ -198,7 +198,11 @@ class Deployment:
 
         def look() -> dict[str, Any] | None:
             found = self.task(dag_id, run_id)
-            return found if found["state"] in FINISHED else None
+            if found["state"] not in FINISHED:
+                return None
+            # The scheduler ends the DAG run a moment after its task, and refuses to delete it before.
+            ended = self.ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"] in ("success", "failed")
+            return found if ended else None
 
         return wait_for(f"the end of {dag_id} {run_id}", look, seconds)
 

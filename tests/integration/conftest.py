@@ -87,7 +87,7 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
             path = folder / f"{request.node.name.partition('[')[0]}.py"
             path.write_text(PREAMBLE + textwrap.dedent(source))
         bag = DagBag(dag_folder=str(path))
-        assert not bag.import_errors
+        assert not bag.import_errors, "\n".join(bag.import_errors.values())
         (dag,) = bag.dags.values()
         return DagRunResult(dag.test(**options))
 

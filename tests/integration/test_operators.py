@@ -186,6 +186,43 @@ class TestTriggerFlow:
         assert "nowhere" in said
         assert "may have been started" not in said
 
+    @pytest.mark.parametrize(
+        ("argument", "named"),
+        [
+            ("send_retry_timeout='5'", "send_retry_timeout is '5'"),
+            ("send_retry_timeout=-1", "send_retry_timeout is -1"),
+            ("request_timeout=0", "request_timeout is 0"),
+            ("on_unknown_start='perhaps'", "on_unknown_start is 'perhaps'"),
+        ],
+    )
+    def test_a_wrong_argument_is_named_when_the_dag_is_parsed(self, run_dag, argument, named):
+        with pytest.raises(AssertionError, match=re.escape(named)):
+            run_dag(f"""
+                with DAG("wrong_argument", schedule=None, start_date=START):
+                    TriggerFlowOperator(task_id="trigger", inputs={{}}, {argument})
+            """)
+
+    def test_a_doubt_about_an_earlier_try_is_not_forgotten(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd
+    ):
+        pytest.importorskip("airflow.models.task_state_store")
+        workflow_automation_service.faults.add("drop_after")
+        workflow_automation_service.faults.add("busy", times=None)
+
+        result = run_dag("""
+            with DAG("doubt", schedule=None, start_date=START):
+                TriggerFlowOperator(
+                    task_id="trigger", inputs={}, on_unknown_start="start_again", send_retry_timeout=0,
+                    retries=2, retry_delay=pendulum.duration(seconds=0),
+                )
+        """)
+
+        assert result.task_state("trigger") == "failed"
+        only_run(workflow_automation_service)
+        said = printed(capfd)
+        assert said.count("A run may have been started. One is started all the same") == 2
+        assert said.count("but an earlier try may have started a run") == 2
+
     @pytest.mark.skipif(airflow_version.startswith("3.0."), reason="Airflow 3.0 cannot store None as an XCom")
     def test_by_key_without_run_id_keeps_the_reply(
         self, run_dag, workflow_automation_service, workflow_automation_connection

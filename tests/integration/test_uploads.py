@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import http.server
 import json
+import os
 import re
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -181,6 +183,26 @@ class TestTries:
         assert result.task_state("upload") == "failed"
         assert len(service.journal.requests("upload")) == 1
         assert "This task sends nothing more by itself" in result.log
+
+    def test_fail_holds_for_a_try_that_was_cut_off(self, upload, service, folder, airflow_state_store):
+        write(folder, a_csv=b"1")
+        service.faults.add("hang_after", operation="upload", seconds=20)
+        result = upload(
+            f"'{folder}/*.csv'",
+            on_unknown_upload="'fail'",
+            execution_timeout="pendulum.duration(seconds=2)",
+            **RETRY,
+        )
+        assert result.task_state("upload") == "failed"
+        assert len(service.journal.requests("upload")) == 1
+        assert "An earlier try ended while it uploaded" in result.log
+
+    def test_a_name_that_is_no_unicode_is_uploaded_once(self, upload, service, folder, airflow_state_store):
+        Path(os.fsdecode(os.fsencode(folder) + b"/latin\xe9.csv")).write_bytes(b"1")
+        result = upload(f"'{folder}/*.csv'", **RETRY)
+        assert result.state == "success"
+        assert len(service.uploads) == 1
+        assert result.xcom("upload")["requests"][0]["files"] == ["latin\\udce9.csv"]
 
     @pytest.mark.parametrize("on_unknown", ["'send_again'", "'fail'"])
     def test_busy_is_sent_again(self, upload, service, folder, on_unknown):

@@ -282,7 +282,7 @@ def _element_parts(name: str, element: Element, file_format: FileFormat) -> list
             f"{name} is a {type(element).__name__}: give a file or a mapping. Nothing was sent."
         )
     if callable(file_format):
-        return _json_parts(name, file_format(element))
+        return _json_parts(name, _called(file_format, element))
     if isinstance(file_format, str):
         return _value_parts(element, file_format)
     parts: list[_Part] = [b"{"]
@@ -290,6 +290,20 @@ def _element_parts(name: str, element: Element, file_format: FileFormat) -> list
         parts += [_field(field_name), *_value_parts(element, word), b","]
     parts[-1] = b"}"
     return _joined(parts)
+
+
+def _called(file_format: Callable[[File], Any], file: File) -> Any:
+    try:
+        value = file_format(file)
+    except Exception as error:
+        raise InvalidRequestError(
+            f"file_format raised {type(error).__name__} for {file.source}: {error}. Nothing was sent."
+        ) from error
+    if value is None:
+        raise InvalidRequestError(
+            f"file_format returned None for {file.source}: return the element to send. Nothing was sent."
+        )
+    return value
 
 
 @functools.lru_cache

@@ -399,7 +399,7 @@ def _words(reply: Reply, redact: Redactor) -> str:
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not text:
         return ""
-    return f" The service said: {text[:_QUOTED_WORDS]}{'…' if len(text) > _QUOTED_WORDS else ''}"
+    return f' The service said: "{text[:_QUOTED_WORDS]}{"…" if len(text) > _QUOTED_WORDS else ""}".'
 
 
 def _hint(reply: Reply, operation: Operation, redact: Redactor) -> str:

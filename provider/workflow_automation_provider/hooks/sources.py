@@ -223,6 +223,10 @@ def _stored_fingerprint(fs: Any, key: str) -> object:
 
 
 def _checked_content_types(content_types: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(content_types, Mapping):
+        raise InvalidRequestError(
+            f"content_types is a {type(content_types).__name__}: write {{'*.log': 'text/plain'}}. Nothing was sent."
+        )
     for pattern, content_type in content_types.items():
         if not isinstance(pattern, str) or not isinstance(content_type, str) or "/" not in content_type:
             raise InvalidRequestError(

@@ -17,7 +17,7 @@ from workflow_automation_provider.operators.retries import (
     call_patiently,
     failing_for_good,
 )
-from workflow_automation_provider.start_record import StartRecord, UploadRecord
+from workflow_automation_provider.start_record import Start, StartRecord, UploadRecord
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -27,17 +27,25 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 class _FlowOperator(BaseOperator):
     """What both operators share: the connection, one hook for a task's life, and when to try again."""
 
     workflow_automation_conn_id: str
-    request_timeout: float | None
-    send_retry_timeout: float
 
     ui_color = "#e6f0fa"
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, request_timeout: float | None, send_retry_timeout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if request_timeout is not None and not (_is_number(request_timeout) and request_timeout > 0):
+            raise ValueError(f"request_timeout is {request_timeout!r}: give seconds, more than 0, or None.")
+        if not (_is_number(send_retry_timeout) and send_retry_timeout >= 0):
+            raise ValueError(f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more.")
+        self.request_timeout = request_timeout
+        self.send_retry_timeout = send_retry_timeout
         # Only where neither the task nor its default_args name a policy, and only on versions with policies.
         if getattr(self, "retry_policy", self) is None:
             self.retry_policy = FlowRetryPolicy()
@@ -95,21 +103,26 @@ class TriggerFlowOperator(_FlowOperator):
         multiple_outputs: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(multiple_outputs=multiple_outputs, **kwargs)
+        super().__init__(
+            multiple_outputs=multiple_outputs,
+            request_timeout=request_timeout,
+            send_retry_timeout=send_retry_timeout,
+            **kwargs,
+        )
         if on_unknown_start not in ("fail", "start_again"):
             raise ValueError(f"on_unknown_start is {on_unknown_start!r}: use 'fail' or 'start_again'.")
         self.inputs = inputs
         self.flow_id = flow_id
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.on_unknown_start = on_unknown_start
-        self.request_timeout = request_timeout
-        self.send_retry_timeout = send_retry_timeout
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the run, unless an earlier try did; return its ``run_id`` and ``run_link``."""
         record = StartRecord(context)
-        result = self._earlier_run(record)
+        earlier = record.read()
+        result = self._run_of(earlier) if earlier else None
         if result is None:
+            in_doubt = earlier is not None and not earlier.cleared
             if not record.outlives_try:
                 self.log.warning(
                     "This Airflow keeps no state between tries: if this try is killed, the next may start a second run."
@@ -117,16 +130,15 @@ class TriggerFlowOperator(_FlowOperator):
             again = (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
             with self.hook, failing_for_good(START_ADVICE, but_for=again):
                 result = call_patiently(
-                    lambda: self._start(record), seconds=self.send_retry_timeout, log=self.log
+                    lambda: self._start(record, in_doubt=in_doubt),
+                    seconds=self.send_retry_timeout,
+                    log=self.log,
                 )
         FlowRunLink.persist(context, result["run_link"])
         return result
 
-    def _earlier_run(self, record: StartRecord) -> dict[str, Any] | None:
+    def _run_of(self, earlier: Start) -> dict[str, Any] | None:
         """Return what an earlier try started, None where a run is to be started."""
-        earlier = record.read()
-        if earlier is None:
-            return None
         found = f"In try {earlier.try_number}, at {earlier.at}, {earlier.words}."
         if earlier.cleared:
             self.log.warning("%s The task was cleared since: another run is started now.", found)
@@ -141,22 +153,33 @@ class TriggerFlowOperator(_FlowOperator):
                 self.log.warning("%s One is started all the same: on_unknown_start is 'start_again'.", found)
                 return None
         raise AirflowFailException(
-            f"{found} A run may have been started: look in the workflow's list of runs at that time. "
-            f"{START_ADVICE[Accepted.MAYBE]}"
+            f"{found} Look in the workflow's list of runs at that time. {START_ADVICE[Accepted.MAYBE]}"
         )
 
-    def _start(self, record: StartRecord) -> dict[str, Any]:
-        """Start the run, with the record always ahead of what is known."""
+    def _start(self, record: StartRecord, *, in_doubt: bool) -> dict[str, Any]:
+        """
+        Start the run, with the record always ahead of what is known.
+
+        :param in_doubt: an earlier try may have started a run, and the user accepts that another is started
+        """
         # Whatever is wrong with the connection comes out before the record says that a run may exist.
         self.hook.get_conn()
         record.starting()
+        self.log.info("Asking the service for a run.")
         try:
             run = self.hook.trigger_flow(self.inputs, self.flow_id)
         except WorkflowAutomationError as error:
-            if error.accepted is Accepted.NO:
-                record.take_back()
-            elif error.accepted is Accepted.YES:
+            if error.accepted is Accepted.YES:
                 record.unidentified(str(error))
+            elif error.accepted is Accepted.NO and in_doubt:
+                self.log.warning("Nothing was started now, but an earlier try may have started a run.")
+            elif error.accepted is Accepted.NO:
+                record.take_back()
+            raise
+        except BaseException:  # such as Airflow's time-out of the task
+            self.log.warning(
+                "Interrupted while the service was asked for a run: a run may have been started."
+            )
             raise
         self.log.info("Started run %s: %s", run.run_id, run.run_link)
         result: dict[str, Any] = {"run_id": run.run_id, "run_link": run.run_link}
@@ -222,7 +245,7 @@ class UploadFilesOperator(_FlowOperator):
         send_retry_timeout: float = 60.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs)
         if on_unknown_upload not in ("send_again", "fail"):
             raise ValueError(f"on_unknown_upload is {on_unknown_upload!r}: use 'send_again' or 'fail'.")
         for name, limit in (
@@ -230,7 +253,7 @@ class UploadFilesOperator(_FlowOperator):
             ("max_request_bytes", max_request_bytes),
             ("max_file_bytes", max_file_bytes),
         ):
-            if limit is not None and (not isinstance(limit, int) or limit < 1):
+            if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
                 raise ValueError(
                     f"{name} is {limit!r}: give a whole number of 1 or more, or None for no limit."
                 )
@@ -244,8 +267,6 @@ class UploadFilesOperator(_FlowOperator):
         self.max_request_bytes = max_request_bytes
         self.max_file_bytes = max_file_bytes
         self.on_unknown_upload = on_unknown_upload
-        self.request_timeout = request_timeout
-        self.send_retry_timeout = send_retry_timeout
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Upload the files that no earlier try did; return which file went in which request."""

@@ -100,12 +100,14 @@ START_ADVICE = {
     Accepted.NO: "Once that is mended, clear the task to try again.",
     Accepted.MAYBE: (
         "This task starts nothing more by itself. If there is no run, clear the task to start one; if there is, "
-        "mark the task as success."
+        "mark the task as success (tasks after it then get no run_id)."
     ),
-    Accepted.YES: "Mark the task as success, or clear it to start another run.",
+    Accepted.YES: (
+        "Mark the task as success (tasks after it then get no run_id), or clear it to start another run."
+    ),
 }
 UPLOAD_ADVICE = {
-    Accepted.NO: START_ADVICE[Accepted.NO],
+    Accepted.NO: "Once that is mended, clear the task to send everything again.",
     Accepted.MAYBE: (
         "This task sends nothing more by itself. Look at the run's files: if they are there, mark the task as "
         "success; if not, clear the task to send everything again."

@@ -8,7 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.client.errors import InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.client.errors import (
+    Accepted,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.client.files import Element, File, check_file_format, split
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.protocol import identifier
@@ -45,6 +50,10 @@ def upload_files(
     _refuse_large(elements, task.max_file_bytes)
     task.log.info("Uploading %s for run %s.", _count(elements), run_id)
 
+    if not retry and record.interrupted():
+        raise OutcomeUnknownError(
+            "An earlier try ended while it uploaded, and what came of that was not recorded."
+        )
     requests, missing = _without_confirmed(elements, record, f"{flow_id} {run_id}")
     if requests:
         task.log.info(
@@ -63,12 +72,24 @@ def upload_files(
         digests = (
             [_digest(element, f"{flow_id} {run_id}") for element in group] if record.outlives_try else []
         )
-        reply = call_patiently(
-            functools.partial(hook.upload_files, run_id, group, flow_id, file_format=file_format),
-            seconds=task.send_retry_timeout,
-            log=task.log,
-            retry=retry,
-        )
+        if not retry:
+            record.sending()
+        try:
+            reply = call_patiently(
+                functools.partial(hook.upload_files, run_id, group, flow_id, file_format=file_format),
+                seconds=task.send_retry_timeout,
+                log=task.log,
+                retry=retry,
+            )
+        except WorkflowAutomationError as error:
+            if error.accepted is Accepted.NO:
+                record.take_back()
+            if requests:
+                task.log.warning(
+                    "%d requests were confirmed before this one: a retry sends the rest, a Clear sends everything again.",
+                    len(requests),
+                )
+            raise
         request = {"files": [_name(e) for e in group], "bytes": _size(group), "reply": reply[:_KEPT_REPLY]}
         requests.append(request)
         record.confirmed({**request, "digests": digests})
@@ -128,4 +149,7 @@ def _size(elements: Sequence[Element]) -> int:
 
 
 def _name(element: Element) -> str | None:
-    return element.name if isinstance(element, File) else None
+    if not isinstance(element, File):
+        return None
+    # A name of an odd file system (surrogate escapes) is nothing that XCom, a log or the record can hold.
+    return element.name.encode(errors="backslashreplace").decode()

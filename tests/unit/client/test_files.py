@@ -317,7 +317,7 @@ def filled(shape, leaf):
         st.tuples(any_name, st.text(st.characters(exclude_categories=["Cs"])), st.text(max_size=9)),
         max_size=3,
     ),
-    shapes,
+    shapes.filter(lambda shape: shape is not None),
 )
 def test_any_shape_that_a_callable_returns(given_files, shape):
     elements = [in_memory(text.encode(), name, kind) for name, text, kind in given_files]
@@ -326,6 +326,15 @@ def test_any_shape_that_a_callable_returns(given_files, shape):
         filled(shape, lambda word, name=name, text=text, kind=kind: expected(word, name, text.encode(), kind))
         for name, text, kind in given_files
     ]
+
+
+def test_callable_that_returns_nothing_or_raises_names_the_file():
+    with pytest.raises(InvalidRequestError, match=r"file_format returned None for .*Nothing was sent"):
+        sent([in_memory(b"x")], lambda file: None)  # noqa: ARG005
+    with pytest.raises(
+        InvalidRequestError, match=r"file_format raised AttributeError for .*nme.*Nothing was sent"
+    ):
+        sent([in_memory(b"x")], lambda file: file.nme)
 
 
 def test_callable_may_place_one_content_often_and_in_tuples():
