@@ -19,11 +19,19 @@ class Pins(NamedTuple):
     newer: tuple[str, ...] = ()
     """Packages that may be newer than that, each up to its own day."""
 
+    also: tuple[str, ...] = ()
+    """Requirements of this Airflow alone."""
+
 
 AIRFLOWS = {
     "2.11": Pins(before="2026-05-01"),
     # common-compat has airflow.providers.common.compat.sdk from 1.10 on.
-    "3.0": Pins(before="2025-10-01", newer=("apache-airflow-providers-common-compat=2026-01-01",)),
+    # Its ObjectStoragePath loses the connection with universal-pathlib 0.3.
+    "3.0": Pins(
+        before="2025-10-01",
+        newer=("apache-airflow-providers-common-compat=2026-01-01",),
+        also=("universal-pathlib<0.3",),
+    ),
     "3.1": Pins(before="2026-05-01"),
     "3.2": Pins(before="2026-06-15"),
     "3.3": Pins(),
@@ -44,7 +52,7 @@ def compile_constraints(airflow: str, pins: Pins) -> None:
         command += ["--exclude-newer", pins.before]
     for package in pins.newer:
         command += ["--exclude-newer-package", package]
-    requirements = "\n".join((f"apache-airflow=={airflow}.*", *ALWAYS))
+    requirements = "\n".join((f"apache-airflow=={airflow}.*", *ALWAYS, *pins.also))
     subprocess.run(
         [*command, "--output-file", str(output), "pyproject.toml", "-"],
         cwd=PROJECT,
