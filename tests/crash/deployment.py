@@ -38,6 +38,11 @@ def wait_for(what: str, look: Callable[[], Found], seconds: float = 180) -> Foun
     return found
 
 
+def _is_locked(reply: httpx.Response) -> bool:
+    """Tell whether SQLite was busy with another process: Airflow then did nothing, and says so."""
+    return reply.status_code == 503 and "Database is locked" in reply.text
+
+
 class Deployment:
     """
     Airflow's processes and its REST API.
@@ -167,7 +172,12 @@ class Deployment:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request to the REST API, and return the reply."""
-        reply = self._api.request(method, path, json=body)
+
+        def answer() -> httpx.Response | None:
+            reply = self._api.request(method, path, json=body)
+            return None if _is_locked(reply) else reply
+
+        reply = wait_for(f"SQLite to let {method} {path} in", answer)
         if not reply.is_success:
             raise RuntimeError(f"{method} {path}: {reply.status_code} {reply.text[:500]}")
         return reply.json() if reply.content else None
@@ -178,7 +188,7 @@ class Deployment:
 
         def triggered() -> bool:
             reply = self._api.post(f"/dags/{dag_id}/dagRuns", json=body)
-            if reply.status_code == 404:
+            if reply.status_code == 404 or _is_locked(reply):
                 return False
             assert reply.is_success, reply.text
             return True
