@@ -133,6 +133,7 @@ class UploadRecord(_TaskRecord):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._count = 0
+        self._is_sending = False
 
     def read(self) -> list[dict[str, Any]]:
         """Return the requests that were confirmed since the last Clear."""
@@ -151,6 +152,7 @@ class UploadRecord(_TaskRecord):
     def sending(self) -> None:
         """Write that a request is about to be sent, where it must not be sent again."""
         self._set(_UPLOAD, {})
+        self._is_sending = True
 
     def interrupted(self) -> bool:
         """Tell whether a try since the last Clear ended before it knew what came of a request."""
@@ -159,4 +161,6 @@ class UploadRecord(_TaskRecord):
 
     def take_back(self) -> None:
         """Write that what came of the request is known."""
-        self._delete(_UPLOAD)
+        if self._is_sending:
+            self._delete(_UPLOAD)
+            self._is_sending = False
