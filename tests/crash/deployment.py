@@ -172,12 +172,7 @@ class Deployment:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request to the REST API, and return the reply."""
-
-        def answer() -> httpx.Response | None:
-            reply = self._api.request(method, path, json=body)
-            return None if _is_locked(reply) else reply
-
-        reply = wait_for(f"SQLite to let {method} {path} in", answer)
+        reply = self._api.request(method, path, json=body)
         if not reply.is_success:
             raise RuntimeError(f"{method} {path}: {reply.status_code} {reply.text[:500]}")
         return reply.json() if reply.content else None
