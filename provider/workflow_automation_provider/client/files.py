@@ -198,7 +198,7 @@ def split(
     :raises InvalidRequestError: if one element alone is larger than ``max_request_bytes``, naming it
     """
     if files_per_request is None and max_request_bytes is None:
-        return [list(files)]
+        return [list(files)] if files else []
     empty = len(_head(flow_id, run_id)) + len(_TAIL)
     requests: list[list[Element]] = []
     size = 0

@@ -67,7 +67,7 @@ def upload_files(
         files_per_request=task.files_per_request,
         max_request_bytes=task.max_request_bytes,
     )
-    for number, group in enumerate(groups if missing else [], start=1):
+    for number, group in enumerate(groups, start=1):
         # Taken before the files are read: one that changes later is not the one that was confirmed.
         digests = (
             [_digest(element, f"{flow_id} {run_id}") for element in group] if record.outlives_try else []
