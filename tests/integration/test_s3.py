@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from airflow.providers.common.compat.sdk import Asset
 
 pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
@@ -83,7 +84,13 @@ def put(bucket, **contents):
         (f"['{URL}/top.csv', '{URL}/tuesday/c.csv']", ["top", "c"]),
         (f"ObjectStoragePath('{URL}/monday') / 'b.csv'", ["b"]),
         (f"ObjectStoragePath('s3://{BUCKET}/top.csv', conn_id='s3_test')", ["top"]),
-        (f"Asset('{URL}/top.csv')", ["top"]),
+        pytest.param(
+            f"Asset('{URL}/top.csv')",
+            ["top"],
+            marks=pytest.mark.skipif(
+                "s3_test@" not in Asset(URL).uri, reason="this Airflow drops conn_id@ from an asset"
+            ),
+        ),
     ],
 )
 def test_source(upload, bucket, workflow_automation_service, files, expected):

@@ -321,7 +321,7 @@ class TestSources:
             ("ObjectStoragePath('file://FOLDER/a.csv')", "a"),
             ("[ObjectStoragePath('file://FOLDER/sub') / 'd.csv', Path('FOLDER/b.csv')]", "db"),
             ("Asset('file://FOLDER/a.csv')", "a"),
-            ("[Asset(uri='file://FOLDER/b.csv', name='b')]", "b"),
+            ("[Asset(uri='file://FOLDER/b.csv')]", "b"),
         ],
     )
     def test_source(self, upload, service, folder, files, expected):
@@ -342,6 +342,7 @@ class TestSources:
             ("'file://FOLDER/sub'", "is a directory: end it in /"),
             ("'file://FOLDER/*'", "is a directory: end it in /"),
             ("'nothing://bucket/key'", "no URL that Airflow's object storage reads"),
+            ("'hdfs://host/key'", "no URL that Airflow's object storage reads"),
             ("Asset('my-asset')", "my-asset"),
         ],
     )

@@ -55,8 +55,9 @@ def resolve(
     :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), in place of those that the
         name's ending tells
     :raises FileUnavailableError: for a missing file, a glob or prefix without a match, a directory or anything
-        else that is no readable file, naming it
-    :raises InvalidRequestError: if there is nothing to upload, or a source is of another type
+        else that is no readable file, and for a store that cannot be reached, naming it
+    :raises InvalidRequestError: if there is nothing to upload, a source is of another type, or no store is known
+        for a URL
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
@@ -82,10 +83,8 @@ def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterat
         source = source.uri
     if isinstance(source, Mapping | File):
         yield source
-    elif isinstance(source, ObjectStoragePath):
-        yield from _stored_files(source, str(source), name, types)
-    elif isinstance(source, str) and "://" in source:
-        yield from _stored_files(_storage_path(source, name), source, name, types)
+    elif isinstance(source, ObjectStoragePath) or (isinstance(source, str) and "://" in source):
+        yield from _stored_files(source, name, types)
     elif isinstance(source, str | os.PathLike):
         for path in _local_paths(os.fspath(source), name):
             yield _local_file(path, types)
@@ -157,20 +156,19 @@ def _local_fingerprint(path: str) -> object:
 # Object storage ---------------------------------------------------------------------------------------
 
 
-def _storage_path(url: str, name: str) -> ObjectStoragePath:
+def _stored_files(source: ObjectStoragePath | str, name: str, types: Mapping[str, str]) -> Iterator[File]:
+    url = str(source)
     try:
-        return ObjectStoragePath(url)
-    except Exception as error:
-        raise InvalidRequestError(
-            f"{name}: {url!r} is no URL that Airflow's object storage reads ({error}). Nothing was sent."
-        ) from None
-
-
-def _stored_files(
-    storage: ObjectStoragePath, url: str, name: str, types: Mapping[str, str]
-) -> Iterator[File]:
-    try:
+        storage = ObjectStoragePath(source) if isinstance(source, str) else source
         fs, path = storage.fs, storage.path
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{name}: {url!r} is no URL that Airflow's object storage reads ({error}): check its scheme, and that "
+            "the provider of the store is installed. Nothing was sent."
+        ) from None
+    except Exception as error:  # of any kind, by store
+        raise _unreadable(name, url, error) from None
+    try:
         fs.invalidate_cache()  # a listing of an earlier task may not know of what was written since
         if glob.has_magic(url) and not fs.exists(path):
             found = fs.glob(path, detail=True)
@@ -183,13 +181,17 @@ def _stored_files(
     except FileNotFoundError:
         found = {}
     except Exception as error:  # of any kind, by store
-        raise FileUnavailableError(
-            f"{name}: {url!r} cannot be read: {type(error).__name__}: {error}. Nothing was sent."
-        ) from None
+        raise _unreadable(name, url, error) from None
     if not found:
         raise FileUnavailableError(f"{name}: there is no file at {url!r}. Nothing was sent.")
     for key, info in sorted(found.items()):
         yield _stored_file(fs, key, info, types)
+
+
+def _unreadable(name: str, url: str, error: Exception) -> FileUnavailableError:
+    return FileUnavailableError(
+        f"{name}: {url!r} cannot be read: {type(error).__name__}: {error}. Nothing was sent."
+    )
 
 
 def _stored_file(fs: Any, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:

@@ -118,7 +118,8 @@ def test_extra(connect, name, written, read):
         query = urlencode({name: text})
         hooks["URI"] = connect(f"workflow-automation://service.example/?{query}", conn_id="d")
     assert {way: getattr(hook.extra, name) for way, hook in hooks.items()} == dict.fromkeys(hooks, read)
-    extra = ConnectionExtra.read("e", Connection(conn_id="e", extra=json.dumps({name: written})).extra)
+    connection = Connection(conn_id="e", conn_type="workflow_automation", extra=json.dumps({name: written}))
+    extra = ConnectionExtra.read("e", connection.extra)
     assert getattr(extra, name) == read
 
 
@@ -231,7 +232,7 @@ def test_base_url_that_is_wrong(connect, host):
 
 
 def test_base_url_survives_what_is_odd():
-    assert base_url(Connection(conn_id="x", host=None)) == ""
+    assert base_url(Connection(conn_id="x", conn_type="workflow_automation", host=None)) == ""
 
 
 # The key's last day -------------------------------------------------------------------------------------
