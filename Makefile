@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test bench-upload soak system-test lint demo ui constraints build clean FORCE
+.PHONY: help setup test test-matrix bench-import bench-upload soak system-test lint demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,7 +41,7 @@ bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl 
 	@$(VENV)/bin/python benchmarks/upload.py
 
 soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
-	@$(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
+	@PYTHONPATH=tests/support $(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
 
 system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (3 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system
@@ -60,7 +60,7 @@ demo: $(STAMP) ## Run an example DAG in Airflow against a local service
 ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT, SERVICE_PORT
 	@exec $(VENV)/bin/python scripts/ui.py
 
-constraints: $(STAMP) ## Renew constraints/airflow-*.txt
+constraints: $(STAMP) ## Renew constraints/
 	@$(VENV)/bin/python scripts/constraints.py
 
 build: $(STAMP) ## Build the wheel and the source distribution into dist/

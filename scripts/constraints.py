@@ -1,4 +1,4 @@
-"""Renew constraints/airflow-*.txt: for each Airflow, the package versions that were seen to work with it."""
+"""Renew constraints/: for each Airflow, and for the system tests, the package versions that were seen to work."""
 
 from __future__ import annotations
 
@@ -41,32 +41,47 @@ AIRFLOWS = {
 ALWAYS = ("apache-airflow-providers-common-compat>=1.10", "apache-airflow-providers-standard", "celery<5.7")
 
 
-def compile_constraints(airflow: str, pins: Pins) -> None:
-    """Write the file of one Airflow, good for all supported Pythons."""
-    output = Path("constraints", f"airflow-{airflow}.txt")
+def compile_constraints(name: str, *options: str, requirements: tuple[str, ...] = ()) -> None:
+    """
+    Write one file, good for all supported Pythons.
+
+    :param name: of the file, without its ending.
+    :param options: of uv's command.
+    :param requirements: beside those of pyproject.toml.
+    """
+    output = Path("constraints", f"{name}.txt")
     print(output, flush=True)
     command = ["sh", "scripts/uv.sh", sys.prefix, "pip", "compile", "--quiet", "--upgrade", "--universal"]
-    command += ["--python-version", "3.11", "--extra", "testing", "--group", "dev"]
-    command += ["--no-annotate", "--no-emit-index-url", "--custom-compile-command", "make constraints"]
-    if pins.before:
-        command += ["--exclude-newer", pins.before]
-    for package in pins.newer:
-        command += ["--exclude-newer-package", package]
-    requirements = "\n".join((f"apache-airflow=={airflow}.*", *ALWAYS, *pins.also))
+    command += ["--python-version", "3.11", "--extra", "testing", "--no-annotate", "--no-emit-index-url"]
+    command += ["--custom-compile-command", "make constraints", "--output-file", str(output)]
     subprocess.run(
-        [*command, "--output-file", str(output), "pyproject.toml", "-"],
+        [*command, *options, "pyproject.toml", "-"],
         cwd=PROJECT,
         check=True,
-        input=requirements,
+        input="\n".join(requirements),
         text=True,
         stdout=subprocess.DEVNULL,
     )
 
 
+def compile_airflow(airflow: str, pins: Pins) -> None:
+    """Write the file of one Airflow."""
+    options = ["--group", "dev"]
+    if pins.before:
+        options += ["--exclude-newer", pins.before]
+    for package in pins.newer:
+        options += ["--exclude-newer-package", package]
+    requirements = (f"apache-airflow=={airflow}.*", *ALWAYS, *pins.also)
+    compile_constraints(f"airflow-{airflow}", *options, requirements=requirements)
+
+
 def main() -> None:
-    """Renew the files of the named Airflows, or of all."""
+    """Renew all files, or those of the named Airflows."""
     for airflow in sys.argv[1:] or AIRFLOWS:
-        compile_constraints(airflow, AIRFLOWS[airflow])
+        compile_airflow(airflow, AIRFLOWS[airflow])
+    if not sys.argv[1:]:
+        newest = ("--constraint", "constraints/airflow-3.3.txt")
+        compile_constraints("system", *newest, "tests/system/requirements.txt")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import trustme
 
+from workflow_automation_provider.testing import DEMO_KEY, LocalService
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # the tests are imported without their folder on the path
+# The tests are imported without these on the path.
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from deployment import Deployment  # noqa: E402
-
-from workflow_automation_provider.testing import DEMO_KEY, LocalService  # noqa: E402
+from processes import inhabitants  # noqa: E402
 
 _notes: list[str] = []
 
@@ -79,4 +81,4 @@ def deployment(service: LocalService, misnamed_service: tuple[LocalService, Path
         yield deployment
     finally:
         deployment.stop()
-    assert not deployment.inhabitants()
+    assert not inhabitants(deployment.home)

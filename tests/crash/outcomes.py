@@ -31,11 +31,12 @@ def run_ids(service: LocalService, case: str) -> list[str]:
 
 def outcome(deployment: Deployment, service: LocalService, dag_id: str, case: str) -> Outcome:
     """Wait for a DAG run's end, and tell what came of it."""
-    state = deployment.finished(dag_id, case)["state"]
+    deployment.api.finished(dag_id, case)
+    state = deployment.api.task(dag_id, case, "trigger")["state"]
     return Outcome(
         runs=run_ids(service, case),
         state=state,
-        tries=len(deployment.tries(dag_id, case)),
+        tries=len(deployment.api.tries(dag_id, case, "trigger")),
         log=deployment.log(dag_id, case),
-        result=deployment.xcom(dag_id, case) if state == "success" else None,
+        result=deployment.api.xcom(dag_id, case, "trigger") if state == "success" else None,
     )

@@ -21,9 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from deployment import FINISHED, Deployment, wait_for
+from airflow_api import FINISHED
+from deployment import Deployment
 from gate import Gate, alive, parent
 from outcomes import UNKNOWN
+from processes import wait_for
 
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
@@ -104,7 +106,7 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
             service.faults.add(kind, inputs={"case": f"{run_id}/{n}"}, **options)
             faulted += 1
     began = time.monotonic()
-    deployment.trigger("soak", run_id, {"instances": instances})
+    deployment.api.trigger("soak", run_id, {"instances": instances})
     killer = Killer(deployment.gate, run_id, chance)
     # The first task only makes the list, and is left alone.
     wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances), 180)
@@ -136,7 +138,7 @@ def task_instances(deployment: Deployment, run_id: str, instances: int) -> list[
     found: list[dict[str, Any]] = []
     while True:
         path = f"/dags/soak/dagRuns/{run_id}/taskInstances/trigger/listMapped?limit=100&offset={len(found)}"
-        page = deployment.ask("GET", path)["task_instances"]
+        page = deployment.api.ask("GET", path)["task_instances"]
         found += page
         if len(page) < 100:
             return found if len(found) == instances else []
@@ -144,7 +146,7 @@ def task_instances(deployment: Deployment, run_id: str, instances: int) -> list[
 
 def all_finished(deployment: Deployment, run_id: str, instances: int) -> bool:
     time.sleep(1)  # polling is work, too, for two processors
-    if deployment.ask("GET", f"/dags/soak/dagRuns/{run_id}")["state"] not in FINISHED:
+    if deployment.api.dag_run("soak", run_id)["state"] not in FINISHED:
         return False
     return all(found["state"] in FINISHED for found in task_instances(deployment, run_id, instances))
 

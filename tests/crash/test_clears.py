@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-from deployment import wait_for
 from outcomes import UNKNOWN, outcome, run_ids
+from processes import wait_for
 
 if TYPE_CHECKING:
     from deployment import Deployment
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def test_clear_of_a_succeeded_task_starts_another_run(deployment: Deployment, service: LocalService) -> None:
-    deployment.trigger("patient", "clear-succeeded")
+    deployment.api.trigger("patient", "clear-succeeded")
     first = outcome(deployment, service, "patient", "clear-succeeded")
-    deployment.clear("patient", "clear-succeeded")
+    deployment.api.clear("patient", "clear-succeeded", "trigger")
     second = outcome(deployment, service, "patient", "clear-succeeded")
 
     assert len(first.runs) == 1
@@ -35,9 +34,9 @@ def test_clear_of_a_succeeded_task_starts_another_run(deployment: Deployment, se
 
 def test_clear_of_a_failed_task_starts_another_run(deployment: Deployment, service: LocalService) -> None:
     service.faults.add("drop_after", inputs={"case": "clear-failed"})
-    deployment.trigger("patient", "clear-failed")
+    deployment.api.trigger("patient", "clear-failed")
     first = outcome(deployment, service, "patient", "clear-failed")
-    deployment.clear("patient", "clear-failed")
+    deployment.api.clear("patient", "clear-failed", "trigger")
     second = outcome(deployment, service, "patient", "clear-failed")
 
     assert (first.state, len(first.runs)) == ("failed", 1)
@@ -49,9 +48,9 @@ def test_clear_of_a_task_that_failed_without_its_run_id(
     deployment: Deployment, service: LocalService
 ) -> None:
     service.faults.add("garbage", inputs={"case": "clear-unidentified"})
-    deployment.trigger("patient", "clear-unidentified")
+    deployment.api.trigger("patient", "clear-unidentified")
     first = outcome(deployment, service, "patient", "clear-unidentified")
-    deployment.clear("patient", "clear-unidentified")
+    deployment.api.clear("patient", "clear-unidentified", "trigger")
     second = outcome(deployment, service, "patient", "clear-unidentified")
 
     assert (first.state, len(first.runs)) == ("failed", 1)
@@ -61,9 +60,9 @@ def test_clear_of_a_task_that_failed_without_its_run_id(
 def test_clear_of_a_running_task_starts_another_run(
     deployment: Deployment, service: LocalService, tmp_path: Path
 ) -> None:
-    deployment.trigger("waits_after", "clear-running", {"folder": str(tmp_path)})
+    deployment.api.trigger("waits_after", "clear-running", {"folder": str(tmp_path)})
     wait_for("the task", (tmp_path / "here").exists)
-    deployment.clear("waits_after", "clear-running")
+    deployment.api.clear("waits_after", "clear-running", "trigger")
     found = outcome(deployment, service, "waits_after", "clear-running")
 
     assert (found.state, len(found.runs)) == ("success", 2)
@@ -75,9 +74,9 @@ def test_clear_while_the_service_works_starts_another_run(
     deployment: Deployment, service: LocalService
 ) -> None:
     fault = service.faults.add("delay", seconds=8, inputs={"case": "clear-starting"})
-    deployment.trigger("patient", "clear-starting")
+    deployment.api.trigger("patient", "clear-starting")
     wait_for("the request", lambda: fault.struck)
-    deployment.clear("patient", "clear-starting")
+    deployment.api.clear("patient", "clear-starting", "trigger")
     found = outcome(deployment, service, "patient", "clear-starting")
     wait_for("both runs", lambda: len(run_ids(service, "clear-starting")) == 2)
 
@@ -87,62 +86,23 @@ def test_clear_while_the_service_works_starts_another_run(
 
 
 def test_clear_of_the_whole_dag_run_starts_another_run(deployment: Deployment, service: LocalService) -> None:
-    deployment.trigger("patient", "clear-dag-run")
+    deployment.api.trigger("patient", "clear-dag-run")
     outcome(deployment, service, "patient", "clear-dag-run")
-    deployment.ask("POST", "/dags/patient/dagRuns/clear-dag-run/clear", {"dry_run": False})
+    deployment.api.ask("POST", "/dags/patient/dagRuns/clear-dag-run/clear", {"dry_run": False})
     found = outcome(deployment, service, "patient", "clear-dag-run")
 
     assert (found.state, len(found.runs)) == ("success", 2)
 
 
 def test_deleted_dag_run_run_again_starts_another_run(deployment: Deployment, service: LocalService) -> None:
-    deployment.trigger("patient", "deleted")
+    deployment.api.trigger("patient", "deleted")
     first = outcome(deployment, service, "patient", "deleted")
-    deployment.ask("DELETE", "/dags/patient/dagRuns/deleted")
-    deployment.trigger("patient", "deleted")
+    deployment.api.ask("DELETE", "/dags/patient/dagRuns/deleted")
+    deployment.api.trigger("patient", "deleted")
     second = outcome(deployment, service, "patient", "deleted")
 
     assert len(first.runs) == 1
     assert (second.state, second.tries, len(second.runs)) == ("success", 1, 2)
-
-
-def test_backfill_starts_a_run_for_each_date_and_again_when_reprocessed(
-    deployment: Deployment, service: LocalService
-) -> None:
-    def backfill(behaviour: str) -> list[str]:
-        asked = {
-            "dag_id": "daily",
-            "from_date": "2026-01-01T00:00:00Z",
-            "to_date": "2026-01-03T00:00:00Z",
-            "reprocess_behavior": behaviour,
-        }
-        try:
-            made = deployment.ask("POST", "/backfills", asked)
-        except RuntimeError as error:
-            # Airflow's own limit, met now and then: its request is in the way of itself.
-            if "not supported on SQLite" in str(error):
-                pytest.skip(f"Airflow could not make the backfill: {error}")
-            raise
-
-        def dag_runs() -> list[str]:
-            found = deployment.ask("GET", "/dags/daily/dagRuns?run_type=backfill")["dag_runs"]
-            done = [dag_run["dag_run_id"] for dag_run in found if dag_run["state"] == "success"]
-            return sorted(done) if len(done) == 3 else []
-
-        dates = wait_for("the backfill", dag_runs)
-        # It would be found to be complete only within half a minute.
-        deployment.ask("PUT", f"/backfills/{made['id']}/cancel")
-        return dates
-
-    wait_for(
-        "the DAG", lambda: deployment.ask("GET", "/dags?dag_id_pattern=daily&exclude_stale=true")["dags"]
-    )
-    deployment.ask("PATCH", "/dags/daily", {"is_paused": False})
-
-    dates = backfill("none")
-    assert [len(run_ids(service, date)) for date in dates] == [1, 1, 1]
-    assert backfill("completed") == dates
-    assert [len(run_ids(service, date)) for date in dates] == [2, 2, 2]
 
 
 def test_dag_test_starts_a_run_each_time(deployment: Deployment, service: LocalService) -> None:
@@ -150,7 +110,7 @@ def test_dag_test_starts_a_run_each_time(deployment: Deployment, service: LocalS
         import json, sys
         from datetime import datetime, timezone
         from airflow.dag_processing.dagbag import DagBag
-        dag = DagBag(sys.argv[1]).dags["daily"]
+        dag = DagBag(sys.argv[1]).dags["patient"]
         date = datetime(2026, 2, 1, tzinfo=timezone.utc)
         dag_runs = [dag.test(logical_date=date) for _ in range(2)]
         print("\\n" + json.dumps([[dag_run.state, dag_run.run_id] for dag_run in dag_runs]))

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deployment import wait_for
 from outcomes import UNKNOWN, Outcome, outcome, run_ids
+from processes import wait_for
 
 if TYPE_CHECKING:
     from deployment import Deployment
@@ -96,8 +96,8 @@ def run(deployment: Deployment, service: LocalService, case: Case, run_id: str) 
         options["retry_after"] = format_datetime(at, usegmt=True)
     if case.kind:
         service.faults.add(case.kind, inputs={"case": run_id}, **options)
-    deployment.trigger(case.dag_id, run_id, {"conn_id": case.conn_id})
-    deployment.finished(case.dag_id, run_id)
+    deployment.api.trigger(case.dag_id, run_id, {"conn_id": case.conn_id})
+    deployment.api.finished(case.dag_id, run_id)
     # A slow service starts the run when the task has long given up.
     wait_for(f"the runs of {run_id}", lambda: len(run_ids(service, run_id)) >= case.runs, 15)
     return outcome(deployment, service, case.dag_id, run_id)
@@ -146,7 +146,7 @@ def test_next_try_comes_when_the_service_said(
     deployment: Deployment, outcomes: dict[str, Future[Outcome]], name: str, least: float, most: float
 ) -> None:
     outcomes[name].result(180)
-    ((first, second),) = pairwise(deployment.tries("hasty", _run_id(name)))
+    ((first, second),) = pairwise(deployment.api.tries("hasty", _run_id(name), "trigger"))
     wait = datetime.fromisoformat(second["start_date"]) - datetime.fromisoformat(first["end_date"])
 
     assert least <= wait.total_seconds() <= most
@@ -156,7 +156,7 @@ def test_next_try_comes_at_the_date_that_the_service_said(
     deployment: Deployment, service: LocalService, outcomes: dict[str, Future[Outcome]]
 ) -> None:
     outcomes["503, date"].result(180)
-    ((_, second),) = pairwise(deployment.tries("hasty", _run_id("503, date")))
+    ((_, second),) = pairwise(deployment.api.tries("hasty", _run_id("503, date"), "trigger"))
     (fault,) = [s.fault for s in service.faults.all() if s.fault.inputs == {"case": _run_id("503, date")}]
     late = datetime.fromisoformat(second["start_date"]) - parsedate_to_datetime(fault.retry_after)
 

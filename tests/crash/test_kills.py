@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from deployment import Deployment, wait_for
 from gate import Hold, Try, alive
 from outcomes import UNKNOWN, Outcome, outcome, run_ids
+from processes import wait_for
 
 if TYPE_CHECKING:
+    from deployment import Deployment
+
     from workflow_automation_provider.testing import LocalService
 
 RECORD = "/workflow_automation_start"
@@ -69,7 +71,7 @@ def strike(deployment: Deployment, service: LocalService, window: Window, blow: 
     if window.fault:
         kind, seconds = window.fault
         fault = service.faults.add(kind, seconds=seconds, inputs={"case": case})
-    deployment.trigger("patient", case)
+    deployment.api.trigger("patient", case)
     if hold:
         wait_for("the held request", hold.reached.is_set)
     if fault:
@@ -141,7 +143,7 @@ def test_an_orphan_that_wakes_after_the_next_try_starts_nothing(
     deployment: Deployment, service: LocalService, tmp_path: Path
 ) -> None:
     case = "late-orphan"
-    deployment.trigger("waits_before", case, {"folder": str(tmp_path)})
+    deployment.api.trigger("waits_before", case, {"folder": str(tmp_path)})
     wait_for("the task", (tmp_path / "here").exists)
     (first,) = deployment.gate.tries_of(case)
     os.kill(first.supervisor, signal.SIGKILL)

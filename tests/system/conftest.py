@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # the tests are imported without their folder on the path
+# The tests are imported without these on the path.
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 # Not part of `make test`: its environment has no PostgreSQL driver, no Celery and no browser.
 collect_ignore_glob = [] if all(map(find_spec, ("psycopg2", "redis", "playwright"))) else ["*.py"]
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
     from services import Service
     from stack import Stack
 
-ORDER = ["test_examples", "test_browser", "test_kills", "test_restarts", "test_key_is_nowhere"]
+ORDER = [
+    "test_examples",
+    "test_backfill",
+    "test_browser",
+    "test_kills",
+    "test_restarts",
+    "test_key_is_nowhere",
+]
 _notes: list[str] = []
 _started = time.monotonic()
 

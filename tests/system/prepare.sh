@@ -21,7 +21,7 @@ if [ -n "$missing" ]; then
 fi
 
 stamp=$system/.made-by-make
-key="$PWD $("$venv/bin/python" --version) $(cat constraints/airflow-3.3.txt $here/requirements.txt | cksum)"
+key="$PWD $("$venv/bin/python" --version) $(cat constraints/system.txt $here/requirements.txt | cksum)"
 if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ]; then
     echo "Making $system (about half a minute) …"
     sh scripts/uv.sh "$venv" venv --quiet --clear --python "$venv/bin/python" "$system"
@@ -30,6 +30,6 @@ fi
 sh scripts/uv.sh "$venv" build --quiet --wheel --clear --out-dir "$system/wheel"
 wheel=$(ls "$system"/wheel/*.whl)
 sh scripts/uv.sh "$venv" pip install --quiet --python "$system/bin/python" --compile-bytecode \
-    --constraints constraints/airflow-3.3.txt --requirements $here/requirements.txt \
+    --constraints constraints/system.txt --requirements $here/requirements.txt \
     --reinstall-package airflow-provider-workflow-automation "$wheel[testing]"
 printf '%s\n' "$key" >"$stamp"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
-import httpx
 import psutil
 from airflow_api import AirflowApi
+from airflow_settings import airflow_environment
 from cryptography.fernet import Fernet
 from databases import PostgreSQL, Redis
 from processes import Program, end, free_port, inhabitants, wait_for
@@ -36,8 +33,27 @@ class Stack:
         self.redis = Redis(self.home)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.api = AirflowApi(self.url, USER, PASSWORD)
-        self.env = self._environment()
+        self.api = AirflowApi(self.url)
+        self.env = airflow_environment(
+            self.home,
+            port=self.port,
+            CORE__EXECUTOR="CeleryExecutor",
+            CORE__FERNET_KEY=Fernet.generate_key().decode(),
+            CORE__SIMPLE_AUTH_MANAGER_USERS=f"{USER}:admin",
+            CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE=str(self.home / "passwords.json"),
+            CORE__TEST_CONNECTION="Enabled",
+            API__BASE_URL=self.url,
+            DATABASE__SQL_ALCHEMY_CONN=self.postgresql.url,
+            CELERY__BROKER_URL=self.redis.url,
+            CELERY__RESULT_BACKEND=f"db+{self.postgresql.url}",
+            LOGGING__LOGGING_LEVEL="DEBUG",
+            LOGGING__CELERY_LOGGING_LEVEL="DEBUG",
+            LOGGING__NAMESPACE_LEVELS="httpx=DEBUG httpcore=DEBUG",
+            OPENLINEAGE__TRANSPORT=json.dumps(
+                {"type": "file", "log_file_path": str(self.lineage), "append": True}
+            ),
+            DAG_PROCESSOR__REFRESH_INTERVAL="30",
+        )
         self.workers = [
             self._airflow(
                 f"worker-{n}",
@@ -54,7 +70,7 @@ class Stack:
             for n in (1, 2)
         ]
         self._parts = [
-            self._airflow("api-server", "api-server", "--port", str(self.port)),
+            self._airflow("api-server", "api-server"),
             self._airflow("scheduler", "scheduler", "--skip-serve-logs"),
             self._airflow("dag-processor", "dag-processor"),
             self._airflow("triggerer", "triggerer", "--skip-serve-logs"),
@@ -85,10 +101,10 @@ class Stack:
         for part in self._parts:
             part.start()
         self._keeper.start()
-        wait_for("the api-server", lambda: self._answers("/api/v2/version"), 120)
+        wait_for("the api-server", lambda: self.api.answers("/api/v2/version"), 120)
         # The execution API is built at its first request, and takes longer than a task would wait for it.
-        wait_for("the execution API", lambda: self._answers("/execution/health"), 60)
-        self.api.log_in()
+        wait_for("the execution API", lambda: self.api.answers("/execution/health"), 60)
+        self.api.log_in(USER, PASSWORD)
         wait_for("a healthy Airflow", self.api.healthy, 120)
         wait_for(
             "the workers", lambda: all("ready." in worker.output.read_text() for worker in self.workers), 120
@@ -129,51 +145,5 @@ class Stack:
                     (self.home / f"{part.name}.pid").unlink(missing_ok=True)
                     part.start()
 
-    def _answers(self, path: str) -> bool:
-        try:
-            return httpx.get(self.url + path, timeout=30, trust_env=False).is_success
-        except httpx.HTTPError:
-            return False
-
     def _airflow(self, name: str, *command: str) -> Program:
         return Program(name, [sys.executable, "-m", "airflow", *command], self.home, self.env)
-
-    def _environment(self) -> Mapping[str, str]:
-        settings = {
-            "CORE__DAGS_FOLDER": str(self.home / "dags"),
-            "CORE__EXECUTOR": "CeleryExecutor",
-            "CORE__LOAD_EXAMPLES": "False",
-            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "CORE__FERNET_KEY": Fernet.generate_key().decode(),
-            "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
-            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
-            "CORE__TEST_CONNECTION": "Enabled",
-            "API__BASE_URL": self.url,
-            "API__HOST": "127.0.0.1",
-            "API__WORKERS": "1",
-            "API__SECRET_KEY": secrets.token_hex(16),
-            "API_AUTH__JWT_SECRET": secrets.token_hex(32),
-            "DATABASE__SQL_ALCHEMY_CONN": self.postgresql.url,
-            "DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
-            "CELERY__BROKER_URL": self.redis.url,
-            "CELERY__RESULT_BACKEND": f"db+{self.postgresql.url}",
-            "LOGGING__LOGGING_LEVEL": "DEBUG",
-            "LOGGING__CELERY_LOGGING_LEVEL": "DEBUG",
-            "LOGGING__NAMESPACE_LEVELS": "httpx=DEBUG httpcore=DEBUG",
-            "OPENLINEAGE__TRANSPORT": json.dumps(
-                {"type": "file", "log_file_path": str(self.lineage), "append": True}
-            ),
-            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
-            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
-            "WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
-            "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
-        }
-        inherited = {n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHONDONTWRITE"))}
-        return {
-            **inherited,
-            "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
-            "AIRFLOW_HOME": str(self.home),
-            **{f"AIRFLOW__{name}": value for name, value in settings.items()},
-        }

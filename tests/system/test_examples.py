@@ -27,6 +27,7 @@ def test_provider_comes_from_its_wheel() -> None:
 def ended(stack: Stack, service: Service) -> dict[str, str]:
     """All the examples at once, and how each ended."""
     for dag_id in EXAMPLES:
+        stack.api.unpause(dag_id)
         stack.api.trigger(dag_id, f"rest_{dag_id}")
     return {dag_id: stack.api.finished(dag_id, f"rest_{dag_id}") for dag_id in EXAMPLES}
 

@@ -51,16 +51,6 @@ with DAG("waits_before", schedule=None, start_date=START, default_args=THRICE):
 with DAG("waits_after", schedule=None, start_date=START, default_args=THRICE):
     trigger(post_execute=wait_in_folder_after)
 
-with DAG(
-    "daily",
-    schedule="@daily",
-    start_date=START,
-    catchup=False,
-    is_paused_upon_creation=True,
-    default_args=THRICE,
-):
-    trigger()
-
 with DAG("two_calls", schedule=None, start_date=START, default_args=THRICE):
 
     @task(task_id="trigger")

@@ -13,6 +13,7 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator, Up
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
 THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+TEST = {"start_date": START, "is_paused_upon_creation": False, "tags": ["system test"]}
 CONN_ID = "{{ dag_run.conf.get('conn_id', 'workflow_automation_default') }}"
 
 
@@ -31,10 +32,13 @@ def wait_for_go(context, result) -> None:
         time.sleep(0.1)
 
 
-with DAG("system_trigger", schedule=None, start_date=START, default_args=THRICE, tags=["system test"]):
+with DAG("system_trigger", schedule=None, default_args=THRICE, **TEST):
     trigger() >> trigger("after")
 
-with DAG("system_upload", schedule=None, start_date=START, default_args=THRICE, tags=["system test"]):
+with DAG("system_daily", schedule="@daily", catchup=False, default_args=THRICE, **TEST):
+    trigger()
+
+with DAG("system_upload", schedule=None, default_args=THRICE, **TEST):
     UploadFilesOperator(
         task_id="upload",
         run_id=trigger().output["run_id"],
@@ -42,10 +46,10 @@ with DAG("system_upload", schedule=None, start_date=START, default_args=THRICE, 
         workflow_automation_conn_id="slow_lane",
     )
 
-with DAG("nightly_report", schedule=None, start_date=START, tags=["system test"]):
+with DAG("nightly_report", schedule=None, **TEST):
     trigger(post_execute=wait_for_go)
 
-with DAG("system_echo", schedule=None, start_date=START, tags=["system test"]):
+with DAG("system_echo", schedule=None, **TEST):
     started = trigger()
     UploadFilesOperator(
         task_id="upload",
