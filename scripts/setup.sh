@@ -58,10 +58,10 @@ install() {
     sh scripts/uv.sh "$venv" pip install --quiet --python "$venv/bin/python" --compile-bytecode "$@"
 }
 if [ "$airflow" = lowest ]; then
-    # The lower bounds of what the package itself needs; the tools that test it may be new. Airflow 2.11.0
-    # does not work with what was released long after it.
-    install --resolution lowest-direct --exclude-newer 2026-05-01 --editable '.[testing]'
-    install --group dev
+    # The lower bounds of pyproject.toml, as they are. Airflow 2.11.0 does not work with what was released
+    # long after it, nor its object storage with universal-pathlib 0.3.
+    install --resolution lowest-direct --exclude-newer 2026-05-01 --editable '.[testing,amazon]' --group dev \
+        'universal-pathlib>=0.2.6,<0.3'
 else
     install --constraints "$constraints" --editable '.[testing]' --group dev
 fi

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.testing import LocalService
 
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
 
@@ -30,6 +34,7 @@ class DagRunResult:
     """A finished DAG run: its state, and each task instance's state and XComs."""
 
     dag_run: Any
+    log: str = ""
 
     @property
     def state(self) -> str:
@@ -106,3 +111,31 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
     yield run
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.fixture
+def upload(
+    run_dag: Callable[..., DagRunResult],
+    workflow_automation_service: LocalService,
+    workflow_automation_connection: str,
+    capfd: pytest.CaptureFixture[str],
+) -> Callable[..., DagRunResult]:
+    """Start a run and upload files for it, both given as Python text; the DAG run, with its log as ``log``."""
+
+    def run(files: str, *, before: str = "", **options: object) -> DagRunResult:
+        arguments = "".join(f"{name}={value}, " for name, value in options.items())
+        capfd.readouterr()
+        result = run_dag(f"""
+            from datetime import timedelta
+            from pathlib import Path
+            from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+            {before}
+            with DAG("upload", schedule=None, start_date=START, params={{"day": "monday", "ending": "csv"}}):
+                trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
+                UploadFilesOperator(task_id="upload", run_id=trigger.output["run_id"], {arguments}files={files})
+        """)
+        plain = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", capfd.readouterr().out)
+        result.log = " ".join(plain.split())
+        return result
+
+    return run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 
 import pytest
 from airflow.providers.common.compat.sdk import Asset
@@ -47,24 +46,6 @@ def bucket(s3_endpoint, monkeypatch):
     for entry in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
         client.delete_object(Bucket=BUCKET, Key=entry["Key"])
     client.delete_bucket(Bucket=BUCKET)
-
-
-@pytest.fixture
-def upload(run_dag, workflow_automation_service, workflow_automation_connection, capfd):
-    def run(files, before="", **options):
-        arguments = "".join(f"{name}={value}, " for name, value in options.items())
-        capfd.readouterr()
-        result = run_dag(f"""
-            from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
-            {before}
-            with DAG("upload_s3", schedule=None, start_date=START, params={{"day": "monday"}}):
-                trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
-                UploadFilesOperator(task_id="upload", run_id=trigger.output["run_id"], {arguments}files={files})
-        """)
-        result.log = " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", capfd.readouterr().out).split())
-        return result
-
-    return run
 
 
 def put(bucket, **contents):
@@ -179,7 +160,6 @@ def test_prefix_sends_only_what_is_missing(upload, bucket, workflow_automation_s
     workflow_automation_service.faults.add("busy", operation="upload")
     result = upload(
         f"'{URL}/'",
-        before="from datetime import timedelta",
         files_per_request=1,
         retries=1,
         retry_delay="timedelta(0)",

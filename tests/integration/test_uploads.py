@@ -34,28 +34,6 @@ def folder(tmp_path):
     return folder
 
 
-@pytest.fixture
-def upload(run_dag, service, capfd):
-    """Start a run and upload files for it; the DAG run, with the task's log as ``log``."""
-
-    def run(files, *, before="", **options):
-        arguments = "".join(f"{name}={value}, " for name, value in options.items())
-        capfd.readouterr()
-        result = run_dag(f"""
-            from datetime import timedelta
-            from pathlib import Path
-            {before}
-            with DAG("upload", schedule=None, start_date=START, params={{"ending": "csv"}}):
-                trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
-                UploadFilesOperator(task_id="upload", run_id=trigger.output["run_id"], {arguments}files={files})
-        """)
-        plain = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", capfd.readouterr().out)
-        result.log = " ".join(plain.split())
-        return result
-
-    return run
-
-
 def write(folder, **contents):
     for name, content in contents.items():
         (folder / name.replace("_", ".")).write_bytes(content)
@@ -325,8 +303,7 @@ class TestSources:
         ],
     )
     def test_source(self, upload, service, folder, files, expected):
-        before = "from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath"
-        result = upload(files.replace("FOLDER", str(folder)), before=before)
+        result = upload(files.replace("FOLDER", str(folder)))
         assert result.state == "success"
         (taken,) = service.uploads
         if "**" in files or "sub/'" in files or files == "'file://FOLDER/'":  # in the order of their paths
@@ -347,8 +324,7 @@ class TestSources:
         ],
     )
     def test_nothing_is_skipped_silently(self, upload, service, folder, files, named):
-        before = "from airflow.providers.common.compat.sdk import Asset"
-        result = upload(files.replace("FOLDER", str(folder)), before=before)
+        result = upload(files.replace("FOLDER", str(folder)))
         assert result.task_state("upload") == "failed"
         assert named.replace("FOLDER", str(folder)) in result.log
         assert service.journal.requests("upload") == []

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 ORDER = [
     "test_examples",
-    "test_backfill",
     "test_browser",
     "test_kills",
     "test_restarts",
+    "test_backfill",
     "test_key_is_nowhere",
 ]
 _notes: list[str] = []

@@ -1,29 +1,20 @@
 """
-The upload body (section 4.3) as a stream of JSON whose length is known before the first byte.
+Files to upload, and how they are written.
 
-The interface does not show what an element of ``files`` looks like, so a *file format* says it. Files are
-read in chunks: memory does not grow with their size or number.
+The interface does not show what an element of ``files`` looks like, so a *file format* says it.
 """
 
 from __future__ import annotations
 
-import codecs
-import functools
-import json
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, get_args
 
-import pybase64
-
-from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.errors import (
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.client.protocol import identifier
 
 FormatWord = Literal["name", "base64", "data_url", "text", "content_type", "size"]
 """What a field of an element may hold."""
@@ -39,9 +30,6 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
-
-# Each piece that is handed over costs a system call, and more: smaller ones go out together.
-_SMALL_PIECE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +87,6 @@ Element = File | Mapping[str, Any]
 """An element of ``files``: a file, or a JSON object that is sent as it stands."""
 
 
-@dataclass(frozen=True)
-class UploadBody:
-    """
-    The body of one upload request.
-
-    :param content_length: its length in bytes
-    :param pieces: makes its bytes, anew each time it is called
-    """
-
-    content_length: int
-    pieces: Callable[[], Iterator[bytes]] = field(repr=False)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self.pieces()
-
-    def watched(self, sent: Callable[[int], None]) -> UploadBody:
-        """Return the same body, which calls ``sent`` with the length of each piece that was handed over."""
-
-        def pieces() -> Iterator[bytes]:
-            for piece in self.pieces():
-                yield piece
-                sent(len(piece))
-
-        return UploadBody(self.content_length, pieces)
-
-
 def check_file_format(value: object) -> FileFormat:
     """
     Check a file format.
@@ -151,269 +113,13 @@ def check_file_format(value: object) -> FileFormat:
     return value
 
 
-def upload_body(
-    flow_id: object, run_id: object, files: Iterable[Element], file_format: FileFormat = DEFAULT_FILE_FORMAT
-) -> UploadBody:
+def read_whole(file: File) -> Iterator[bytes]:
     """
-    Make the body of an upload request.
+    Read a file of which nothing changed since its size was taken.
 
-    :param flow_id: the flow that the files belong to
-    :param run_id: the run that they belong to, text or a whole number
-    :param files: the elements of the ``files`` array
-    :param file_format: how a :class:`File` is written
-    :raises InvalidRequestError: if an argument cannot be sent, or a file that must be text is not UTF-8
+    :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
+    :raises FileUnavailableError: if it is shorter, longer or gone by now, or written to while it is read
     """
-    parts: list[_Part] = [_head(flow_id, run_id)]
-    for number, element in enumerate(files):
-        if number:
-            parts.append(b",")
-        parts += _element_parts(f"files[{number}]", element, file_format)
-    parts.append(_TAIL)
-
-    def pieces() -> Iterator[bytes]:
-        for part in parts:
-            if isinstance(part, bytes):
-                yield part
-            else:
-                yield from part.pieces()
-
-    return UploadBody(_length(parts), lambda: _gathered(pieces()))
-
-
-def split(
-    flow_id: object,
-    run_id: object,
-    files: Sequence[Element],
-    file_format: FileFormat = DEFAULT_FILE_FORMAT,
-    *,
-    files_per_request: int | None = None,
-    max_request_bytes: int | None = None,
-) -> list[list[Element]]:
-    """
-    Split files into requests, in order.
-
-    :param files_per_request: the most elements that a request may have
-    :param max_request_bytes: the most bytes that the body of a request may have
-    :return: the elements of each request
-    :raises InvalidRequestError: if one element alone is larger than ``max_request_bytes``, naming it
-    """
-    if files_per_request is None and max_request_bytes is None:
-        return [list(files)] if files else []
-    empty = len(_head(flow_id, run_id)) + len(_TAIL)
-    requests: list[list[Element]] = []
-    size = 0
-    for number, element in enumerate(files):
-        length = _length(_element_parts(f"files[{number}]", element, file_format))
-        if max_request_bytes is not None and empty + length > max_request_bytes:
-            what = element.source if isinstance(element, File) else f"files[{number}]"
-            raise InvalidRequestError(
-                f"{what} alone makes a request of {empty + length} bytes, more than max_request_bytes "
-                f"({max_request_bytes}): raise that, or leave the file out. Nothing was sent."
-            )
-        full = requests and len(requests[-1]) == files_per_request
-        if not requests or full or (max_request_bytes is not None and size + 1 + length > max_request_bytes):
-            requests.append([])
-            size = empty - 1  # the first element has no comma before it
-        requests[-1].append(element)
-        size += 1 + length
-    return requests
-
-
-def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    waiting: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= _SMALL_PIECE:
-            yield b"".join(waiting)
-            waiting.clear()
-            size = 0
-    if waiting:
-        yield b"".join(waiting)
-
-
-_TAIL = b"]}"
-
-
-def _head(flow_id: object, run_id: object) -> bytes:
-    return b'{"flow_id":%b,"run_id":%b,"files":[' % (
-        json_values.encode("flow_id", identifier("flow_id", flow_id)),
-        json_values.encode("run_id", identifier("run_id", run_id)),
-    )
-
-
-@dataclass(frozen=True)
-class _Content:
-    """A file's content within the body, encoded without a byte around it."""
-
-    file: File
-    length: int
-    encode: Callable[[Iterable[bytes]], Iterator[bytes]]
-
-    def pieces(self) -> Iterator[bytes]:
-        # The body is not valid JSON before its end, and the end comes only after every file was read to
-        # its known size: a file that changed can never be taken for a whole one.
-        left = self.length
-        try:
-            for piece in self.encode(_read_whole(self.file)):
-                left -= len(piece)
-                if left < 0:
-                    break
-                yield piece
-        except InvalidRequestError:  # it was text when it was measured
-            left = -1
-        if left:
-            raise _changed(self.file, "was written to")
-
-
-_Part = bytes | _Content
-
-
-def _length(parts: Iterable[_Part]) -> int:
-    return sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
-
-
-def _element_parts(name: str, element: Element, file_format: FileFormat) -> list[_Part]:
-    if isinstance(element, Mapping):
-        return [json_values.encode(name, element)]
-    if not isinstance(element, File):
-        raise InvalidRequestError(
-            f"{name} is a {type(element).__name__}: give a file or a mapping. Nothing was sent."
-        )
-    if callable(file_format):
-        return _json_parts(name, _called(file_format, element))
-    if isinstance(file_format, str):
-        return _value_parts(element, file_format)
-    parts: list[_Part] = [b"{"]
-    for field_name, word in file_format.items():
-        parts += [_field(field_name), *_value_parts(element, word), b","]
-    parts[-1] = b"}"
-    return _joined(parts)
-
-
-def _called(file_format: Callable[[File], Any], file: File) -> Any:
-    try:
-        value = file_format(file)
-    except Exception as error:
-        raise InvalidRequestError(
-            f"file_format raised {type(error).__name__} for {file.source}: {error}. Nothing was sent."
-        ) from error
-    if value is None:
-        raise InvalidRequestError(
-            f"file_format returned None for {file.source}: return the element to send. Nothing was sent."
-        )
-    return value
-
-
-@functools.lru_cache
-def _field(name: str) -> bytes:
-    return json_values.encode("file_format", name) + b":"
-
-
-def _joined(parts: list[_Part]) -> list[_Part]:
-    """Join the bytes between two contents."""
-    joined: list[_Part] = []
-    for part in parts:
-        if joined and isinstance(part, bytes) and isinstance(joined[-1], bytes):
-            joined[-1] += part
-        else:
-            joined.append(part)
-    return joined
-
-
-def _value_parts(file: File, word: FormatWord) -> list[_Part]:
-    value = getattr(file, word)
-    if isinstance(value, Content):
-        return [b'"', *_content_parts(value), b'"']
-    return [json.dumps(value).encode("ascii")]
-
-
-def _json_parts(name: str, value: Any) -> list[_Part]:
-    """Write a value with contents in it, of which the JSON text is made around them."""
-    # What JSON text cannot hold as it is stands in the value as text that nobody can know beforehand, and
-    # the JSON is cut there.
-    placeholder = secrets.token_hex(16)
-    contents: list[Content | str] = []
-
-    def without_content(value: Any) -> Any:
-        match value:
-            case Content():
-                contents.append(value)
-                return placeholder
-            case str() if _has_lone_surrogates(value):
-                contents.append(value)
-                return placeholder
-            case Mapping():
-                return {key: without_content(item) for key, item in value.items()}
-            case list() | tuple():
-                return [without_content(item) for item in value]
-        return value
-
-    try:
-        value = without_content(value)
-    except RecursionError:
-        raise InvalidRequestError(
-            f"{name}: file_format returned a value that contains itself, or is nested too deep: "
-            "give a flat object. Nothing was sent."
-        ) from None
-    around = json_values.encode(name, value).split(placeholder.encode())
-    parts: list[_Part] = [around[0]]
-    for content, after in zip(contents, around[1:], strict=True):
-        parts += [*_content_parts(content), after]
-    return parts
-
-
-def _has_lone_surrogates(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def _content_parts(content: Content | str) -> list[_Part]:
-    if isinstance(content, str):  # a name of an odd file system: it comes back as it was
-        return [_json_text(content)]
-    file = content.file
-    match content.encoding:
-        case "base64":
-            return [_base64_content(file)]
-        case "data_url":
-            return [_json_text(f"data:{file.content_type};base64,"), _base64_content(file)]
-        case "text":
-            # The length of escaped text is known only by reading it: once to measure, once to send.
-            length = sum(map(len, _escaped_text(file, _read_whole(file))))
-            return [_Content(file, length, lambda chunks: _escaped_text(file, chunks))]
-
-
-def _json_text(text: str) -> bytes:
-    return json.dumps(text)[1:-1].encode("ascii")
-
-
-def _base64_content(file: File) -> _Content:
-    return _Content(file, (file.size + 2) // 3 * 4, _in_base64)
-
-
-def _in_base64(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield pybase64.b64encode(chunk)
-
-
-def _escaped_text(file: File, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        for chunk in chunks:
-            yield _json_text(decoder.decode(chunk))
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        raise InvalidRequestError(
-            f"{file.source} is not UTF-8 text, which file_format asks for: use base64. Nothing was sent."
-        ) from None
-
-
-def _read_whole(file: File) -> Iterator[bytes]:
-    """Read exactly ``file.size`` bytes in chunks of a multiple of 3, or raise FileUnavailableError."""
     left = file.size
     try:
         before = file.fingerprint()
@@ -421,20 +127,20 @@ def _read_whole(file: File) -> Iterator[bytes]:
             while left:
                 chunk = _read_exactly(stream, min(_CHUNK, left))
                 if not chunk:
-                    raise _changed(file, f"is {left} bytes shorter than the {file.size} it had")
+                    raise changed(file, f"is {left} bytes shorter than the {file.size} it had")
                 left -= len(chunk)
                 if left == 0 and stream.read(1):
-                    raise _changed(file, f"is longer than the {file.size} bytes it had")
+                    raise changed(file, f"is longer than the {file.size} bytes it had")
                 yield chunk
             if file.size == 0 and stream.read(1):
-                raise _changed(file, "is no longer empty")
+                raise changed(file, "is no longer empty")
         if file.fingerprint() != before:
-            raise _changed(file, "was written to")
+            raise changed(file, "was written to")
     except WorkflowAutomationError:
         raise
     except Exception as error:  # an object store's errors are of any kind
         what = getattr(error, "strerror", None) or type(error).__name__
-        raise _changed(file, f"cannot be read ({what})") from None
+        raise changed(file, f"cannot be read ({what})") from None
 
 
 def _read_exactly(stream: IO[bytes], size: int) -> bytes:
@@ -448,7 +154,8 @@ def _read_exactly(stream: IO[bytes], size: int) -> bytes:
     return chunk
 
 
-def _changed(file: File, what: str) -> FileUnavailableError:
+def changed(file: File, what: str) -> FileUnavailableError:
+    """Return the error that breaks an upload off because a file is not what it was."""
     return FileUnavailableError(
         f"{file.source} {what} while it was uploaded. The request was broken off before its end, "
         "so the service cannot have taken the files."

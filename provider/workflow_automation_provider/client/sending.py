@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from workflow_automation_provider.client import files as upload
 from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.errors import (
     InvalidRequestError,
@@ -21,7 +20,14 @@ from workflow_automation_provider.client.errors import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.client.files import (
+    DEFAULT_FILE_FORMAT,
+    Element,
+    FileFormat,
+    check_file_format,
+)
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
+from workflow_automation_provider.client.upload_body import UploadBody, upload_body
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that a connection, each send and the whole reply may take."""
@@ -80,11 +86,11 @@ class FlowClient:
         proxy: str | None = None,
         headers: Mapping[str, str] | None = None,
         allow_http: bool = False,
-        file_format: upload.FileFormat = upload.DEFAULT_FILE_FORMAT,
+        file_format: FileFormat = DEFAULT_FILE_FORMAT,
     ) -> None:
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
         self._api_key = _checked_key(api_key)
-        self.file_format = upload.check_file_format(file_format)
+        self.file_format = check_file_format(file_format)
         headers = _checked_headers(headers or {})
         self._redactor = Redactor(
             [
@@ -164,10 +170,10 @@ class FlowClient:
     def upload_files(
         self,
         run_id: str,
-        files: Iterable[upload.Element],
+        files: Iterable[Element],
         flow_id: str,
         *,
-        file_format: upload.FileFormat | None = None,
+        file_format: FileFormat | None = None,
         timeout: float | None = None,
         progress: Callable[[int], Callable[[int], None]] | None = None,
     ) -> str:
@@ -183,8 +189,8 @@ class FlowClient:
         :return: what the service answered
         :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether the files were taken
         """
-        file_format = self.file_format if file_format is None else upload.check_file_format(file_format)
-        body = upload.upload_body(flow_id, run_id, files, file_format)
+        file_format = self.file_format if file_format is None else check_file_format(file_format)
+        body = upload_body(flow_id, run_id, files, file_format)
         if progress is not None:
             body = body.watched(progress(body.content_length))
         url = protocol.upload_url(self.base_url)
@@ -218,7 +224,7 @@ class FlowClient:
         operation: protocol.Operation,
         title: str,
         url: str,
-        content: bytes | upload.UploadBody,
+        content: bytes | UploadBody,
         timeout: float | None,
     ) -> protocol.Reply:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -228,7 +234,7 @@ class FlowClient:
                     f"{title} needs the API key, and there is none: put it into the connection's API key field."
                 )
             headers[protocol.API_KEY_HEADER] = self._api_key
-        if isinstance(content, upload.UploadBody):
+        if isinstance(content, UploadBody):
             headers["Content-Length"] = str(content.content_length)
         begun = False
 

@@ -14,9 +14,10 @@ from workflow_automation_provider.client.errors import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.client.files import Element, File, check_file_format, split
+from workflow_automation_provider.client.files import Element, File, check_file_format
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.protocol import identifier
+from workflow_automation_provider.client.upload_body import split
 from workflow_automation_provider.hooks.progress import mebibytes
 from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.operators.retries import call_patiently

@@ -35,7 +35,14 @@ def wait_for_go(context, result) -> None:
 with DAG("system_trigger", schedule=None, default_args=THRICE, **TEST):
     trigger() >> trigger("after")
 
-with DAG("system_daily", schedule="@daily", catchup=False, default_args=THRICE, **TEST):
+# Not before the test that wants it.
+with DAG(
+    "system_daily",
+    schedule="@daily",
+    catchup=False,
+    default_args=THRICE,
+    **{**TEST, "is_paused_upon_creation": True},
+):
     trigger()
 
 with DAG("system_upload", schedule=None, default_args=THRICE, **TEST):

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.client import files
 from workflow_automation_provider.client.errors import Accepted, FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File, split, upload_body
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File
 from workflow_automation_provider.client.sending import FlowClient
+from workflow_automation_provider.client.upload_body import _SMALL_PIECE, split, upload_body
 
 CHUNK = files._CHUNK
 WORDS = ["name", "base64", "data_url", "text", "content_type", "size"]
@@ -373,7 +374,7 @@ def test_field_of_a_format_that_is_no_text():
 def test_small_files_go_out_together():
     pieces = [*upload_body("f", "r", [in_memory(b"x" * 1000, str(number)) for number in range(1000)])]
     assert len(pieces) < 30
-    assert all(len(piece) >= files._SMALL_PIECE for piece in pieces[:-1])
+    assert all(len(piece) >= _SMALL_PIECE for piece in pieces[:-1])
 
 
 def test_progress_counts_every_byte():
