@@ -104,7 +104,11 @@ class Deployment:
 
     def log(self, dag_id: str, run_id: str, *, map_index: int = -1) -> str:
         """Return the logs of all the tries of a DAG run's task."""
+        return "".join(self.logs(dag_id, run_id, map_index=map_index))
+
+    def logs(self, dag_id: str, run_id: str, *, map_index: int = -1) -> list[str]:
+        """Return the log of each try of a DAG run's task."""
         folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / "task_id=trigger"
         if map_index >= 0:
             folder /= f"map_index={map_index}"
-        return "".join(path.read_text(errors="replace") for path in sorted(folder.glob("attempt=*.log")))
+        return [path.read_text(errors="replace") for path in sorted(folder.glob("attempt=*.log"))]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing import LocalService
 
 UNKNOWN = "A run may have been started"
+# What the log of each try says beforehand, for one that cannot say anything afterwards.
+ASKING = "If no more is said of it here, a run may have been started"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import Any
 from airflow_api import FINISHED
 from deployment import Deployment
 from gate import Gate, alive, parent
-from outcomes import UNKNOWN
+from outcomes import ASKING, UNKNOWN
 from processes import wait_for
 
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
@@ -164,24 +164,35 @@ def judge(deployment: Deployment, service: LocalService, run_id: str, instances:
         started, record = runs[f"{run_id}/{index}"], records.get(index, {})
         counts[f"{state}, {len(started)} runs"] += 1
         recorded = record.get("result", {}).get("run_id")
-        log = deployment.log("soak", run_id, map_index=index)
+        logs = deployment.logs("soak", run_id, map_index=index)
         if len(started) > 1:
             breaches.append(f"{index}: the runs {started}")
         if state == "success" and started != [recorded]:
             breaches.append(f"{index}: succeeded with the runs {started}, recorded is {recorded}")
         if state != "success" and started:
-            how = (
-                "told that it may exist"
-                if UNKNOWN in log
-                else "told that it exists"
-                if "started a run" in log
-                else ""
-            )
+            how = _told(logs, started[0])
             counts[f"run of a failed task, {how}"] += 1
             if not how:
-                breaches.append(f"{index}: {state}, and nothing tells of the run {started}")
-    assert not breaches, "\n".join(breaches)
+                breaches.append(
+                    "\n".join((f"{index}: {state}, and nothing tells of the run {started}:", *logs))
+                )
+    assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
     return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
+
+
+def _told(logs: list[str], run_id: str) -> str:
+    """Tell how the logs of a failed task's tries speak of its run."""
+    if any("started a run" in log or f"Started run {run_id}:" in log for log in logs):
+        return "told that it exists"
+    if any(UNKNOWN in log for log in logs):
+        return "told that it may exist"
+    # All later tries were killed before they could tell of it. What this one said is the last word.
+    return "told beforehand" if any(map(_ends_asking, logs)) else ""
+
+
+def _ends_asking(log: str) -> bool:
+    ours = [line for line in log.splitlines() if "workflow_automation_provider" in line]
+    return bool(ours) and ASKING in ours[-1]
 
 
 def main() -> None:

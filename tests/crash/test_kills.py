@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 from gate import Hold, Try, alive
-from outcomes import UNKNOWN, Outcome, outcome, run_ids
+from outcomes import ASKING, UNKNOWN, Outcome, outcome, run_ids
 from processes import wait_for
 
 if TYPE_CHECKING:
@@ -56,14 +56,22 @@ WINDOWS = {
 }
 
 # A frozen process is what a kill is not: it comes back, when another try has long done its work.
-STRIKES = ("kill the task", "kill the supervisor", "freeze both")
+KILLS = ("kill the task", "kill the supervisor")
+STRIKES = (*KILLS, "freeze both")
 
 
 def ended(process: Try) -> None:
     wait_for(f"the end of the task process {process.pid}", lambda: not alive(process.pid))
 
 
-def strike(deployment: Deployment, service: LocalService, window: Window, blow: str, case: str) -> Outcome:
+def strike(
+    deployment: Deployment,
+    service: LocalService,
+    window: Window,
+    blow: str,
+    case: str,
+    dag_id: str = "patient",
+) -> Outcome:
     """Let a task come to the moment, strike, and see it to its end and to that of what is left of it."""
     hold = fault = None
     if window.hold:
@@ -71,7 +79,7 @@ def strike(deployment: Deployment, service: LocalService, window: Window, blow: 
     if window.fault:
         kind, seconds = window.fault
         fault = service.faults.add(kind, seconds=seconds, inputs={"case": case})
-    deployment.api.trigger("patient", case)
+    deployment.api.trigger(dag_id, case)
     if hold:
         wait_for("the held request", hold.reached.is_set)
     if fault:
@@ -87,7 +95,7 @@ def strike(deployment: Deployment, service: LocalService, window: Window, blow: 
         os.kill(first.pid if blow == "kill the task" else first.supervisor, signal.SIGKILL)
         if hold:
             hold.released.set()
-    found = outcome(deployment, service, "patient", case)
+    found = outcome(deployment, service, dag_id, case)
     if blow == "freeze both":
         assert alive(first.pid)
         if hold:
@@ -96,25 +104,35 @@ def strike(deployment: Deployment, service: LocalService, window: Window, blow: 
         os.kill(first.supervisor, signal.SIGCONT)
     ended(first)
     # What is left of the first try may have started a run after all, or changed how the task ended.
-    again = outcome(deployment, service, "patient", case)
+    again = outcome(deployment, service, dag_id, case)
     assert (again.state, again.tries, again.result) == (found.state, found.tries, found.result)
     return again
+
+
+Outcomes = dict[tuple[str, str, str], "Future[Outcome]"]
 
 
 @pytest.fixture(scope="module")
 def outcomes(
     deployment: Deployment, service: LocalService, note: Callable[[str], None]
-) -> Iterator[dict[tuple[str, str], Future[Outcome]]]:
-    cases = [(name, blow) for name in WINDOWS for blow in STRIKES]
+) -> Iterator[Outcomes]:
+    cases = [(name, blow, "patient") for name in WINDOWS for blow in STRIKES]
+    cases += [(name, blow, "once") for name in WINDOWS for blow in KILLS]
     with ThreadPoolExecutor(len(cases)) as pool:
         outcomes = {
-            (name, blow): pool.submit(
-                strike, deployment, service, WINDOWS[name], blow, f"{name} {blow}".replace(" ", "-")
+            (name, blow, dag_id): pool.submit(
+                strike,
+                deployment,
+                service,
+                WINDOWS[name],
+                blow,
+                f"{name} {blow} {dag_id}".replace(" ", "-"),
+                dag_id,
             )
-            for name, blow in cases
+            for name, blow, dag_id in cases
         }
         yield outcomes
-    for (name, blow), future in outcomes.items():
+    for (name, blow, _), future in outcomes.items():
         if not future.exception():
             found = future.result()
             note(f"{name:30} {blow:20} runs {len(found.runs)}  tries {found.tries}  {found.state}")
@@ -122,10 +140,8 @@ def outcomes(
 
 @pytest.mark.parametrize("blow", STRIKES)
 @pytest.mark.parametrize("name", WINDOWS)
-def test_no_second_run_and_none_unmentioned(
-    outcomes: dict[tuple[str, str], Future[Outcome]], name: str, blow: str
-) -> None:
-    found = outcomes[name, blow].result(180)
+def test_no_second_run_and_none_unmentioned(outcomes: Outcomes, name: str, blow: str) -> None:
+    found = outcomes[name, blow, "patient"].result(180)
     window = WINDOWS[name]
 
     # A task that is frozen on the brink of its POST may yet send it when it thaws: one run, and announced.
@@ -137,6 +153,19 @@ def test_no_second_run_and_none_unmentioned(
         assert [found.result["run_id"]] == found.runs
     else:
         assert UNKNOWN in found.log
+
+
+@pytest.mark.parametrize("blow", KILLS)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_the_only_try_leaves_word_of_its_run(outcomes: Outcomes, name: str, blow: str) -> None:
+    found = outcomes[name, blow, "once"].result(180)
+
+    assert (found.state, found.tries) == ("failed", 1)
+    if name == "before starting is set":
+        assert found.runs == []
+    else:
+        assert len(found.runs) == WINDOWS[name].runs
+        assert ASKING in found.log
 
 
 def test_an_orphan_that_wakes_after_the_next_try_starts_nothing(

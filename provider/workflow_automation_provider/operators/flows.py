@@ -164,8 +164,13 @@ class TriggerFlowOperator(_FlowOperator):
         """
         # Whatever is wrong with the connection comes out before the record says that a run may exist.
         self.hook.get_conn()
+        # Before the record, whose writing takes Airflow's answer: so the log has it by then, and a task that is
+        # killed in its last try, which nobody comes to tell of, leaves these words behind.
+        self.log.info(
+            "Asking the service for a run. If no more is said of it here, a run may have been started: "
+            "look in the workflow's list of runs."
+        )
         record.starting()
-        self.log.info("Asking the service for a run.")
         try:
             run = self.hook.trigger_flow(self.inputs, self.flow_id)
         except WorkflowAutomationError as error:

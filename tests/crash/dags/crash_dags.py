@@ -39,6 +39,9 @@ def trigger(**options) -> TriggerFlowOperator:
 with DAG("patient", schedule=None, start_date=START, default_args=THRICE):
     trigger()
 
+with DAG("once", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger()
+
 with DAG("hasty", schedule=None, start_date=START, default_args=THRICE):
     trigger(request_timeout=2)
 
@@ -63,7 +66,7 @@ with DAG("two_calls", schedule=None, start_date=START, default_args=THRICE):
     call_twice("{{ run_id }}")
 
 with DAG(
-    "soak", schedule=None, start_date=START, default_args={"retries": 6, "retry_delay": timedelta(seconds=1)}
+    "soak", schedule=None, start_date=START, default_args={"retries": 3, "retry_delay": timedelta(seconds=1)}
 ):
 
     @task
