@@ -110,7 +110,7 @@ def test_dag_test_starts_a_run_each_time(deployment: Deployment, service: LocalS
         import json, sys
         from datetime import datetime, timezone
         from airflow.dag_processing.dagbag import DagBag
-        dag = DagBag(sys.argv[1]).dags["patient"]
+        dag = DagBag(sys.argv[1]).dags["paused"]
         date = datetime(2026, 2, 1, tzinfo=timezone.utc)
         dag_runs = [dag.test(logical_date=date) for _ in range(2)]
         print("\\n" + json.dumps([[dag_run.state, dag_run.run_id] for dag_run in dag_runs]))

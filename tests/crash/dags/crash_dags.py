@@ -54,6 +54,10 @@ with DAG("waits_before", schedule=None, start_date=START, default_args=THRICE):
 with DAG("waits_after", schedule=None, start_date=START, default_args=THRICE):
     trigger(post_execute=wait_in_folder_after)
 
+# For dag.test() alone: the scheduler keeps away from it.
+with DAG("paused", schedule=None, start_date=START, default_args=THRICE, is_paused_upon_creation=True):
+    trigger()
+
 with DAG("two_calls", schedule=None, start_date=START, default_args=THRICE):
 
     @task(task_id="trigger")
