@@ -54,6 +54,8 @@ class Deployment:
                 CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="True",
                 DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{self._database}",
                 DATABASE__SQL_ALCHEMY_CONNECT_ARGS="sqlite_settings.CONNECT_ARGS",
+                # Longer than Airflow gives a cleared task to end (5 s), however loaded the machine.
+                SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT="15",
                 WORKERS__EXECUTION_API_TIMEOUT="60",
             ),
             "PYTHONPATH": str(Path(__file__).parent),

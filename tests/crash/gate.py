@@ -20,7 +20,7 @@ from typing import Literal
 
 import httpx
 from starlette.applications import Starlette
-from starlette.requests import Request  # noqa: TC002 - read by Starlette
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -114,7 +114,10 @@ class Gate:
         return [found for found in self.tries if found.run_id == run_id]
 
     async def _forward(self, request: Request) -> Response:
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect:  # killed while it asked: nobody reads an answer
+            return Response(status_code=400)
         path = request.url.path
         found = _TI_PATH.match(path)
         ti_id = found[1] if found else ""
