@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "AIRFLOW=2.11, 3.0, 3.1, 3.2 or 3.3 (default) chooses the Airflow, PYTHON=… the Python."
+	@echo "AIRFLOW=2.11, 3.0, 3.1, 3.2 or 3.3 (default) chooses the Airflow, PYTHON=… the Python; give them each time."
 
 setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
@@ -34,7 +34,7 @@ test: $(STAMP) ## Run the tests; ARGS="…" goes to pytest
 test-matrix: $(STAMP) ## Run the tests on every supported Airflow and Python; CELLS="3.0-py3.12 …" for some
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
 
-bench-import: $(VENV)/bench ## Measure what importing the operators costs, beside other providers'
+bench-import: $(VENV)/bench ## Measure what importing the operators costs, beside other providers' (about 2 minutes)
 	@$(VENV)/bin/python benchmarks/imports.py
 
 bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl (about 3 minutes)

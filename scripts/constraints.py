@@ -77,6 +77,8 @@ def compile_airflow(airflow: str, pins: Pins) -> None:
 
 def main() -> None:
     """Renew all files, or those of the named Airflows."""
+    if unknown := set(sys.argv[1:]) - set(AIRFLOWS):
+        sys.exit(f"No such Airflow: {', '.join(sorted(unknown))}. There are: {', '.join(AIRFLOWS)}")
     for airflow in sys.argv[1:] or AIRFLOWS:
         compile_airflow(airflow, AIRFLOWS[airflow])
     if not sys.argv[1:]:

@@ -64,16 +64,18 @@ def run_cell(airflow: str, version: str) -> str:
 
 def main() -> int:
     """Run the cells named as arguments (such as 3.0-py3.12), or all; return 1 if one failed."""
+    cells = {f"{airflow}-py{version}": (airflow, version) for airflow, version in CELLS}
+    if unknown := set(sys.argv[1:]) - set(cells):
+        sys.exit(f"No such cell: {', '.join(sorted(unknown))}. There are: {', '.join(cells)}")
     results = {}
-    for airflow, version in CELLS:
-        cell = f"{airflow}-py{version}"
-        if not sys.argv[1:] or cell in sys.argv[1:]:
-            print(f"=== Airflow {airflow}, Python {version}", flush=True)
-            results[cell] = run_cell(airflow, version)
+    for cell in sys.argv[1:] or cells:
+        airflow, version = cells[cell]
+        print(f"=== Airflow {airflow}, Python {version}", flush=True)
+        results[cell] = run_cell(airflow, version)
     print()
     for cell, result in results.items():
         print(f"{cell:15} {result}")
-    return int(not results or any(result.startswith("FAILED") for result in results.values()))
+    return int(any(result.startswith("FAILED") for result in results.values()))
 
 
 if __name__ == "__main__":

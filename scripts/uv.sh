@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run the uv of a virtual environment: uv.sh VENV ARGUMENT…
 #
-# uv does not read pip's settings, so it is told here where the user's pip gets its packages from.
+# uv does not read pip's settings, so it is told here where the user's pip gets its packages from, and whom it trusts.
 set -eu
 
 python=$1/bin/python
@@ -10,6 +10,12 @@ if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
     index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
     if [ -n "$index" ]; then
         export UV_DEFAULT_INDEX="$index"
+    fi
+fi
+if [ -z "${SSL_CERT_FILE:-}" ]; then
+    cert=${PIP_CERT:-$("$python" -m pip config get global.cert 2>/dev/null || true)}
+    if [ -n "$cert" ]; then
+        export SSL_CERT_FILE="$cert"
     fi
 fi
 exec "$python" -m uv "$@"

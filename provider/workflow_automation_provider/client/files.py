@@ -113,6 +113,24 @@ def check_file_format(value: object) -> FileFormat:
     return value
 
 
+def check_content_types(content_types: object) -> Mapping[str, str]:
+    """
+    Check media types by name pattern.
+
+    :raises InvalidRequestError: if it is no mapping of patterns to media types
+    """
+    if not isinstance(content_types, Mapping):
+        raise InvalidRequestError(
+            f"content_types is a {type(content_types).__name__}: write {{'*.log': 'text/plain'}}. Nothing was sent."
+        )
+    for pattern, content_type in content_types.items():
+        if not isinstance(pattern, str) or not isinstance(content_type, str) or "/" not in content_type:
+            raise InvalidRequestError(
+                f"content_types[{pattern!r}] is no media type: write {{'*.log': 'text/plain'}}. Nothing was sent."
+            )
+    return content_types
+
+
 def read_whole(file: File) -> Iterator[bytes]:
     """
     Read a file of which nothing changed since its size was taken.

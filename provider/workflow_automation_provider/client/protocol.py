@@ -153,9 +153,10 @@ def parse_base_url(text: str, *, allow_http: bool = False) -> str:
         raise InvalidRequestError(
             "The base URL has a query (?) or fragment (#): end it at the path, such as https://service.example/api."
         )
-    if not host or any(character.isspace() or not character.isprintable() for character in text):
+    if not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
         raise InvalidRequestError(
-            "The base URL has no host name or has white space in it: write it as https://host[:port]/api."
+            "The base URL has no host name, or has white space or a backslash in it: write it as "
+            "https://host[:port]/api."
         )
     if parts.scheme == "http" and not (allow_http or is_loopback(host)):
         raise InvalidRequestError(

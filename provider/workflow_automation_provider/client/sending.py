@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -31,6 +32,9 @@ from workflow_automation_provider.client.upload_body import UploadBody, upload_b
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that a connection, each send and the whole reply may take."""
+
+LONGEST_TIMEOUT = 7 * 24 * 3600
+"""More seconds than anybody means, and fewer than the clock can be asked for."""
 
 # A reply is two short fields; far past this it is a fault, and reading on would only fill the memory.
 _REPLY_CAP = 1024 * 1024
@@ -90,6 +94,10 @@ class FlowClient:
     ) -> None:
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
         self._api_key = _checked_key(api_key)
+        if self._api_key and len(self._api_key) >= 8 and self._api_key in self.base_url:
+            raise InvalidRequestError(
+                "The base URL has the API key in it, and would show it in logs: the key belongs into its own field alone."
+            )
         self.file_format = check_file_format(file_format)
         headers = _checked_headers(headers or {})
         self._redactor = Redactor(
@@ -108,8 +116,10 @@ class FlowClient:
             raise InvalidRequestError(
                 "The base URL is not a valid address: write it as https://host[:port]/api."
             ) from None
-        # Where nobody named a proxy, those of the environment apply, but this machine is never beyond one.
-        loopback = {f"all://[{host}]" if ":" in host else f"all://{host}": None}
+        loopback = protocol.is_loopback(host)
+        self._by_proxy = " by way of the connection's proxy" if proxy else ""
+        if not proxy and not loopback and _has_proxy(self.base_url, host):
+            self._by_proxy = " by way of the environment's proxy (HTTPS_PROXY and the like)"
         try:
             urlsplit(proxy or "")  # which is stricter: httpx takes some broken ones for host names
             self._http = httpx.Client(
@@ -125,12 +135,13 @@ class FlowClient:
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
                 proxy=proxy,
-                mounts=loopback if not proxy and protocol.is_loopback(host) else None,
+                # Where nobody named a proxy, those of the environment apply, but this machine is never beyond one.
+                trust_env=not loopback,
                 event_hooks={"response": [_put_location_aside]},
             )
         except (httpx.InvalidURL, ValueError, ImportError):
             # Not the error's own words: they quote the URL, and it may hold a password.
-            whose = "proxy" if proxy else "A proxy of the environment (HTTPS_PROXY and the like)"
+            whose = "proxy" if proxy else "A proxy of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
             raise InvalidRequestError(
                 f"{whose} is not a URL that can be used: give one such as http://proxy.example:3128 "
                 "(socks5:// needs the package httpx[socks])."
@@ -209,7 +220,9 @@ class FlowClient:
         try:
             response = self._http.head(self.base_url)
         except Exception as error:
-            raise NotSentError(f"{title} got no answer: {self._describe(error)}.") from None
+            raise NotSentError(
+                f"{title} got no answer{self._by_proxy}: {self._describe(error)}.{_hint(error)}"
+            ) from None
         if 300 <= response.status_code < 400:
             location = self._redactor.text(response.extensions.get("location", "another address"))
             return f"{title} is redirected to {location!a}: that may be the right base URL, redirects are never followed"
@@ -261,7 +274,9 @@ class FlowClient:
         except Exception as error:
             what = self._describe(error)
             if not begun:
-                raise NotSentError(f"{title} was not sent: {what}. {operation.nothing_done}") from None
+                raise NotSentError(
+                    f"{title} was not sent{self._by_proxy}: {what}. {operation.nothing_done}{_hint(error)}"
+                ) from None
             raise OutcomeUnknownError(
                 f"{title} was sent and not answered: {what}. {operation.maybe_done}"
             ) from None
@@ -295,6 +310,20 @@ class FlowClient:
         # h11 repeats an offending header in its errors, and a server may have put the key into one.
         text = self._redactor.text(str(error)).strip().rstrip(".")
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _has_proxy(url: str, host: str) -> bool:
+    proxies = getproxies()  # as httpx itself finds them
+    return bool(proxies.get(urlsplit(url).scheme) or proxies.get("all")) and not proxy_bypass(host)
+
+
+def _hint(error: Exception) -> str:
+    """Tell what to check where the service was not reached."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return " Check the connection's CA bundle, and that the base URL has the host that the certificate is for."
+    if "[SSL" in str(error):
+        return " Check the connection's base URL: begin it with http:// if the service speaks no TLS there."
+    return " Check the connection's base URL."
 
 
 def _put_location_aside(response: httpx.Response) -> None:
@@ -332,8 +361,11 @@ def _checked_key(api_key: str | None) -> str | None:
 
 
 def _checked_timeout(timeout: float) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise InvalidRequestError(f"timeout is {timeout!r}: give seconds, more than 0.")
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not (number and 0 < timeout <= LONGEST_TIMEOUT):
+        raise InvalidRequestError(
+            f"timeout is {timeout!r}: give seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)."
+        )
     return float(timeout)
 
 

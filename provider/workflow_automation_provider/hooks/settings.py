@@ -14,6 +14,7 @@ from workflow_automation_provider.client.errors import InvalidRequestError
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
 from workflow_automation_provider.client.sending import (
     DEFAULT_TIMEOUT,
+    LONGEST_TIMEOUT,
     FlowClient,
     is_secret_header,
     proxy_secrets,
@@ -40,6 +41,13 @@ def _no_boolean(value: object) -> object:
     return value
 
 
+def _date(value: object) -> date:
+    try:
+        return date.fromisoformat(value.strip() if isinstance(value, str) else "")
+    except ValueError:
+        raise ValueError("write the date as 2027-01-31") from None
+
+
 # Named last among a field's validators: of those before, the last is the first to run.
 _Json = BeforeValidator(_from_json_text)
 
@@ -56,10 +64,10 @@ class ConnectionExtra(BaseModel):
     )
 
     flow_id: str | None = None
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)] = (
-        DEFAULT_TIMEOUT
-    )
-    key_expires_on: date | None = None
+    timeout: Annotated[
+        float, Field(gt=0, le=LONGEST_TIMEOUT, allow_inf_nan=False), BeforeValidator(_no_boolean)
+    ] = DEFAULT_TIMEOUT
+    key_expires_on: Annotated[date | None, BeforeValidator(_date)] = None
     file_format: Annotated[FileFormat, BeforeValidator(check_file_format), _Json] = DEFAULT_FILE_FORMAT
     verify: bool = True
     ca_bundle: str | None = None
@@ -94,8 +102,18 @@ class ConnectionExtra(BaseModel):
         try:
             return cls.model_validate({name: v for name, v in fields.items() if not _is_unset(v)})
         except ValidationError as error:
-            problems = "; ".join(_problem(e["loc"], e["type"], e["msg"], fields) for e in error.errors())
-            raise InvalidRequestError(f"Connection {conn_id!r}: {problems.rstrip('.?')}.") from None
+            # Once each: a field that may be one thing or another fails as both.
+            problems = dict.fromkeys(_problem(e["loc"], e["type"], e["msg"], fields) for e in error.errors())
+            raise InvalidRequestError(
+                f"Connection {conn_id!r}: {'; '.join(problems).rstrip('.?')}."
+            ) from None
+
+
+# Where pydantic's own words would tell of types alone.
+_WRITTEN = {
+    "headers": 'write an object of names and texts, such as {"X-Team": "data"}',
+    "client_cert": 'write "both.pem", or ["cert.pem", "key.pem"]',
+}
 
 
 def _is_unset(value: object) -> bool:
@@ -108,8 +126,9 @@ def _problem(loc: tuple[int | str, ...], kind: str, message: str, fields: Mappin
         near = difflib.get_close_matches(name, CONNECTION_FIELDS, n=1)
         mend = f"did you mean {near[0]!r}" if near else f"known are {', '.join(CONNECTION_FIELDS)}"
         return f"extra {name!r} is not known: {mend}"
+    mend = _WRITTEN.get(name) or message.removeprefix("Value error, ")
     # Never the value: it may be a secret in the wrong field.
-    return f"extra {name!r} is a {type(fields[name]).__name__} that cannot be used: {message.removeprefix('Value error, ')}"
+    return f"extra {name!r} is a {type(fields[name]).__name__} that cannot be used: {mend}"
 
 
 def base_url(connection: Connection) -> str:
@@ -118,13 +137,24 @@ def base_url(connection: Connection) -> str:
 
     As JSON or in the form the host is the whole base URL. A URI splits it into host, port and schema
     (``workflow-automation://:KEY@service.example:8443/api``): all are put together again.
+
+    :raises InvalidRequestError: if they contradict one another
     """
     address = (connection.host or "").strip()
     scheme, separator, rest = address.rpartition("://")
     host, slash, path = rest.partition("/")
     if host.count(":") > 1 and "[" not in host:
         host = f"[{host}]"  # an IPv6 address, whose brackets a URI loses
-    if connection.port and ":" not in host.rpartition("]")[2]:
+    port = host.rpartition("]")[2].partition(":")[2]
+    if connection.port and port not in ("", str(connection.port)):
+        raise InvalidRequestError(
+            f"The base URL (host) has port {port}, and the connection's port is {connection.port}: leave one out."
+        )
+    if connection.schema and connection.schema.lower() in ("http", "https"):
+        raise InvalidRequestError(
+            f"The schema is {connection.schema!r}: begin the base URL (host) with {connection.schema.lower()}:// in its place."
+        )
+    if connection.port and not port:
         host = f"{host}:{connection.port}"
     address = f"{scheme}{separator}{host}{slash}{path}"
     if connection.schema:

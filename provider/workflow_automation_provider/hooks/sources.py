@@ -15,7 +15,7 @@ from typing import IO, Any
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.errors import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.client.files import Element, File
+from workflow_automation_provider.client.files import Element, File, check_content_types
 
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
@@ -61,11 +61,11 @@ def resolve(
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
-    elif not isinstance(files, Sequence | set | frozenset | Iterator):
+    elif isinstance(files, bytes | bytearray) or not isinstance(files, Sequence | set | frozenset | Iterator):
         raise InvalidRequestError(
             f"files is a {type(files).__name__}: give a list of paths, globs, URLs or mappings. Nothing was sent."
         )
-    types = _checked_content_types(content_types or {})
+    types = check_content_types(content_types or {})
     elements = [
         element
         for number, source in enumerate(files)
@@ -222,19 +222,6 @@ def _stored_fingerprint(fs: Any, key: str) -> object:
 
 
 # Content types ----------------------------------------------------------------------------------------
-
-
-def _checked_content_types(content_types: Mapping[str, str]) -> Mapping[str, str]:
-    if not isinstance(content_types, Mapping):
-        raise InvalidRequestError(
-            f"content_types is a {type(content_types).__name__}: write {{'*.log': 'text/plain'}}. Nothing was sent."
-        )
-    for pattern, content_type in content_types.items():
-        if not isinstance(pattern, str) or not isinstance(content_type, str) or "/" not in content_type:
-            raise InvalidRequestError(
-                f"content_types[{pattern!r}] is no media type: write {{'*.log': 'text/plain'}}. Nothing was sent."
-            )
-    return content_types
 
 
 def _content_type(name: str, types: Mapping[str, str]) -> str:

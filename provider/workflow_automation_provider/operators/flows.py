@@ -262,6 +262,14 @@ class UploadFilesOperator(_FlowOperator):
                 raise ValueError(
                     f"{name} is {limit!r}: give a whole number of 1 or more, or None for no limit."
                 )
+        if file_format is not None or content_types is not None:
+            # Imported only where there is something to check: most DAG files say neither.
+            from workflow_automation_provider.client.files import check_content_types, check_file_format
+
+            if file_format is not None:
+                check_file_format(file_format)
+            if content_types is not None:
+                check_content_types(content_types)
         self.run_id = run_id
         self.files = files
         self.flow_id = flow_id

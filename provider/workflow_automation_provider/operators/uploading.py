@@ -14,7 +14,7 @@ from workflow_automation_provider.client.errors import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.client.files import Element, File, check_file_format
+from workflow_automation_provider.client.files import Element, File
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.protocol import identifier
 from workflow_automation_provider.client.upload_body import split
@@ -44,9 +44,7 @@ def upload_files(
     hook = task.hook
     flow_id = identifier("flow_id", hook.flow_of_upload(task.flow_id))
     run_id = identifier("run_id", task.run_id)
-    file_format = (
-        hook.get_conn().file_format if task.file_format is None else check_file_format(task.file_format)
-    )
+    file_format = hook.get_conn().file_format if task.file_format is None else task.file_format
     elements = resolve(task.files, content_types=task.content_types)
     _refuse_large(elements, task.max_file_bytes)
     task.log.info("Uploading %s for run %s.", _count(elements), run_id)

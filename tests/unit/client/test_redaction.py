@@ -22,7 +22,7 @@ from workflow_automation_provider.client.sending import FlowClient
 
 # Letters that the text around a key in these tests never has, so that a leak is no coincidence.
 keys = st.text(string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=40)
-around = st.text(" .,:;日\n", max_size=20)
+around = st.text(" 日\n", max_size=20)
 
 
 def escaped(template):
@@ -95,7 +95,7 @@ def test_key_that_is_cut_off_anywhere(echo, key, share):
     assert rest.startswith("***") or len(rest) < len(echo(key[:4]))
 
 
-@given(keys, st.text(" .,日\n"))
+@given(keys, around)
 def test_text_without_the_key_stays_as_it_is(key, text):
     assert Redactor([key]).text(text) == text
     assert Redactor([key]).text(text, cut=True) == text

@@ -1,0 +1,66 @@
+"""Arguments that are no templates are checked when the DAG is parsed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+
+def trigger(**arguments):
+    return TriggerFlowOperator(task_id="trigger", inputs={}, **arguments)
+
+
+def upload(**arguments):
+    return UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", **arguments)
+
+
+@pytest.mark.parametrize("operator", [trigger, upload])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("request_timeout", [0, -1, "5", True, float("nan"), [1]]),
+        ("send_retry_timeout", [-1, "5", None, False, float("nan")]),
+    ],
+)
+def test_seconds(operator, name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=rf"{name} is {re.escape(repr(value))}: give seconds"):
+            operator(**{name: value})
+    assert getattr(operator(**{name: 0.5}), name) == 0.5
+
+
+def test_on_unknown_start():
+    with pytest.raises(ValueError, match="on_unknown_start is 'retry': use 'fail' or 'start_again'"):
+        trigger(on_unknown_start="retry")
+
+
+def test_on_unknown_upload():
+    with pytest.raises(ValueError, match="on_unknown_upload is 'start_again': use 'send_again' or 'fail'"):
+        upload(on_unknown_upload="start_again")
+
+
+@pytest.mark.parametrize("name", ["files_per_request", "max_request_bytes", "max_file_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "1", True])
+def test_limits(name, value):
+    with pytest.raises(
+        ValueError, match=rf"{name} is {re.escape(repr(value))}: give a whole number of 1 or more"
+    ):
+        upload(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"file_format": {"a": "b64"}}, "file_format['a'] is no word that is known: use one of name, base64"),
+        ({"file_format": "b64"}, "file_format is no word that is known"),
+        ({"file_format": 5}, "file_format is a int"),
+        ({"content_types": ["a"]}, "content_types is a list: write {'*.log': 'text/plain'}"),
+        ({"content_types": {"*.log": "text"}}, "content_types['*.log'] is no media type"),
+    ],
+)
+def test_how_files_are_written(arguments, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        upload(**arguments)
