@@ -1,46 +1,22 @@
 """
-The service's interface as values, without any I/O: requests as bytes, replies as a run or an error.
+The service's interface as values, without any I/O. What a reply means: :mod:`~.replies`.
 
-What each reply means is decided here and nowhere else. "Section" refers to the service's interface
-description.
+"Section" refers to the service's interface description.
 """
 
 from __future__ import annotations
 
 import enum
 import ipaddress
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.errors import (
-    BusyError,
-    InvalidRequestError,
-    OutcomeUnknownError,
-    RefusedError,
-    ReplyUnusableError,
-    WorkflowAutomationError,
-)
-
-if TYPE_CHECKING:
-    from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.client.errors import InvalidRequestError
 
 API_KEY_HEADER = "X-API-Key"
-
-# Nothing was done, says the status, and the same request may be sent again later.
-_BUSY = frozenset({408, 425, 429, 503})
-
-# How much of the service's own words goes into an error, in characters.
-_QUOTED_WORDS = 500
-
-# A wait longer than this is no advice to a scheduler but a fault (and overflows a timedelta soon after).
-_LONGEST_RETRY_AFTER = timedelta(days=7).total_seconds()
 
 
 class Operation(enum.Enum):
@@ -113,9 +89,6 @@ class Reply:
     headers: Mapping[str, str]
     body: bytes
     incomplete: str = ""
-
-
-# Requests ---------------------------------------------------------------------------------------------
 
 
 def parse_base_url(text: str, *, allow_http: bool = False) -> str:
@@ -234,193 +207,3 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
 def upload_url(base_url: str) -> str:
     """Return the address of the upload operation (section 4.3)."""
     return f"{base_url}/public/upload"
-
-
-# Replies ----------------------------------------------------------------------------------------------
-
-
-def read_trigger_reply(reply: Reply, operation: Operation, title: str, redact: Redactor) -> Run:
-    """
-    Read the reply to a trigger request.
-
-    :param title: how errors name the request
-    :raises ReplyUnusableError: a run was started, but the reply does not tell which
-    :raises WorkflowAutomationError: as :func:`reply_error` makes it, for anything but 2xx
-    """
-    if not 200 <= reply.status < 300:
-        raise reply_error(reply, operation, title, redact)
-    try:
-        document = _read_json(reply)
-        run_id, run_link = _run_fields(document, required=operation is Operation.TRIGGER_BY_PATH)
-        run = Run(redact.value(run_id), redact.value(run_link), redact.value(_plain_numbers(document)))
-    except RecursionError:
-        raise _unusable(reply, "it is nested too deeply", title, redact) from None
-    except ValueError as error:
-        raise _unusable(reply, str(error), title, redact) from None
-    return run
-
-
-def read_upload_reply(reply: Reply, title: str, redact: Redactor) -> str:
-    """
-    Read the reply to an upload (section 4.3: a body of type string).
-
-    The status alone says that the files were taken, so any body will do: a JSON string is decoded,
-    anything else is returned as the text it is.
-
-    :raises WorkflowAutomationError: as :func:`reply_error` makes it, for anything but 2xx
-    """
-    if not 200 <= reply.status < 300:
-        raise reply_error(reply, Operation.UPLOAD, title, redact)
-    text = reply.body.decode(errors="replace")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-    answer: str = redact.value(document if isinstance(document, str) else text.strip())
-    return redact.text(answer, cut=bool(reply.incomplete))
-
-
-def _unusable(reply: Reply, why: str, title: str, redact: Redactor) -> ReplyUnusableError:
-    return ReplyUnusableError(
-        f"{title} started a run ({_status(reply.status)}), but the reply cannot be used: {why}."
-        f"{_words(reply, redact)} The run's id is unknown: find it in the workflow's list of runs. "
-        "Sending the request again would start another run.",
-        status=reply.status,
-    )
-
-
-def reply_error(reply: Reply, operation: Operation, title: str, redact: Redactor) -> WorkflowAutomationError:
-    """Return the error that a reply outside 2xx is: busy, refused, or of unknown outcome."""
-    status = reply.status
-    words = _words(reply, redact)
-    if status in _BUSY:
-        wait = retry_after(reply.headers.get("retry-after"))
-        asked = "" if wait is None else f" It asks to wait {wait:.0f} s."
-        return BusyError(
-            f"{title} was put off with {_status(status)}.{words}{asked} {operation.nothing_done}",
-            status=status,
-            retry_after=wait,
-        )
-    if 300 <= status < 500:
-        return RefusedError(
-            f"{title} was refused with {_status(status)}.{words} {operation.nothing_done}"
-            f"{_hint(reply, operation, redact)}",
-            status=status,
-        )
-    return OutcomeUnknownError(
-        f"{title} was answered with {_status(status)}.{words} {operation.maybe_done}", status=status
-    )
-
-
-def retry_after(value: str | None, *, now: datetime | None = None) -> float | None:
-    """
-    Read a ``Retry-After`` header, in seconds or as an HTTP date.
-
-    :param value: the header as received, None where there was none
-    :param now: the time that a date is compared with, by default the clock's
-    :return: seconds to wait, from 0 to a week; None where it says nothing that can be understood
-    """
-    if value is None:
-        return None
-    value = value.strip()
-    if value.isascii() and value.isdecimal():
-        # A number of this many digits is past any clock; int() itself gives up at some thousands.
-        return min(float(value[:20]), _LONGEST_RETRY_AFTER)
-    try:
-        when = parsedate_to_datetime(value)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _LONGEST_RETRY_AFTER)
-
-
-class _Constant(str):
-    """NaN or an infinity: no JSON, but no reason either to lose a run whose id stands beside it."""
-
-    __slots__ = ()
-
-
-class _Number(str):
-    """A JSON number as it was written: a run id may be longer than a float is exact."""
-
-    __slots__ = ()
-
-
-def _read_json(reply: Reply) -> Any:
-    if reply.incomplete:
-        raise ValueError(reply.incomplete)
-    if not reply.body.strip():
-        raise ValueError("it is empty")
-    if coding := reply.headers.get("content-encoding", "").strip().lower().removeprefix("identity"):
-        raise ValueError(f"it is compressed ({coding!a}) though that was not asked for")
-    try:
-        return json.loads(reply.body, parse_int=_Number, parse_float=_Number, parse_constant=_Constant)
-    except ValueError:
-        raise ValueError("it is not JSON") from None
-
-
-def _run_fields(document: Any, *, required: bool) -> tuple[str | None, str | None]:
-    fields = document if isinstance(document, dict) else {}
-    run_id, run_link = fields.get("run_id"), fields.get("run_link")
-    usable = isinstance(run_id, str) and not isinstance(run_id, _Constant) and bool(run_id.strip())
-    if required and not usable:
-        raise ValueError("it has no run_id" if run_id is None else "its run_id is neither text nor a number")
-    return (
-        str(run_id) if usable else None,
-        run_link if isinstance(run_link, str) and not isinstance(run_link, _Number) and run_link else None,
-    )
-
-
-def _plain_numbers(document: Any) -> Any:
-    match document:
-        case _Number():
-            try:
-                return int(document)
-            except ValueError:  # not whole, or more digits than int() reads
-                number = float(document)
-                return number if number not in (float("inf"), float("-inf")) else str(document)
-        case _Constant():
-            return str(document)
-        case dict():
-            return {key: _plain_numbers(item) for key, item in document.items()}
-        case list():
-            return [_plain_numbers(item) for item in document]
-    return document
-
-
-def _status(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
-
-
-def _words(reply: Reply, redact: Redactor) -> str:
-    text = redact.text(reply.body.decode(errors="replace"), cut=bool(reply.incomplete))
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if not text:
-        return ""
-    return f' The service said: "{text[:_QUOTED_WORDS]}{"…" if len(text) > _QUOTED_WORDS else ""}".'
-
-
-def _hint(reply: Reply, operation: Operation, redact: Redactor) -> str:
-    match reply.status:
-        case 400 | 422 if operation is not Operation.UPLOAD:
-            return " Compare the inputs with those that the workflow defines."
-        case 401 | 402 | 403 | 404 if operation is Operation.UPLOAD:
-            return " Check that the run_id and the flow_id belong together, and that the API key is this flow's and has not expired."
-        case 401 | 402 | 403 if operation.takes_key:
-            return " Check the API key: it must be this workflow's, not expired, and have runs left."
-        case 404 | 405:
-            return " Check the connection's base URL and the flow_id."
-        case 407:
-            return " Check the connection's proxy."
-        case 413 if operation is Operation.UPLOAD:
-            return " Send fewer or smaller files in one request."
-        case status if 300 <= status < 400:
-            location = redact.text(reply.headers.get("location", "another address"))[:_QUOTED_WORDS]
-            return (
-                f" It points to {location!a}. Redirects are never followed, for the API key would go along: "
-                "put the right address into the connection's base URL."
-            )
-    return ""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlsplit
 
 import httpx
 
-from workflow_automation_provider.client import protocol
+from workflow_automation_provider.client import protocol, replies
 from workflow_automation_provider.client.errors import (
     InvalidRequestError,
     NotSentError,
@@ -28,34 +25,20 @@ from workflow_automation_provider.client.files import (
     check_file_format,
 )
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
+from workflow_automation_provider.client.transport import (
+    DEFAULT_TIMEOUT,
+    checked_headers,
+    checked_key,
+    checked_timeout,
+    has_proxy,
+    is_secret_header,
+    proxy_secrets,
+    tls_context,
+)
 from workflow_automation_provider.client.upload_body import UploadBody, upload_body
-
-DEFAULT_TIMEOUT = 60.0
-"""Seconds that a connection, each send and the whole reply may take."""
-
-LONGEST_TIMEOUT = 7 * 24 * 3600
-"""More seconds than anybody means, and fewer than the clock can be asked for."""
 
 # A reply is two short fields; far past this it is a fault, and reading on would only fill the memory.
 _REPLY_CAP = 1024 * 1024
-
-# Set by the sender alone: another value would break the framing, the meaning or the key's secrecy.
-_RESERVED_HEADERS = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "x-api-key",
-    }
-)
-_SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
 
 
 class FlowClient:
@@ -93,13 +76,13 @@ class FlowClient:
         file_format: FileFormat = DEFAULT_FILE_FORMAT,
     ) -> None:
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
-        self._api_key = _checked_key(api_key)
+        self._api_key = checked_key(api_key)
         if self._api_key and len(self._api_key) >= 8 and self._api_key in self.base_url:
             raise InvalidRequestError(
                 "The base URL has the API key in it, and would show it in logs: the key belongs into its own field alone."
             )
         self.file_format = check_file_format(file_format)
-        headers = _checked_headers(headers or {})
+        headers = checked_headers(headers or {})
         self._redactor = Redactor(
             [
                 *([self._api_key] if self._api_key else []),
@@ -108,8 +91,8 @@ class FlowClient:
             ]
         )
         guard_wire_logs(self._redactor)
-        tls = _tls_context(verify=verify, ca_bundle=ca_bundle, client_cert=client_cert)
-        seconds = _checked_timeout(timeout)
+        tls = tls_context(verify=verify, ca_bundle=ca_bundle, client_cert=client_cert)
+        seconds = checked_timeout(timeout)
         try:
             host = httpx.URL(self.base_url).host
         except httpx.InvalidURL:
@@ -118,7 +101,7 @@ class FlowClient:
             ) from None
         loopback = protocol.is_loopback(host)
         self._by_proxy = " by way of the connection's proxy" if proxy else ""
-        if not proxy and not loopback and _has_proxy(self.base_url, host):
+        if not proxy and not loopback and has_proxy(self.base_url, host):
             self._by_proxy = " by way of the environment's proxy (HTTPS_PROXY and the like)"
         try:
             urlsplit(proxy or "")  # which is stricter: httpx takes some broken ones for host names
@@ -176,7 +159,7 @@ class FlowClient:
         """
         request = protocol.trigger_request(self.base_url, inputs, flow_id)
         reply = self._post(request.operation, request.title, request.url, request.content, timeout)
-        return protocol.read_trigger_reply(reply, request.operation, request.title, self._redactor)
+        return replies.read_trigger_reply(reply, request.operation, request.title, self._redactor)
 
     def upload_files(
         self,
@@ -207,7 +190,7 @@ class FlowClient:
         url = protocol.upload_url(self.base_url)
         title = f"POST {url}"
         reply = self._post(protocol.Operation.UPLOAD, title, url, body, timeout)
-        return protocol.read_upload_reply(reply, title, self._redactor)
+        return replies.read_upload_reply(reply, title, self._redactor)
 
     def check(self) -> str:
         """
@@ -257,7 +240,7 @@ class FlowClient:
             if event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
                 begun = True
 
-        seconds = self._http.timeout if timeout is None else httpx.Timeout(_checked_timeout(timeout))
+        seconds = self._http.timeout if timeout is None else httpx.Timeout(checked_timeout(timeout))
         try:
             request = self._http.build_request(
                 "POST", url, headers=headers, content=content, timeout=seconds, extensions={"trace": trace}
@@ -312,11 +295,6 @@ class FlowClient:
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _has_proxy(url: str, host: str) -> bool:
-    proxies = getproxies()  # as httpx itself finds them
-    return bool(proxies.get(urlsplit(url).scheme) or proxies.get("all")) and not proxy_bypass(host)
-
-
 def _hint(error: Exception) -> str:
     """Tell what to check where the service was not reached."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -331,92 +309,3 @@ def _put_location_aside(response: httpx.Response) -> None:
     # status, which says that nothing was started, would be lost.
     if "location" in response.headers:
         response.extensions["location"] = response.headers.pop("location")
-
-
-def is_secret_header(name: str) -> bool:
-    """Tell by its name whether a header's value is a secret."""
-    return any(word in name.lower() for word in _SECRET_HEADER_WORDS)
-
-
-def proxy_secrets(proxy: str | None) -> list[str]:
-    """Return the password in a proxy's URL, as it stands there and decoded."""
-    try:
-        password = urlsplit(proxy or "").password or ""
-    except ValueError:
-        return []
-    return sorted({password, unquote(password)} - {""})
-
-
-def _checked_key(api_key: str | None) -> str | None:
-    key = (api_key or "").strip()
-    if not key:
-        return None
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        # Never the value, nor where in it: only what is wrong with it.
-        raise InvalidRequestError(
-            "The API key has white space, a control character or a letter outside ASCII in it, which no header "
-            "can carry: copy it again from the trigger section of the workflow's builder page."
-        )
-    return key
-
-
-def _checked_timeout(timeout: float) -> float:
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not (number and 0 < timeout <= LONGEST_TIMEOUT):
-        raise InvalidRequestError(
-            f"timeout is {timeout!r}: give seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)."
-        )
-    return float(timeout)
-
-
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    for name, value in headers.items():
-        if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise InvalidRequestError(
-                f"headers: {name!r} is no header name: use letters, digits and hyphens."
-            )
-        if name.lower() in _RESERVED_HEADERS:
-            raise InvalidRequestError(f"headers: {name} is set by the provider itself: leave it out.")
-        if not isinstance(value, str) or not (
-            value.isascii() and value.isprintable() and value == value.strip()
-        ):
-            raise InvalidRequestError(
-                f"headers: the value of {name} is not printable ASCII text without blanks around it: write it so."
-            )
-    return dict(headers)
-
-
-def _why(error: Exception) -> str:
-    # The system's words for what went wrong, which never quote the value: it may be a whole pasted key.
-    return getattr(error, "strerror", None) or type(error).__name__
-
-
-def _tls_context(
-    *, verify: bool, ca_bundle: str | None, client_cert: str | tuple[str, str] | None
-) -> ssl.SSLContext:
-    if ca_bundle:
-        folder = Path(ca_bundle).is_dir()
-        try:
-            context = ssl.create_default_context(
-                cafile=None if folder else ca_bundle, capath=ca_bundle if folder else None
-            )
-        except (OSError, ValueError) as error:
-            raise InvalidRequestError(
-                f"ca_bundle cannot be read as PEM certificates ({_why(error)}): give a file or folder of them."
-            ) from None
-    else:
-        context = httpx.create_ssl_context(trust_env=True)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if client_cert:
-        certificate, key = (client_cert, None) if isinstance(client_cert, str) else client_cert
-        try:
-            # The password callback keeps OpenSSL from asking for one on a terminal that nobody reads.
-            context.load_cert_chain(certificate, key, password=lambda: "")
-        except (OSError, ValueError) as error:
-            raise InvalidRequestError(
-                f"client_cert cannot be read as a PEM certificate with its unencrypted key "
-                f"({_why(error)}): give one file with both, or a pair of files."
-            ) from None
-    return context

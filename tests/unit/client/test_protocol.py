@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client import protocol
+from workflow_automation_provider.client import protocol, replies
 from workflow_automation_provider.client.errors import InvalidRequestError, ReplyUnusableError
 from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.client.sending import FlowClient
@@ -170,7 +170,7 @@ NOW = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
     ],
 )
 def test_retry_after(value, seconds):
-    assert protocol.retry_after(value, now=NOW) == seconds
+    assert replies.retry_after(value, now=NOW) == seconds
 
 
 @given(
@@ -182,7 +182,7 @@ def test_retry_after(value, seconds):
 )
 @settings(max_examples=300)
 def test_retry_after_never_fails(value):
-    seconds = protocol.retry_after(value)
+    seconds = replies.retry_after(value)
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()
 
 
@@ -192,7 +192,7 @@ def test_retry_after_never_fails(value):
 def read(body, *, status=201, headers=None, by_key=False):
     operation = protocol.Operation.TRIGGER_BY_KEY if by_key else protocol.Operation.TRIGGER_BY_PATH
     reply = protocol.Reply(status, headers or {}, body if isinstance(body, bytes) else body.encode())
-    return protocol.read_trigger_reply(reply, operation, "POST https://service.example/api", Redactor([]))
+    return replies.read_trigger_reply(reply, operation, "POST https://service.example/api", Redactor([]))
 
 
 @pytest.mark.parametrize(
