@@ -33,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(str(error))
     except OSError as error:
-        return _fail(f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}")
-    except (JournalError, ValueError) as error:
+        what = f" ({error.filename})" if error.filename else ""
+        return _fail(f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}{what}")
+    except (JournalError, ValueError, OverflowError) as error:
         return _fail(str(error))
     try:
         _announce(service, options)
