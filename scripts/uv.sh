@@ -6,14 +6,17 @@ set -eu
 
 python=$1/bin/python
 shift
+of_pip() { # prints a setting of pip's, if it has it
+    "$python" -m pip config get "global.$1" 2>/dev/null || true
+}
 if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
-    index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
+    index=${PIP_INDEX_URL:-$(of_pip index-url)}
     if [ -n "$index" ]; then
         export UV_DEFAULT_INDEX="$index"
     fi
 fi
 if [ -z "${SSL_CERT_FILE:-}" ]; then
-    cert=${PIP_CERT:-$("$python" -m pip config get global.cert 2>/dev/null || true)}
+    cert=${PIP_CERT:-$(of_pip cert)}
     if [ -n "$cert" ]; then
         export SSL_CERT_FILE="$cert"
     fi

@@ -299,7 +299,7 @@ def _hint(error: Exception) -> str:
     """Tell what to check where the service was not reached."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return " Check the connection's CA bundle, and that the base URL has the host that the certificate is for."
-    if "[SSL" in str(error):
+    if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
         return " Check the connection's base URL: begin it with http:// if the service speaks no TLS there."
     return " Check the connection's base URL."
 

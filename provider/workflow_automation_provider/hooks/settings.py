@@ -146,7 +146,8 @@ def base_url(connection: Connection) -> str:
     if host.count(":") > 1 and "[" not in host:
         host = f"[{host}]"  # an IPv6 address, whose brackets a URI loses
     port = host.rpartition("]")[2].partition(":")[2]
-    if connection.port and port not in ("", str(connection.port)):
+    # What is no number is no port, but may be a password: the client refuses it without showing it.
+    if connection.port and port.isdecimal() and port != str(connection.port):
         raise InvalidRequestError(
             f"The base URL (host) has port {port}, and the connection's port is {connection.port}: leave one out."
         )

@@ -13,16 +13,16 @@ import traceback
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.errors import RefusedError, WorkflowAutomationError
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
 from workflow_automation_provider.client.sending import FlowClient
 
-# Letters that the text around a key in these tests never has, so that a leak is no coincidence.
+# The text around a key has none of its letters in these tests, so that a leak is no coincidence.
 keys = st.text(string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=40)
-around = st.text(" 日\n", max_size=20)
+around = st.text(" .,:;日\n", max_size=20)
 
 
 def escaped(template):
@@ -63,6 +63,7 @@ echoes = pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES.keys())
 @settings(max_examples=25)
 @given(key=keys, before=around, after=around)
 def test_echoed_key_is_replaced(echo, key, before, after):
+    assume(not set(key) & set(before + after))
     left = Redactor([key]).text(f"{before}{echo(key)}{after}")
     assert left.startswith(before)
     assert left.endswith(after)
@@ -95,8 +96,9 @@ def test_key_that_is_cut_off_anywhere(echo, key, share):
     assert rest.startswith("***") or len(rest) < len(echo(key[:4]))
 
 
-@given(keys, around)
+@given(keys, st.text(" .,日\n"))
 def test_text_without_the_key_stays_as_it_is(key, text):
+    assume(not set(key) & set(text))
     assert Redactor([key]).text(text) == text
     assert Redactor([key]).text(text, cut=True) == text
     assert Redactor([]).text(text, cut=True) == text

@@ -274,6 +274,12 @@ def test_fields_that_contradict_one_another(connect, fields, words):
     assert "some-long-key" not in str(caught.value)
 
 
+def test_password_in_the_base_url_is_not_taken_for_a_port(connect):
+    with pytest.raises(InvalidRequestError, match="holds a user name or password") as caught:
+        connect(host="https://me:hush-1@service.example/api", port=443).get_conn()
+    assert "hush-1" not in str(caught.value)
+
+
 def test_base_url_survives_what_is_odd():
     assert base_url(Connection(conn_id="x", conn_type="workflow_automation", host=None)) == ""
 
