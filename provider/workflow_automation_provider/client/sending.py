@@ -75,6 +75,8 @@ class FlowClient:
         allow_http: bool = False,
         file_format: FileFormat = DEFAULT_FILE_FORMAT,
     ) -> None:
+        # A plain flag: it is set from signal handlers, where a lock could never be had.
+        self._stopped = False
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
         self._api_key = checked_key(api_key)
         if self._api_key and len(self._api_key) >= 8 and self._api_key in self.base_url:
@@ -145,6 +147,15 @@ class FlowClient:
         """Close the connections."""
         self._http.close()
 
+    def stop(self) -> None:
+        """
+        Send nothing from now on, also not for a call that is under way; safe in a signal handler.
+
+        A request that was not yet handed over whole fails with :class:`NotSentError`. One that was goes on
+        waiting for its response, so that the run can be told of.
+        """
+        self._stopped = True
+
     def trigger_flow(
         self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None
     ) -> protocol.Run:
@@ -157,7 +168,30 @@ class FlowClient:
         :return: the run that was started
         :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether a run was started
         """
+        return self.send_trigger(self.prepare_trigger(inputs, flow_id), timeout=timeout)
+
+    def prepare_trigger(self, inputs: Mapping[str, Any], flow_id: str | None = None) -> protocol.Request:
+        """
+        Make the request that starts a run and check all of it; nothing is sent.
+
+        :param inputs: input names and JSON values, see :func:`~.json_values.encode`
+        :param flow_id: the flow to start; None lets the API key identify it
+        :return: the request, without the API key, for :meth:`send_trigger`
+        :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
+        """
         request = protocol.trigger_request(self.base_url, inputs, flow_id)
+        self._check(request.operation, request.title, request.url)
+        return request
+
+    def send_trigger(self, request: protocol.Request, *, timeout: float | None = None) -> protocol.Run:
+        """
+        Send a request of :meth:`prepare_trigger`, once.
+
+        :param request: the request
+        :param timeout: seconds, in place of the client's own
+        :return: the run that was started
+        :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether a run was started
+        """
         reply = self._post(request.operation, request.title, request.url, request.content, timeout)
         return replies.read_trigger_reply(reply, request.operation, request.title, self._redactor)
 
@@ -215,6 +249,19 @@ class FlowClient:
             )
         return f"{title} was answered with {response.status_code}"
 
+    def _check(self, operation: protocol.Operation, title: str, url: str) -> None:
+        """Raise what is wrong with a request before it is sent."""
+        if operation.takes_key and self._api_key is None:
+            raise InvalidRequestError(
+                f"{title} needs the API key, and there is none: put it into the connection's API key field."
+            )
+        try:
+            httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise InvalidRequestError(
+                f"The flow_id makes no valid address: {error}. Nothing was sent."
+            ) from None
+
     def _post(
         self,
         operation: protocol.Operation,
@@ -223,12 +270,9 @@ class FlowClient:
         content: bytes | UploadBody,
         timeout: float | None,
     ) -> protocol.Reply:
+        self._check(operation, title, url)
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if operation.takes_key:
-            if self._api_key is None:
-                raise InvalidRequestError(
-                    f"{title} needs the API key, and there is none: put it into the connection's API key field."
-                )
+        if operation.takes_key and self._api_key is not None:
             headers[protocol.API_KEY_HEADER] = self._api_key
         if isinstance(content, UploadBody):
             headers["Content-Length"] = str(content.content_length)
@@ -238,17 +282,14 @@ class FlowClient:
             # CONNECT only asks a proxy for a way through: the request itself comes after it.
             nonlocal begun
             if event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
+                if self._stopped:
+                    raise NotSentError(f"{title} was not sent: the task was ended. {operation.nothing_done}")
                 begun = True
 
         seconds = self._http.timeout if timeout is None else httpx.Timeout(checked_timeout(timeout))
-        try:
-            request = self._http.build_request(
-                "POST", url, headers=headers, content=content, timeout=seconds, extensions={"trace": trace}
-            )
-        except httpx.InvalidURL as error:
-            raise InvalidRequestError(
-                f"The flow_id makes no valid address: {error}. Nothing was sent."
-            ) from None
+        request = self._http.build_request(
+            "POST", url, headers=headers, content=content, timeout=seconds, extensions={"trace": trace}
+        )
         try:
             response = self._http.send(request, stream=True)
         except WorkflowAutomationError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import BaseHook
 
 from workflow_automation_provider.client.errors import InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.client.transport import checked_timeout
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 from workflow_automation_provider.hooks.progress import Progress
 from workflow_automation_provider.hooks.settings import ConnectionExtra, client_for
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk.log import mask_secret
 
     from workflow_automation_provider.client.files import FileFormat
-    from workflow_automation_provider.client.protocol import Run
+    from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.client.sending import FlowClient
 else:
     try:
@@ -55,6 +56,7 @@ class WorkflowAutomationHook(BaseHook):
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.request_timeout = request_timeout
         self._client: FlowClient | None = None
+        self._stopped = False
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +94,20 @@ class WorkflowAutomationHook(BaseHook):
         """
         if self._client is None:
             self._client = client_for(self.connection, self.extra)
+        if self._stopped:
+            self._client.stop()
         return self._client
+
+    def stop(self) -> None:
+        """
+        Send nothing from now on, for good; safe in a signal handler.
+
+        A request that was not yet handed over whole fails with :class:`NotSentError`. One that was goes on
+        waiting for its response.
+        """
+        self._stopped = True
+        if (client := self._client) is not None:
+            client.stop()
 
     def trigger_flow(self, inputs: Mapping[str, Any], flow_id: str | None = None) -> Run:
         """
@@ -105,9 +120,33 @@ class WorkflowAutomationHook(BaseHook):
         :raises InvalidRequestError: before anything is sent, naming the value that is wrong
         :raises WorkflowAutomationError: any other outcome, see :mod:`workflow_automation_provider.client.errors`
         """
-        if flow_id is None:
+        return self.send_trigger(self.prepare_trigger(inputs, flow_id))
+
+    def prepare_trigger(self, inputs: Mapping[str, Any], flow_id: str | None = None) -> Request:
+        """
+        Make the request that starts a run and check all of it, also the connection; nothing is sent.
+
+        :param inputs: as :meth:`trigger_flow` takes them
+        :param flow_id: the flow to start; None lets the connection's key identify it
+        :return: the request, without the API key, for :meth:`send_trigger`
+        :raises InvalidRequestError: naming the value or the field that is wrong
+        """
+        if self.request_timeout is not None:
+            checked_timeout(self.request_timeout)
+        request = self.get_conn().prepare_trigger(inputs, flow_id)
+        if request.operation.takes_key:
             self._check_key_expiry()
-        return self.get_conn().trigger_flow(inputs, flow_id, timeout=self.request_timeout)
+        return request
+
+    def send_trigger(self, request: Request) -> Run:
+        """
+        Send a request of :meth:`prepare_trigger`, once.
+
+        :param request: the request
+        :return: the run that was started, with ``run_id`` and ``run_link``
+        :raises WorkflowAutomationError: see :mod:`workflow_automation_provider.client.errors`
+        """
+        return self.get_conn().send_trigger(request, timeout=self.request_timeout)
 
     def upload_files(
         self,
