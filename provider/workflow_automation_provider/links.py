@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -9,6 +10,11 @@ from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context, TaskInstanceKey
+
+
+__all__ = ["FlowRunLink"]
+
+log = logging.getLogger(__name__)
 
 
 class FlowRunLink(BaseOperatorLink):
@@ -24,14 +30,17 @@ class FlowRunLink(BaseOperatorLink):
     @classmethod
     def persist(cls, context: Context, run_link: str | None) -> None:
         """
-        Store the link of a run that was started.
+        Store the link of a run that was started. A link that cannot be stored is logged: it is not worth a run.
 
         :param context: the task's context
         :param run_link: URL as the service gave it; anything but http or https is left out, for a browser
             would run a ``javascript:`` link
         """
         if run_link and _is_web_address(run_link):
-            context["ti"].xcom_push(key=cls().xcom_key, value=run_link)
+            try:
+                context["ti"].xcom_push(key=cls().xcom_key, value=run_link)
+            except Exception:
+                log.warning("The link to the run could not be stored; the button is missing.", exc_info=True)
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """

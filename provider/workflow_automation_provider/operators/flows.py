@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
-from workflow_automation_provider.client.errors import Accepted, OutcomeUnknownError, WorkflowAutomationError
+from workflow_automation_provider.client.errors import (
+    Accepted,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.retries import (
     START_ADVICE,
@@ -23,8 +29,39 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from workflow_automation_provider.client.files import FileFormat
+    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+
+__all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
+
+
+class _Unset(enum.Enum):
+    """Marks an argument that was left out: one that is given, but is None, is an error."""
+
+    UNSET = "not given"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+_UNSET = _Unset.UNSET
+
+
+def _rendered(name: str, value: Any) -> Any:
+    """
+    Return an identifier that was given.
+
+    :raises InvalidRequestError: if it is None or empty, or the text "None" that a template makes of None
+    """
+    text = value.strip() if isinstance(value, str) else value
+    if text is None or text in ("", "None"):
+        raise InvalidRequestError(
+            f"{name} is {value!r}: the template or XCom that it comes from has no value, for instance because that "
+            f"task was skipped or returned none. Nothing was sent."
+        )
+    return value
 
 
 def _is_number(value: object) -> bool:
@@ -35,17 +72,31 @@ class _FlowOperator(BaseOperator):
     """What both operators share: the connection, one hook for a task's life, and when to try again."""
 
     workflow_automation_conn_id: str
+    flow_id: str | None
 
     ui_color = "#e6f0fa"
 
-    def __init__(self, *, request_timeout: float | None, send_retry_timeout: float, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        flow_id: str | _Unset,
+        request_timeout: float | None,
+        send_retry_timeout: float,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        if flow_id is None:
+            raise ValueError("flow_id is None: leave it out to use the connection's, or give an identifier.")
         if request_timeout is not None and not (_is_number(request_timeout) and request_timeout > 0):
             raise ValueError(f"request_timeout is {request_timeout!r}: give seconds, more than 0, or None.")
         if not (_is_number(send_retry_timeout) and send_retry_timeout >= 0):
             raise ValueError(f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more.")
+        # What a template renders to None must not be taken for an argument that was left out.
+        self._is_flow_given = flow_id is not _UNSET
+        self.flow_id = None if flow_id is _UNSET else flow_id
         self.request_timeout = request_timeout
         self.send_retry_timeout = send_retry_timeout
+        self._is_ended = False
         # Only where neither the task nor its default_args name a policy, and only on versions with policies.
         if getattr(self, "retry_policy", self) is None:
             self.retry_policy = FlowRetryPolicy()
@@ -56,6 +107,27 @@ class _FlowOperator(BaseOperator):
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
         return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
+
+    def on_kill(self) -> None:
+        """End every wait, and send nothing from now on. Airflow 3 kills the process only seconds later."""
+        self._is_ended = True
+        if "hook" in self.__dict__:
+            self.hook.stop()
+
+    def _open_hook(self) -> WorkflowAutomationHook:
+        """Return the hook, which is stopped if the task was ended before there was one."""
+        hook = self.hook
+        if self._is_ended:
+            hook.stop()
+        return hook
+
+    def _rendered_flow_id(self) -> str | None:
+        """
+        Return the flow that was given, None where none was.
+
+        :raises InvalidRequestError: if it was given and rendered to nothing
+        """
+        return _rendered("flow_id", self.flow_id) if self._is_flow_given or self.flow_id else None
 
 
 class TriggerFlowOperator(_FlowOperator):
@@ -73,7 +145,8 @@ class TriggerFlowOperator(_FlowOperator):
 
     :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs and paths
         become text (templated, deeply)
-    :param flow_id: the flow to start (templated)
+    :param flow_id: the flow to start (templated); left out, the API key identifies it. A template that renders
+        to None or to nothing is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param on_unknown_start: what to do where nobody can tell whether a run was started (a time-out, a lost
         connection, a 5xx reply, a killed task): ``"fail"`` without a retry, or ``"start_again"`` in the next
@@ -95,7 +168,7 @@ class TriggerFlowOperator(_FlowOperator):
         self,
         *,
         inputs: Mapping[str, Any],
-        flow_id: str | None = None,
+        flow_id: str | _Unset = _UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         on_unknown_start: Literal["fail", "start_again"] = "fail",
         request_timeout: float | None = None,
@@ -105,6 +178,7 @@ class TriggerFlowOperator(_FlowOperator):
     ) -> None:
         super().__init__(
             multiple_outputs=multiple_outputs,
+            flow_id=flow_id,
             request_timeout=request_timeout,
             send_retry_timeout=send_retry_timeout,
             **kwargs,
@@ -112,29 +186,18 @@ class TriggerFlowOperator(_FlowOperator):
         if on_unknown_start not in ("fail", "start_again"):
             raise ValueError(f"on_unknown_start is {on_unknown_start!r}: use 'fail' or 'start_again'.")
         self.inputs = inputs
-        self.flow_id = flow_id
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.on_unknown_start = on_unknown_start
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Start the run, unless an earlier try did; return its ``run_id`` and ``run_link``."""
-        record = StartRecord(context)
-        earlier = record.read()
-        result = self._run_of(earlier) if earlier else None
-        if result is None:
-            in_doubt = earlier is not None and not earlier.cleared
-            if not record.outlives_try:
-                self.log.warning(
-                    "This Airflow keeps no state between tries: if this try is killed, the next may start a second run."
-                )
-            again = (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
-            with self.hook, failing_for_good(START_ADVICE, but_for=again):
-                result = call_patiently(
-                    lambda: self._start(record, in_doubt=in_doubt),
-                    seconds=self.send_retry_timeout,
-                    log=self.log,
-                )
-        FlowRunLink.persist(context, result["run_link"])
+        """Start the run, unless an earlier try did; return its ``run_id`` and ``run_link``, as far as known."""
+        record = StartRecord(context, self.task_id)
+        with record.in_use():
+            earlier = record.read()
+            result = self._run_of(earlier) if earlier else None
+            if result is None:
+                result = self._start(record, in_doubt=earlier is not None and not earlier.cleared)
+        FlowRunLink.persist(context, result.get("run_link"))
         return result
 
     def _run_of(self, earlier: Start) -> dict[str, Any] | None:
@@ -143,27 +206,43 @@ class TriggerFlowOperator(_FlowOperator):
         if earlier.cleared:
             self.log.warning("%s The task was cleared since: another run is started now.", found)
             return None
+        hint = " If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
         match earlier.state:
             case "started":
-                self.log.info("%s Nothing is started now.", found)
+                self.log.info("%s Nothing is started now.%s", found, hint)
                 return earlier.result
             case "unidentified":
-                raise AirflowFailException(f"{earlier.result['message']} {START_ADVICE[Accepted.YES]}")
+                raise AirflowFailException(f"{earlier.result['message']} {START_ADVICE[Accepted.YES]}{hint}")
             case "starting" if self.on_unknown_start == "start_again":
-                self.log.warning("%s One is started all the same: on_unknown_start is 'start_again'.", found)
+                self.log.warning("%s Starting another run: on_unknown_start is 'start_again'.", found)
                 return None
         raise AirflowFailException(
-            f"{found} Look in the workflow's list of runs at that time. {START_ADVICE[Accepted.MAYBE]}"
+            f"{found} Look in the workflow's list of runs at that time. {START_ADVICE[Accepted.MAYBE]}{hint}"
         )
 
     def _start(self, record: StartRecord, *, in_doubt: bool) -> dict[str, Any]:
         """
-        Start the run, with the record always ahead of what is known.
+        Start the run: prepare all of the request, then record, then send.
 
         :param in_doubt: an earlier try may have started a run, and the user accepts that another is started
         """
-        # Whatever is wrong with the connection comes out before the record says that a run may exist.
-        self.hook.get_conn()
+        if not record.outlives_try:
+            self.log.warning(
+                "Task state does not persist across tries before Airflow 3.3: if this try fails after it asked "
+                "for a run, the next may start a second one."
+            )
+        again = (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
+        with self._open_hook() as hook, failing_for_good(START_ADVICE, but_for=again):
+            request = hook.prepare_trigger(self.inputs, self._rendered_flow_id())
+            return call_patiently(
+                lambda: self._ask(request, record, in_doubt=in_doubt),
+                seconds=self.send_retry_timeout,
+                log=self.log,
+                is_ended=lambda: self._is_ended,
+            )
+
+    def _ask(self, request: Request, record: StartRecord, *, in_doubt: bool) -> dict[str, Any]:
+        """Ask for a run once, with the record always ahead of what is known."""
         # Before the record, whose writing takes Airflow's answer: so the log has it by then, and a task that is
         # killed in its last try, which nobody comes to tell of, leaves these words behind.
         self.log.info(
@@ -172,14 +251,14 @@ class TriggerFlowOperator(_FlowOperator):
         )
         record.starting()
         try:
-            run = self.hook.trigger_flow(self.inputs, self.flow_id)
+            run = self.hook.send_trigger(request)
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.YES:
-                record.unidentified(str(error))
+                self._record_unidentified(record, str(error))
             elif error.accepted is Accepted.NO and in_doubt:
                 self.log.warning("Nothing was started now, but an earlier try may have started a run.")
             elif error.accepted is Accepted.NO:
-                record.take_back()
+                self._take_back(record)
             raise
         except BaseException:  # such as Airflow's time-out of the task
             self.log.warning(
@@ -187,15 +266,34 @@ class TriggerFlowOperator(_FlowOperator):
             )
             raise
         self.log.info("Started run %s: %s", run.run_id, run.run_link)
-        result: dict[str, Any] = {"run_id": run.run_id, "run_link": run.run_link}
-        if run.run_id is None:
-            result["reply"] = run.reply
+        known = {
+            "run_id": run.run_id,
+            "run_link": run.run_link,
+            "reply": run.reply if run.run_id is None else None,
+        }
+        # Airflow 3.0 cannot store None as an XCom, and would fail a task whose run was started.
+        result = {key: value for key, value in known.items() if value is not None}
         try:
             record.started(result)
         except Exception:
             # The run is there, and what this try returns is recorded as well: failing now would lose it.
             self.log.exception("Run %s could not be recorded; a later try will not know of it.", run.run_id)
         return result
+
+    def _record_unidentified(self, record: StartRecord, message: str) -> None:
+        try:
+            record.unidentified(message)
+        except Exception:  # the record says "starting", of which a later try makes as much
+            self.log.exception("A run was started, but its record could not be completed.")
+
+    def _take_back(self, record: StartRecord) -> None:
+        try:
+            record.take_back()
+        except Exception:
+            self.log.exception(
+                "No run was started, but this could not be recorded: a later try will report that a run may have "
+                "been started. None was started by this try."
+            )
 
 
 class UploadFilesOperator(_FlowOperator):
@@ -210,7 +308,8 @@ class UploadFilesOperator(_FlowOperator):
     :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object storage
         reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and mappings
         that are sent as they stand (templated, deeply)
-    :param flow_id: the flow of the run, by default the connection's (templated)
+    :param flow_id: the flow of the run, by default the connection's (templated). A template that renders to None
+        or to nothing is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param file_format: how a file is written, in place of the connection's: a mapping of field name to ``name``,
         ``base64``, ``data_url``, ``text``, ``content_type`` or ``size``; one of these words; or a callable that
@@ -238,7 +337,7 @@ class UploadFilesOperator(_FlowOperator):
         *,
         run_id: str,
         files: FileSource | Sequence[FileSource],
-        flow_id: str | None = None,
+        flow_id: str | _Unset = _UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         file_format: FileFormat | None = None,
         content_types: Mapping[str, str] | None = None,
@@ -250,7 +349,9 @@ class UploadFilesOperator(_FlowOperator):
         send_retry_timeout: float = 60.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs)
+        super().__init__(
+            flow_id=flow_id, request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs
+        )
         if on_unknown_upload not in ("send_again", "fail"):
             raise ValueError(f"on_unknown_upload is {on_unknown_upload!r}: use 'send_again' or 'fail'.")
         for name, limit in (
@@ -272,7 +373,6 @@ class UploadFilesOperator(_FlowOperator):
                 check_content_types(content_types)
         self.run_id = run_id
         self.files = files
-        self.flow_id = flow_id
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.file_format = file_format
         self.content_types = content_types
@@ -286,5 +386,13 @@ class UploadFilesOperator(_FlowOperator):
         from workflow_automation_provider.operators.uploading import upload_files
 
         again = (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()
-        with self.hook, failing_for_good(UPLOAD_ADVICE, but_for=again):
-            return upload_files(self, UploadRecord(context), retry=again)
+        record = UploadRecord(context, self.task_id)
+        with record.in_use(), self._open_hook(), failing_for_good(UPLOAD_ADVICE, but_for=again):
+            return upload_files(
+                self,
+                record,
+                run_id=_rendered("run_id", self.run_id),
+                flow_id=self._rendered_flow_id(),
+                retry=again,
+                is_ended=lambda: self._is_ended,
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,6 +34,9 @@ Result = TypeVar("Result")
 # The wait between two attempts where the service names none, in seconds: grows from the first to the second.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 
+# How soon a wait ends after the task was ended, in seconds.
+_NAP = 0.1
+
 
 class FlowRetryPolicy(RetryPolicyBase):
     """Lets Airflow try again when the service said, rather than after ``retry_delay`` (Airflow 3.3+)."""
@@ -59,6 +63,7 @@ def call_patiently(
     *,
     seconds: float,
     log: Any,
+    is_ended: Callable[[], bool],
     retry: tuple[type[WorkflowAutomationError], ...] = (),
 ) -> Result:
     """
@@ -67,6 +72,7 @@ def call_patiently(
     :param call: sends one request
     :param seconds: time to go on for, waits included; 0 calls once
     :param log: logger that each wait is announced in
+    :param is_ended: tells whether Airflow ended the task: a wait ends then, and nothing is called any more
     :param retry: errors to call again after, besides busy and not sent
     :return: what ``call`` returns
     :raises WorkflowAutomationError: the last error, where the next wait would end after the time; any error
@@ -74,6 +80,7 @@ def call_patiently(
     """
     import tenacity
 
+    retryable = (BusyError, NotSentError, *retry)
     growing = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)
 
     def wait(state: tenacity.RetryCallState) -> float:
@@ -87,12 +94,20 @@ def call_patiently(
         log.warning("%s Trying again in %.1f s.", error, state.upcoming_sleep)
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type((BusyError, NotSentError, *retry)),
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, retryable) and not is_ended()),
         wait=wait,
         stop=tenacity.stop_before_delay(seconds),
+        sleep=lambda duration: _sleep(duration, is_ended),
         before_sleep=announce,
         reraise=True,
     )(call)
+
+
+def _sleep(seconds: float, is_ended: Callable[[], bool]) -> None:
+    # In short naps: what a signal handler sets cannot wake a longer one, for a threading.Event may deadlock there.
+    deadline = time.monotonic() + seconds
+    while not is_ended() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, _NAP))
 
 
 # For the person on call: what this task does from here on, and what Clear does.

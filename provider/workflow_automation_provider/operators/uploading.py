@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.errors import (
@@ -31,19 +31,28 @@ _KEPT_REPLY = 2000
 
 
 def upload_files(
-    task: UploadFilesOperator, record: UploadRecord, *, retry: tuple[type[WorkflowAutomationError], ...]
+    task: UploadFilesOperator,
+    record: UploadRecord,
+    *,
+    run_id: object,
+    flow_id: str | None,
+    retry: tuple[type[WorkflowAutomationError], ...],
+    is_ended: Callable[[], bool],
 ) -> dict[str, Any]:
     """
     Send what is missing, request by request.
 
     :param task: the operator, its fields rendered
     :param record: what earlier tries sent
+    :param run_id: the run, text or a whole number
+    :param flow_id: the flow, None for the connection's
     :param retry: errors to send a request again after, besides busy and not sent
+    :param is_ended: tells whether Airflow ended the task
     :return: what the operator returns
     """
     hook = task.hook
-    flow_id = identifier("flow_id", hook.flow_of_upload(task.flow_id))
-    run_id = identifier("run_id", task.run_id)
+    flow_id = identifier("flow_id", hook.flow_of_upload(flow_id))
+    run_id = identifier("run_id", run_id)
     file_format = hook.get_conn().file_format if task.file_format is None else task.file_format
     elements = resolve(task.files, content_types=task.content_types)
     _refuse_large(elements, task.max_file_bytes)
@@ -78,6 +87,7 @@ def upload_files(
                 functools.partial(hook.upload_files, run_id, group, flow_id, file_format=file_format),
                 seconds=task.send_retry_timeout,
                 log=task.log,
+                is_ended=is_ended,
                 retry=retry,
             )
         except WorkflowAutomationError as error:
