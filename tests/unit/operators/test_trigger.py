@@ -1,0 +1,509 @@
+"""TriggerFlowOperator with a context of its own: when it starts a run, and what it keeps of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.client.errors import BusyError, NotSentError, OutcomeUnknownError
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+KEY = "workflow_automation_start"
+MAYBE = "A run may have been started"
+
+
+def trigger(**arguments):
+    return TriggerFlowOperator(
+        **{"task_id": "trigger", "inputs": {"a": 1}, "send_retry_timeout": 0, **arguments}
+    )
+
+
+def requests(service):
+    return len(service.journal.requests())
+
+
+def link(service, run_id):
+    return f"{service.url}/runs/{run_id}"
+
+
+class TestTries:
+    def test_a_run_is_started_and_recorded(self, service, store, context):
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        now = context(store)
+        result = trigger().execute(now)
+
+        assert result == {"run_id": "1001", "run_link": link(service, 1001)}
+        assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
+        assert store.writes == [(KEY, "starting", 0), (KEY, "started", 1)]
+        assert store.entries[KEY] | {"at": ""} == {
+            "state": "started",
+            "at": "",
+            "result": result,
+            "try_number": 1,
+            "max_tries": 3,
+            "clear_number": 0,
+            "dag_run_start": "2026-01-01T00:00:00+00:00",
+        }
+        assert store.retentions[KEY] is NEVER_EXPIRE
+
+    def test_a_later_try_returns_the_run_of_an_earlier_one(self, service, store, context, log):
+        first = trigger().execute(context(store))
+        now = context(store, try_number=2)
+        second = trigger().execute(now)
+
+        assert second == first
+        assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
+        assert requests(service) == 1
+        at = store.entries[KEY]["at"]
+        assert (
+            f"In try 1, at {at}, run 1001 was started ({link(service, 1001)}). Nothing is started now."
+            in log()
+        )
+
+    def test_what_is_not_known_is_left_out(self, service, store, context, log):
+        service.faults.add("reply", body={"accepted": True})
+        first = trigger().execute(context(store))
+        second = trigger().execute(context(store, try_number=2))
+
+        assert first == second == {"reply": {"accepted": True}}
+        assert requests(service) == 1
+        assert "a run without a run_id was started. Nothing is started now." in log()
+
+    def test_a_run_without_a_link(self, service, store, context):
+        service.faults.add("reply", body={"run_id": 7})
+        now = context(store)
+
+        assert trigger().execute(now) == {"run_id": "7"}
+        assert now["ti"].pushed == {}
+
+    def test_a_start_of_unknown_outcome_is_not_repeated(self, service, store, context):
+        service.faults.add("drop_after")
+        with pytest.raises(AirflowFailException, match=MAYBE) as caught:
+            trigger().execute(context(store))
+        assert isinstance(caught.value.__cause__, OutcomeUnknownError)
+        assert "clear the task to start one" in str(caught.value)
+        at = store.entries[KEY]["at"]
+        with pytest.raises(
+            AirflowFailException,
+            match=f"In try 1, at {at.replace('+', '.')}.*{MAYBE}.*list of runs at that time",
+        ) as again:
+            trigger().execute(context(store, try_number=2))
+        assert "clear the task to start one" in str(again.value)
+        assert "clear it again" not in str(again.value)
+        assert requests(service) == 1
+
+    def test_a_run_of_unknown_id_is_not_started_again(self, service, store, context):
+        service.faults.add("garbage")
+        with pytest.raises(AirflowFailException, match="it is not JSON") as first:
+            trigger().execute(context(store))
+        with pytest.raises(AirflowFailException, match="it is not JSON") as second:
+            trigger().execute(context(store, try_number=2))
+
+        assert str(second.value) == str(first.value)
+        assert "clear it to start another run" in str(second.value)
+        assert requests(service) == 1
+
+    def test_start_again_accepts_a_second_run(self, service, store, context, log):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError, match=MAYBE):
+            trigger(on_unknown_start="start_again").execute(context(store))
+        assert requests(service) == 1
+        result = trigger(on_unknown_start="start_again").execute(context(store, try_number=2))
+
+        assert result["run_id"] == "1002"
+        assert f"{MAYBE}. Starting another run: on_unknown_start is 'start_again'" in log()
+        assert store.entries[KEY]["result"] == result
+
+    def test_a_doubt_outlives_a_try_that_started_nothing(self, service, store, context, log):
+        service.faults.add("drop_after")
+        service.faults.add("busy", retry_after="0")
+        with pytest.raises(OutcomeUnknownError):
+            trigger(on_unknown_start="start_again").execute(context(store))
+        with pytest.raises(BusyError):
+            trigger(on_unknown_start="start_again").execute(context(store, try_number=2))
+        assert "Nothing was started now, but an earlier try may have started a run." in log()
+        with pytest.raises(AirflowFailException, match=MAYBE):
+            trigger().execute(context(store, try_number=3))
+
+    @pytest.mark.parametrize(
+        ("fault", "error"),
+        [
+            (("refuse", {}), AirflowFailException),
+            (("busy", {"status": 429}), BusyError),
+            (("busy", {"status": 503, "retry_after": "0"}), BusyError),
+        ],
+    )
+    def test_nothing_started_leaves_nothing_behind(self, service, store, context, log, fault, error):
+        kind, options = fault
+        service.faults.add(kind, **options)
+        with pytest.raises(error):
+            trigger().execute(context(store))
+        assert store.entries == {}
+        assert "earlier try" not in log()
+
+        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
+
+    def test_a_service_that_is_not_there(self, service, store, context):
+        service.stop()
+        with pytest.raises(NotSentError):
+            trigger().execute(context(store))
+        assert store.entries == {}
+
+    def test_without_a_store_the_log_says_what_that_means(self, service, context, log):
+        assert trigger().execute(context())["run_id"] == "1001"
+        assert "does not persist across tries before Airflow 3.3" in log()
+
+    def test_with_a_store_it_does_not(self, service, store, context, log):
+        trigger().execute(context(store))
+        assert "does not persist" not in log()
+
+    def test_before_the_record_the_log_has_word_of_the_run(self, service, store, context, log):
+        store.failures["set"] = 1
+        with pytest.raises(RuntimeError):
+            trigger().execute(context(store))
+        assert f"If no more is said of it here, {MAYBE[0].lower()}{MAYBE[1:]}" in log()
+
+
+class TestBeforeTheRequest:
+    """What goes wrong before anything is sent leaves no word of a run."""
+
+    def check_nothing_happened(self, service, store, log):
+        assert (store.writes, store.entries, requests(service)) == ([], {}, 0)
+        assert "may have been started" not in log()
+
+    def test_inputs_that_cannot_be_read(self, service, store, context, log):
+        class Unreadable(dict):
+            def items(self):
+                raise ConnectionError("The XCom backend is not there")
+
+        with pytest.raises(ConnectionError):
+            trigger(inputs=Unreadable(a=1)).execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    def test_inputs_that_are_not_json(self, service, store, context, log):
+        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
+            trigger(inputs={"a": {1}}).execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    @pytest.mark.parametrize("value", [None, "", "  ", "None", " None\n"])
+    def test_a_flow_id_that_renders_to_nothing(self, service, store, context, log, value):
+        operator = trigger(flow_id="{{ nowhere }}")
+        operator.flow_id = value
+        with pytest.raises(AirflowFailException, match=r"flow_id is .*: the template or XCom"):
+            operator.execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    def test_a_record_that_cannot_be_written(self, service, store, context):
+        store.failures["set"] = 1
+        with pytest.raises(RuntimeError, match="The store is not there"):
+            trigger().execute(context(store))
+        assert requests(service) == 0
+
+
+class TestFlow:
+    def test_left_out(self, service, store, context):
+        trigger().execute(context(store))
+        assert [run.by for run in service.runs] == ["key"]
+
+    def test_given(self, service, store, context):
+        trigger(flow_id="demo-flow").execute(context(store))
+        assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
+
+    def test_set_later(self, service, store, context):
+        operator = trigger()
+        operator.flow_id = "demo-flow"
+        operator.execute(context(store))
+        assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
+
+
+class TestAfterTheStart:
+    """A run that was started is worth more than anything that could fail after."""
+
+    def test_a_link_that_cannot_be_stored(self, service, store, context, log):
+        now = context(store, push_error=RuntimeError("No database"))
+        assert trigger().execute(now)["run_id"] == "1001"
+        assert "The link to the run could not be stored" in log()
+
+    def test_a_record_that_cannot_be_completed(self, service, store, context, log):
+        store.failures["set started"] = 1
+        assert trigger().execute(context(store))["run_id"] == "1001"
+        assert "Run 1001 could not be recorded; a later try will not know of it." in log()
+        assert store.entries[KEY]["state"] == "starting"
+
+    def test_a_record_that_cannot_tell_of_a_run_without_an_id(self, service, store, context, log):
+        service.faults.add("garbage")
+        store.failures["set unidentified"] = 1
+        with pytest.raises(AirflowFailException, match="it is not JSON"):
+            trigger().execute(context(store))
+        assert "its record could not be completed" in log()
+        assert store.entries[KEY]["state"] == "starting"
+
+    def test_a_record_that_is_taken_back_at_the_second_attempt(self, service, store, context, log):
+        service.faults.add("refuse")
+        store.failures["delete"] = 1
+        with pytest.raises(AirflowFailException, match="400"):
+            trigger().execute(context(store))
+        assert store.entries == {}
+        assert "could not be recorded" not in log()
+
+    def test_a_record_that_cannot_be_taken_back(self, service, store, context, log):
+        service.faults.add("refuse")
+        store.failures["delete"] = 2
+        with pytest.raises(AirflowFailException, match="No run was started"):
+            trigger().execute(context(store))
+        assert "No run was started, but this could not be recorded" in log()
+
+
+class TestInterrupted:
+    def test_an_interruption_is_told_of(self, service, store, context, log):
+        class TaskTimeout(BaseException):
+            pass
+
+        def interrupt(signum, frame):
+            raise TaskTimeout
+
+        service.faults.add("hang_after", seconds=5)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1)
+            with pytest.raises(TaskTimeout):
+                trigger().execute(context(store))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert "Interrupted while the service was asked for a run: a run may have been started." in log()
+        assert store.entries[KEY]["state"] == "starting"
+
+
+class TestEnded:
+    """Airflow ended the task: nothing is sent from then on."""
+
+    def test_while_it_waits(self, service, store, context):
+        fault = service.faults.add("busy", retry_after="30", times=None)
+        operator = trigger(send_retry_timeout=120)
+        ending = threading.Thread(target=lambda: (self.wait_for(fault), operator.on_kill()))
+        ending.start()
+        began = time.monotonic()
+        with pytest.raises((BusyError, NotSentError)) as caught:
+            operator.execute(context(store))
+        ending.join()
+
+        assert time.monotonic() - began < 15
+        assert requests(service) == 1
+        assert caught.value.accepted.value == "no"
+        assert store.entries == {}
+
+    def wait_for(self, fault):
+        while not fault.struck:
+            time.sleep(0.01)
+        time.sleep(0.3)  # until the response was read
+
+    def test_before_it_began(self, service, store, context):
+        operator = trigger(send_retry_timeout=120)
+        operator.on_kill()
+        began = time.monotonic()
+        with pytest.raises(NotSentError, match="the task was ended"):
+            operator.execute(context(store))
+
+        assert time.monotonic() - began < 15
+        assert requests(service) == 0
+        assert store.entries == {}
+
+    def test_by_a_signal(self, service, store, context):
+        """As Airflow does it: the handler runs in the thread that waits."""
+        service.faults.add("busy", retry_after="30", times=None)
+        operator = trigger(send_retry_timeout=120)
+        before = signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
+        timer = threading.Timer(1, signal.raise_signal, [signal.SIGTERM])
+        timer.start()
+        try:
+            began = time.monotonic()
+            with pytest.raises((BusyError, NotSentError)):
+                operator.execute(context(store))
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGTERM, before)
+        assert time.monotonic() - began < 15
+        assert requests(service) == 1
+
+
+class TestInsideAnotherTask:
+    """A task that executes operators of its own: each has a run of its own, across tries."""
+
+    def test_operators_of_several_names(self, service, store, context):
+        def start_both(now):
+            return [
+                trigger(task_id=name, inputs={"customer": name}).execute(now)["run_id"]
+                for name in ("ada", "bob")
+            ]
+
+        first = start_both(context(store, task_id="customers"))
+        second = start_both(context(store, task_id="customers", try_number=2))
+
+        assert first == second == ["1001", "1002"]
+        assert [run.inputs["customer"] for run in service.runs] == ["ada", "bob"]
+        assert set(store.entries) == {f"{KEY}/ada", f"{KEY}/bob"}
+
+    @pytest.mark.parametrize("try_number", [1, 2])
+    def test_two_of_one_name_are_refused(self, service, store, context, try_number):
+        if try_number == 2:
+            trigger().execute(context(store))
+        now = context(store, try_number=try_number)
+        assert trigger().execute(now)["run_id"] == "1001"
+        with pytest.raises(
+            AirflowFailException, match="An operator with the task_id 'trigger' has already run"
+        ):
+            trigger(inputs={"customer": "bob"}).execute(now)
+        assert requests(service) == 1
+
+    def test_the_same_operator_twice_is_refused(self, service, store, context):
+        operator, now = trigger(), context(store)
+        operator.execute(now)
+        with pytest.raises(AirflowFailException, match="a task_id of its own"):
+            operator.execute(now)
+        assert requests(service) == 1
+
+    def test_two_of_one_name_at_once(self, service, store, context):
+        now = context(store)
+        service.faults.add("delay", seconds=1)
+        outcomes = []
+
+        def start():
+            try:
+                outcomes.append(trigger().execute(now)["run_id"])
+            except AirflowFailException as error:
+                outcomes.append(str(error)[:11])
+
+        threads = [threading.Thread(target=start) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == ["1001", "An operator"]
+        assert requests(service) == 1
+
+    def test_one_that_started_nothing_may_run_again(self, service, store, context):
+        now = context(store)
+        service.faults.add("refuse")
+        with pytest.raises(AirflowFailException):
+            trigger().execute(now)
+        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
+            trigger(inputs={"a": {1}}).execute(now)
+        assert trigger().execute(now)["run_id"] == "1001"
+
+    def test_without_a_store_there_is_nothing_to_share(self, service, context):
+        operator, now = trigger(), context()
+        assert [operator.execute(now)["run_id"] for _ in range(2)] == ["1001", "1002"]
+
+
+# How the first try and a later one see the task instance, and whether that is a Clear: the table of the record.
+FIRST = {"try_number": 1, "max_tries": 1, "retries": 1, "clear_number": 0, "started": 1}
+ROWS = {
+    "a retry": ({"try_number": 2}, "kept"),
+    "a retry of the last try": ({"try_number": 3}, "kept"),
+    "cleared": ({"try_number": 2, "max_tries": 2, "clear_number": 1, "started": 2}, "cleared"),
+    "cleared in a DAG run that goes on": ({"try_number": 2, "max_tries": 2, "clear_number": 1}, "cleared"),
+    "cleared, the DAG run left as it was": ({"try_number": 2, "max_tries": 2}, "cleared"),
+    "cleared while running": ({"try_number": 2, "max_tries": 2, "clear_number": 1}, "cleared"),
+    "edited to more retries, cleared": (
+        {"try_number": 2, "max_tries": 4, "retries": 3, "clear_number": 1, "started": 2},
+        "cleared",
+    ),
+    "edited to more retries, a retry": ({"try_number": 2, "retries": 3}, "kept"),
+    "edited to fewer retries, a retry": ({"try_number": 2, "retries": 0}, "kept"),
+    "edited to fewer retries, cleared": (
+        {"try_number": 2, "retries": 0, "clear_number": 1, "started": 2},
+        "cleared",
+    ),
+    "edited to fewer retries, cleared in a DAG run that goes on": (
+        {"try_number": 2, "retries": 0, "clear_number": 1},
+        "nobody can tell",
+    ),
+    "another task cleared": ({"try_number": 2, "clear_number": 1}, "kept"),
+    "another task cleared, the DAG run queued by hand": (
+        {"try_number": 2, "clear_number": 1, "started": 2},
+        "kept",
+    ),
+    "another task cleared, edited to more": ({"try_number": 2, "clear_number": 1, "retries": 2}, "kept"),
+    "the DAG run queued by hand": ({"try_number": 2, "started": 2}, "kept"),
+    "edited to fewer, which no Clear explains": (
+        {"try_number": 2, "max_tries": 1, "retries": -1, "clear_number": 1, "started": 2},
+        "kept",
+    ),
+    "Airflow does not count Clears": (
+        {"try_number": 2, "retries": 0, "clear_number": None, "started": 2},
+        "kept",
+    ),
+    "no start of the DAG run": (
+        {"try_number": 2, "retries": 0, "clear_number": 1, "started": None},
+        "cleared",
+    ),
+}
+
+
+@pytest.mark.parametrize(("later", "meaning"), ROWS.values(), ids=ROWS)
+class TestClear:
+    def test_after_a_run_was_started(self, service, store, context, log, later, meaning):
+        trigger().execute(context(store, **FIRST))
+        result = trigger().execute(context(store, **FIRST | later))
+
+        assert result["run_id"] == ("1002" if meaning == "cleared" else "1001")
+        assert len(service.runs) == (2 if meaning == "cleared" else 1)
+        assert ("The task was cleared since" in log()) == (meaning == "cleared")
+        assert ("clear it again" in log()) == (meaning == "nobody can tell")
+
+    def test_after_a_start_of_unknown_outcome(self, service, store, context, log, later, meaning):
+        service.faults.add("drop_after")
+        with pytest.raises(AirflowFailException):
+            trigger().execute(context(store, **FIRST))
+        operator = trigger()
+        if meaning == "cleared":
+            assert operator.execute(context(store, **FIRST | later))["run_id"] == "1002"
+            assert f"{MAYBE}. The task was cleared since" in log()
+        else:
+            with pytest.raises(AirflowFailException, match=MAYBE) as caught:
+                operator.execute(context(store, **FIRST | later))
+            assert ("clear it again" in str(caught.value)) == (meaning == "nobody can tell")
+            assert requests(service) == 1
+
+    def test_where_a_clear_discards_what_is_not_to_count(self, service, store, context, later, meaning):
+        """Airflow 3.4+, where a task instance has a region: what is still there was kept."""
+        trigger().execute(context(store, **FIRST, region_id="0"))
+        assert trigger().execute(context(store, **FIRST | later, region_id="0"))["run_id"] == "1001"
+        assert requests(service) == 1
+
+
+def test_a_clear_after_a_later_try(service, store, context):
+    """Any try since the record was written may have been the last."""
+    first = {"try_number": 1, "max_tries": 3, "retries": 3}
+    trigger().execute(context(store, **first))
+    # Try 3 was the last, then edited to 0 retries and cleared.
+    after = {"try_number": 4, "max_tries": 3, "retries": 0, "clear_number": 1, "started": 2}
+    assert trigger().execute(context(store, **after))["run_id"] == "1002"
+
+
+def test_cleared_once_more_where_nobody_could_tell(service, store, context):
+    trigger().execute(context(store, **FIRST))
+    unclear = FIRST | {"try_number": 2, "retries": 0, "clear_number": 1}
+    assert trigger().execute(context(store, **unclear))["run_id"] == "1001"
+    again = unclear | {"try_number": 3, "max_tries": 2, "clear_number": 2}
+    assert trigger().execute(context(store, **again))["run_id"] == "1002"
+
+
+def test_a_record_of_the_first_version(service, store, context):
+    """It has no clear_number: then max_tries alone tells."""
+    store.entries[KEY] = {
+        "state": "started",
+        "at": "2026-01-01T00:00:00+00:00",
+        "result": {"run_id": "7", "run_link": None},
+        "try_number": 1,
+        "max_tries": 1,
+    }
+    kept = FIRST | {"try_number": 2, "retries": 0, "clear_number": 1, "started": 2}
+    assert trigger().execute(context(store, **kept))["run_id"] == "7"
+    assert trigger().execute(context(store, **kept | {"max_tries": 2}))["run_id"] == "1001"
