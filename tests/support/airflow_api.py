@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -85,10 +85,23 @@ class AirflowApi:
 
         wait_for(f"DAG {dag_id}", triggered, 180)
 
-    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Clear a task of a DAG run, as the button does."""
+    def clear(self, dag_id: str, run_id: str, task_id: str, **options: bool) -> None:
+        """Clear a task of a DAG run, as the button does, with more of the request's options."""
         asked = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
-        self.ask("POST", f"/dags/{dag_id}/clearTaskInstances", asked)
+        self.ask("POST", f"/dags/{dag_id}/clearTaskInstances", {**asked, **options})
+
+    def mark(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
+        """Mark a task instance as failed or success, as a person does."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self.ask("PATCH", path + (f"/{map_index}" if map_index >= 0 else ""), {"new_state": state})
+
+    def reparse(self, dag_id: str, seen: Callable[[dict[str, Any]], bool], task_id: str) -> None:
+        """Have a DAG's file parsed again, and wait until the scheduler's copy of a task is the new one."""
+        token = self.ask("GET", f"/dags/{dag_id}")["file_token"]
+        self.ask("PUT", f"/parseDagFile/{token}")
+        wait_for(
+            f"{dag_id} parsed again", lambda: seen(self.ask("GET", f"/dags/{dag_id}/tasks/{task_id}")), 180
+        )
 
     def dag_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """Return a DAG run."""

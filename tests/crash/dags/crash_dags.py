@@ -54,6 +54,27 @@ with DAG("waits_before", schedule=None, start_date=START, default_args=THRICE):
 with DAG("waits_after", schedule=None, start_date=START, default_args=THRICE):
     trigger(post_execute=wait_in_folder_after)
 
+# Time enough to do something before the next try, and another task to do it to.
+with DAG(
+    "beside", schedule=None, start_date=START, default_args={**THRICE, "retry_delay": timedelta(seconds=8)}
+):
+    trigger()
+
+    @task
+    def other() -> None:
+        """Nothing to do."""
+
+    other()
+
+# Waits as long as the service asks, within one try.
+with DAG("waits_for_the_service", schedule=None, start_date=START, default_args=THRICE):
+    trigger(send_retry_timeout=60)
+
+with DAG("waits_for_the_service_mapped", schedule=None, start_date=START, default_args=THRICE):
+    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=60, request_timeout=20).expand(
+        inputs=[{"case": "{{ run_id }}"}]
+    )
+
 # For dag.test() alone: the scheduler keeps away from it.
 with DAG("paused", schedule=None, start_date=START, default_args=THRICE, is_paused_upon_creation=True):
     trigger()
