@@ -85,9 +85,16 @@ class AirflowApi:
 
         wait_for(f"DAG {dag_id}", triggered, 180)
 
-    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Clear a task of a DAG run, as the button does."""
+    def clear(self, dag_id: str, run_id: str, task_id: str, *, keep_task_state: bool | None = None) -> None:
+        """
+        Clear a task of a DAG run, as the button does.
+
+        :param keep_task_state: whether the task's state outlives the Clear; only Airflow 3.4+ knows the choice,
+            which None leaves to it.
+        """
         asked = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
+        if keep_task_state is not None:
+            asked["keep_task_state"] = keep_task_state
         self.ask("POST", f"/dags/{dag_id}/clearTaskInstances", asked)
 
     def dag_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
