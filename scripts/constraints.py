@@ -35,6 +35,8 @@ AIRFLOWS = {
     "3.1": Pins(before="2026-05-01"),
     "3.2": Pins(before="2026-06-15"),
     "3.3": Pins(),
+    # uv takes the newest pre-release for as long as there is no release.
+    "3.4": Pins(),
 }
 
 # Beside what pyproject.toml asks for. Airflow's Celery provider cannot import celery 5.7.

@@ -15,7 +15,8 @@ if [ "$airflow" != lowest ] && [ ! -f "$constraints" ]; then
 fi
 case $airflow in
     2.11 | 3.0 | lowest) newest=12 ;;
-    *) newest=13 ;;
+    3.1) newest=13 ;;
+    *) newest=14 ;;
 esac
 
 fits() { # runs, and is of a version that this Airflow supports
@@ -26,7 +27,7 @@ has_venv() {
 }
 find_python() { # prints the first usable Python
     fitting=
-    if [ -n "$wanted" ]; then set -- "$wanted"; else set -- python3.12 python3.13 python3.11 python3; fi
+    if [ -n "$wanted" ]; then set -- "$wanted"; else set -- python3.12 python3.13 python3.11 python3.14 python3; fi
     for python; do
         if fits "$python"; then
             if has_venv "$python"; then

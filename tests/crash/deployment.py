@@ -100,8 +100,11 @@ class Deployment:
 
     def records(self, dag_id: str, run_id: str) -> dict[int, dict[str, Any]]:
         """Return the start records of a DAG run's task, by map index."""
-        query = "SELECT map_index, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
         with contextlib.closing(sqlite3.connect(self._database)) as database:
+            columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
+            # Airflow 3.4 renamed it.
+            index = "map_index" if "map_index" in columns else "region_index"
+            query = f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
             return {index: json.loads(value) for index, value in database.execute(query, (dag_id, run_id))}
 
     def log(self, dag_id: str, run_id: str, *, map_index: int = -1) -> str:
