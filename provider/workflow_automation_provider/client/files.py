@@ -136,7 +136,7 @@ def read_whole(file: File) -> Iterator[bytes]:
     Read a file of which nothing changed since its size was taken.
 
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
-    :raises FileUnavailableError: if it is shorter, longer or gone by now, or written to while it is read
+    :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
     left = file.size
     try:
@@ -153,7 +153,7 @@ def read_whole(file: File) -> Iterator[bytes]:
             if file.size == 0 and stream.read(1):
                 raise changed(file, "is no longer empty")
         if file.fingerprint() != before:
-            raise changed(file, "was written to")
+            raise changed(file, "was changed")
     except WorkflowAutomationError:
         raise
     except Exception as error:  # an object store's errors are of any kind

@@ -173,7 +173,7 @@ class _Content:
         except InvalidRequestError:  # it was text when it was measured
             left = -1
         if left:
-            raise changed(self.file, "was written to")
+            raise changed(self.file, "was changed")
 
 
 _Part = bytes | _Content
