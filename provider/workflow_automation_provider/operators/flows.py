@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
 from workflow_automation_provider.client.errors import Accepted, OutcomeUnknownError, WorkflowAutomationError
+from workflow_automation_provider.client.limits import LONGEST_TIMEOUT
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.retries import (
     START_ADVICE,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIMEOUT
 
 
 class _FlowOperator(BaseOperator):
@@ -40,10 +41,15 @@ class _FlowOperator(BaseOperator):
 
     def __init__(self, *, request_timeout: float | None, send_retry_timeout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if request_timeout is not None and not (_is_number(request_timeout) and request_timeout > 0):
-            raise ValueError(f"request_timeout is {request_timeout!r}: give seconds, more than 0, or None.")
-        if not (_is_number(send_retry_timeout) and send_retry_timeout >= 0):
-            raise ValueError(f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more.")
+        at_most = f"at most {LONGEST_TIMEOUT} (a week)"
+        if request_timeout is not None and not (_is_seconds(request_timeout) and request_timeout > 0):
+            raise ValueError(
+                f"request_timeout is {request_timeout!r}: give seconds, more than 0 and {at_most}, or None."
+            )
+        if not _is_seconds(send_retry_timeout):
+            raise ValueError(
+                f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and {at_most}."
+            )
         self.request_timeout = request_timeout
         self.send_retry_timeout = send_retry_timeout
         # Only where neither the task nor its default_args name a policy, and only on versions with policies.
