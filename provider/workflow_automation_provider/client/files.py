@@ -76,11 +76,14 @@ class Content:
     encoding: Encoding
 
 
-FileFormat = Mapping[str, FormatWord] | FormatWord | Callable[[File], Any]
+FileFormat = Mapping[str, str] | FormatWord | Callable[[File], Any]
 """
 How a file becomes an element of ``files``: field name → word; one word, for elements that are plain strings; or
 a callable that takes the file and returns any JSON value, with ``file.base64``, ``file.data_url`` or
 ``file.text`` where the content belongs.
+
+The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each is a
+:data:`FormatWord` is checked at run time.
 """
 
 Element = File | Mapping[str, Any]
