@@ -51,7 +51,7 @@ lint: $(STAMP) ## Check style, types and the layers of the package
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
 	@$(RUN) mypy
-	@$(RUN) mypy scripts
+	@$(RUN) mypy scripts tests/typing
 	@$(VENV)/bin/lint-imports
 
 demo: $(STAMP) ## Run an example DAG in Airflow against a local service

@@ -53,3 +53,25 @@ def test_trigger_mapped(run_dag, workflow_automation_service, connection):
         "Grace",
     ]
     assert result.xcom("count") == 3
+
+
+CUSTOMERS = ["Ada", "Edsger", "Grace"]
+
+
+@pytest.mark.parametrize("failing", [None, *CUSTOMERS])
+def test_trigger_upload_mapped(run_dag, workflow_automation_service, connection, failing):
+    """Whichever trigger fails, every other item's file is at its own run, and the failed one's is nowhere."""
+    if failing:
+        workflow_automation_service.faults.add("refuse", inputs={"customer": failing})
+
+    result = run_dag("workflow_automation_trigger_upload_mapped.py")
+
+    assert result.state == ("failed" if failing else "success")
+    started = {run.run_id: run.inputs["customer"] for run in workflow_automation_service.runs}
+    expected = [name for name in CUSTOMERS if name != failing]
+    assert sorted(started.values()) == expected
+    taken = [
+        (started[upload.run_id], [file["name"] for file in upload.files])
+        for upload in workflow_automation_service.uploads
+    ]
+    assert sorted(taken) == [(name, [f"{name}.csv"]) for name in expected]

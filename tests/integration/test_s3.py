@@ -64,6 +64,7 @@ def put(bucket, **contents):
         (f"'{URL}/**/*.csv'", ["a", "b", "d", "top", "c"]),
         (f"['{URL}/top.csv', '{URL}/tuesday/c.csv']", ["top", "c"]),
         (f"ObjectStoragePath('{URL}/monday') / 'b.csv'", ["b"]),
+        (f"ObjectStoragePath('{URL}/monday/') / '**'", ["a", "b", "d"]),
         (f"ObjectStoragePath('s3://{BUCKET}/top.csv', conn_id='s3_test')", ["top"]),
         pytest.param(
             f"Asset('{URL}/top.csv')",
@@ -94,6 +95,11 @@ def test_source(upload, bucket, workflow_automation_service, files, expected):
         (f"'{URL}/none/'", "there is no file at"),
         (f"'{URL}/*.nothing'", "there is no file at"),
         (f"'{URL}/monday'", "is a directory: end it in /"),
+        (f"'{URL}/*'", "is a directory: let the glob match files alone, or use **"),
+        (
+            f"ObjectStoragePath('{URL}/monday/')",
+            f"to upload all below it, give the text '{URL}/monday/', for",
+        ),
         ("'s3://s3_test@no-such-bucket/a.csv'", "no-such-bucket"),
     ],
 )

@@ -125,6 +125,28 @@ class TestTries:
         assert result.state == "success"
         assert names(service.uploads) == [["a.csv"], ["a.csv"], ["b.csv"]]
 
+    @pytest.mark.parametrize("url", ["", "file://"])
+    def test_a_change_that_keeps_size_and_times_is_sent_again(
+        self, upload, service, folder, airflow_state_store, url
+    ):
+        write(folder, a_csv=b"1", b_csv=b"22")
+        service.faults.add("delay", operation="upload", seconds=0)
+        service.faults.add("busy", operation="upload")
+        before = f"""
+            import os
+            def change(context):  # as `touch -r` and `rsync --times` leave it
+                path = Path('{folder}/a.csv')
+                state = path.stat()
+                path.write_text('2')
+                os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        """
+        result = upload(
+            f"'{url}{folder}/*.csv'", before=before, files_per_request=1, on_retry_callback="change", **RETRY
+        )
+        assert result.state == "success"
+        assert names(service.uploads) == [["a.csv"], ["a.csv"], ["b.csv"]]
+        assert content_of(service.uploads[1].files[0]) == b"2"
+
     def test_all_was_sent_before(self, upload, service, folder, airflow_state_store):
         write(folder, a_csv=b"1", b_csv=b"22")
         before = """
@@ -317,7 +339,7 @@ class TestSources:
             ("'file://FOLDER/missing.csv'", "there is no file at 'file://FOLDER/missing.csv'"),
             ("'file://FOLDER/*.nothing'", "there is no file at"),
             ("'file://FOLDER/sub'", "is a directory: end it in /"),
-            ("'file://FOLDER/*'", "is a directory: end it in /"),
+            ("'file://FOLDER/*'", "is a directory: let the glob match files alone, or use **"),
             ("'nothing://bucket/key'", "no URL that Airflow's object storage reads"),
             ("'hdfs://host/key'", "no URL that Airflow's object storage reads"),
             ("Asset('my-asset')", "my-asset"),
@@ -328,6 +350,73 @@ class TestSources:
         assert result.task_state("upload") == "failed"
         assert named.replace("FOLDER", str(folder)) in result.log
         assert service.journal.requests("upload") == []
+
+    @pytest.mark.parametrize(
+        "files", ["FOLDER/*", "file://FOLDER/*", "file://FOLDER/", "file://FOLDER/link.csv"]
+    )
+    def test_a_link_to_a_file_is_followed(self, upload, service, folder, files, tmp_path):
+        links = tmp_path / "links"
+        links.mkdir()
+        (links / "link.csv").symlink_to(folder / "b.csv")
+        result = upload(repr(files.replace("FOLDER", str(links))))
+        assert result.state == "success"
+        (file,) = service.uploads[0].files
+        assert (file["name"], content_of(file)) == ("link.csv", b"22")
+
+    @pytest.mark.parametrize(
+        ("files", "target", "named"),
+        [
+            *(
+                (
+                    files,
+                    "../missing.csv",
+                    "is a link to '../missing.csv', which is not there: repair the link, or",
+                )
+                for files in ("LINKS/*", "LINKS/link", "file://LINKS/*", "file://LINKS/", "file://LINKS/link")
+            ),
+            *(
+                (
+                    files,
+                    "../files/sub",
+                    "is a link to the directory '../files/sub': name its files, or a glob",
+                )
+                for files in ("LINKS/*", "LINKS/link", "file://LINKS/*", "file://LINKS/")
+            ),
+            ("file://LINKS/link", "../files/sub", "is a directory: end it in / to upload all below it."),
+        ],
+    )
+    def test_any_other_link_is_named(self, upload, service, tmp_path, files, target, named):
+        links = tmp_path / "links"
+        links.mkdir()
+        (links / "link").symlink_to(target)
+        result = upload(repr(files.replace("LINKS", str(links))))
+        assert result.task_state("upload") == "failed"
+        assert f"{links}/link' {named}" in result.log
+        assert service.journal.requests("upload") == []
+
+    @pytest.mark.parametrize(
+        "files",
+        [
+            "ObjectStoragePath('file://FOLDER/sub/')",
+            "[ObjectStoragePath('file://FOLDER') / 'sub']",
+            "Asset('file://FOLDER/sub/')",
+        ],
+    )
+    def test_prefix_that_lost_its_slash(self, upload, service, folder, files):
+        result = upload(files.replace("FOLDER", str(folder)))
+        assert result.task_state("upload") == "failed"
+        url = f"file://{folder}/sub"
+        assert f"'{url}' is a directory: to upload all below it, give the text '{url}/', for " in result.log
+        assert service.journal.requests("upload") == []
+
+    @pytest.mark.parametrize(
+        "files",
+        ["'file://FOLDER/sub/'", "'file://FOLDER/to_sub/'", "ObjectStoragePath('file://FOLDER/sub/') / '**'"],
+    )
+    def test_all_below_a_directory(self, upload, service, folder, files):
+        (folder / "to_sub").symlink_to("sub")
+        assert upload(files.replace("FOLDER", str(folder))).state == "success"
+        assert sorted(names(service.uploads)[0]) == ["d.csv", "e.csv"]
 
 
 class TestLargeFiles:
@@ -353,8 +442,7 @@ class TestLargeFiles:
             thread.join()
         assert result.task_state("upload") == "failed"
         assert (
-            f"{str(path)!r} was written to while it was uploaded" in result.log
-            or "is longer than" in result.log
+            f"{str(path)!r} was changed while it was uploaded" in result.log or "is longer than" in result.log
         )
         # The service learns only after the task that the client is gone.
         deadline = time.monotonic() + 20

@@ -16,7 +16,9 @@ EXAMPLES = {
     "workflow_automation_trigger": 1,
     "workflow_automation_trigger_upload": 1,
     "workflow_automation_trigger_mapped": 3,
+    "workflow_automation_trigger_upload_mapped": 3,
 }
+UPLOADING = ("workflow_automation_trigger_upload", "workflow_automation_trigger_upload_mapped")
 
 
 def test_provider_comes_from_its_wheel() -> None:
@@ -40,9 +42,13 @@ def test_example(stack: Stack, ended: dict[str, str], dag_id: str) -> None:
 
 def test_every_task_started_one_run(stack: Stack, service: Service, ended: dict[str, str]) -> None:
     # One of the examples has a schedule: it may have had a run of its own since it is no longer paused.
-    expected = sum(
-        runs * len([stack.api.finished(dag_id, run["dag_run_id"]) for run in stack.api.dag_runs(dag_id)])
-        for dag_id, runs in EXAMPLES.items()
+    ended_runs = {
+        dag_id: [stack.api.finished(dag_id, run["dag_run_id"]) for run in stack.api.dag_runs(dag_id)]
+        for dag_id in EXAMPLES
+    }
+    assert len(service.journal.runs()) == sum(
+        len(ended_runs[dag_id]) * EXAMPLES[dag_id] for dag_id in EXAMPLES
     )
-    assert len(service.journal.runs()) == expected
-    assert len(service.journal.uploads()) == len(stack.api.dag_runs("workflow_automation_trigger_upload"))
+    assert len(service.journal.uploads()) == sum(
+        len(ended_runs[dag_id]) * EXAMPLES[dag_id] for dag_id in UPLOADING
+    )

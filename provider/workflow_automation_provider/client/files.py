@@ -76,11 +76,14 @@ class Content:
     encoding: Encoding
 
 
-FileFormat = Mapping[str, FormatWord] | FormatWord | Callable[[File], Any]
+FileFormat = Mapping[str, str] | FormatWord | Callable[[File], Any]
 """
 How a file becomes an element of ``files``: field name → word; one word, for elements that are plain strings; or
 a callable that takes the file and returns any JSON value, with ``file.base64``, ``file.data_url`` or
 ``file.text`` where the content belongs.
+
+The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each is a
+:data:`FormatWord` is checked at run time.
 """
 
 Element = File | Mapping[str, Any]
@@ -136,7 +139,7 @@ def read_whole(file: File) -> Iterator[bytes]:
     Read a file of which nothing changed since its size was taken.
 
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
-    :raises FileUnavailableError: if it is shorter, longer or gone by now, or written to while it is read
+    :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
     left = file.size
     try:
@@ -153,7 +156,7 @@ def read_whole(file: File) -> Iterator[bytes]:
             if file.size == 0 and stream.read(1):
                 raise changed(file, "is no longer empty")
         if file.fingerprint() != before:
-            raise changed(file, "was written to")
+            raise changed(file, "was changed")
     except WorkflowAutomationError:
         raise
     except Exception as error:  # an object store's errors are of any kind

@@ -11,12 +11,10 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from workflow_automation_provider.client.errors import InvalidRequestError
+from workflow_automation_provider.client.limits import LONGEST_TIMEOUT
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that a connection, each send and the whole reply may take."""
-
-LONGEST_TIMEOUT = 7 * 24 * 3600
-"""More seconds than anybody means, and fewer than the clock can be asked for."""
 
 
 # Set by the sender alone: another value would break the framing, the meaning or the key's secrecy.

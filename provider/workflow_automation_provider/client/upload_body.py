@@ -24,7 +24,6 @@ from workflow_automation_provider.client.files import (
     Element,
     File,
     FileFormat,
-    FormatWord,
     changed,
     read_whole,
 )
@@ -173,7 +172,7 @@ class _Content:
         except InvalidRequestError:  # it was text when it was measured
             left = -1
         if left:
-            raise changed(self.file, "was written to")
+            raise changed(self.file, "was changed")
 
 
 _Part = bytes | _Content
@@ -231,7 +230,7 @@ def _joined(parts: list[_Part]) -> list[_Part]:
     return joined
 
 
-def _value_parts(file: File, word: FormatWord) -> list[_Part]:
+def _value_parts(file: File, word: str) -> list[_Part]:
     value = getattr(file, word)
     if isinstance(value, Content):
         return [b'"', *_content_parts(value), b'"']

@@ -12,10 +12,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from workflow_automation_provider.client.errors import InvalidRequestError
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
+from workflow_automation_provider.client.limits import LONGEST_TIMEOUT
 from workflow_automation_provider.client.sending import FlowClient
 from workflow_automation_provider.client.transport import (
     DEFAULT_TIMEOUT,
-    LONGEST_TIMEOUT,
     is_secret_header,
     proxy_secrets,
 )

@@ -26,17 +26,35 @@ URI; or a JSON object that is sent as it stands.
 # Object stores are read ahead by blocks of this size, in place of their own tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
 
-# What an object store may tell of a file that changes when its content does.
+# What an object store may tell of a file that changes when its content does, under the names of fsspec's stores.
 _FINGERPRINT = (
     "size",
+    # The content, or its version
+    "Content-MD5",
+    "Digest",
     "ETag",
+    "VersionId",
+    "content_md5",
+    "crc32c",
     "etag",
-    "md5Hash",
     "generation",
+    "hex",
+    "md5Hash",
+    "sha",
+    "version_id",
+    # When it was written; "created" is the time of an object that is never changed, only replaced
+    "Last-Modified",
     "LastModified",
+    "created",
+    "ctime",
     "last_modified",
-    "updated",
+    "modificationTime",
+    "modified",
+    "modify",
     "mtime",
+    "updated",
+    # Which file it is
+    "fileId",
     "ino",
 )
 
@@ -79,12 +97,13 @@ def resolve(
 
 
 def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterator[Element]:
+    kind = type(source)
     if isinstance(source, Asset):
         source = source.uri
     if isinstance(source, Mapping | File):
         yield source
     elif isinstance(source, ObjectStoragePath) or (isinstance(source, str) and "://" in source):
-        yield from _stored_files(source, name, types)
+        yield from _stored_files(source, name, types, kind)
     elif isinstance(source, str | os.PathLike):
         for path in _local_paths(os.fspath(source), name):
             yield _local_file(path, types)
@@ -122,14 +141,20 @@ def _local_file(path: str, types: Mapping[str, str]) -> File:
     try:
         state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
         if stat.S_ISDIR(state.st_mode):
+            kind = f"link to the directory {_target(path)!r}" if _is_link(path) else "directory"
             raise FileUnavailableError(
-                f"{path!r} is a directory: name its files, or a glob such as {path.rstrip('/')}/*. Nothing was sent."
+                f"{path!r} is a {kind}: name its files, or a glob such as {path.rstrip('/')}/*. Nothing was sent."
             )
         if not stat.S_ISREG(state.st_mode):
             raise FileUnavailableError(f"{path!r} is no regular file. Nothing was sent.")
         with _open(path):
             pass
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and _is_link(path):
+            raise FileUnavailableError(
+                f"{path!r} is a link to {_target(path)!r}, which is not there: repair the link, or leave it out. "
+                "Nothing was sent."
+            ) from None
         why = getattr(error, "strerror", None) or error
         raise FileUnavailableError(f"{path!r} cannot be read: {why}. Nothing was sent.") from None
     name = path.rpartition("/")[2]
@@ -150,13 +175,28 @@ def _open(path: str) -> IO[bytes]:
 
 def _local_fingerprint(path: str) -> object:
     state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
-    return state.st_size, state.st_mtime_ns, state.st_ino
+    # The change time, which no program can set, gives away what `touch -r` and `rsync --times` hide. Not the device:
+    # a network file system may have another number on each machine, and a retry on another would send all again.
+    return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+
+
+def _is_link(path: str) -> bool:
+    return Path(path).is_symlink()
+
+
+def _target(path: str) -> str:
+    return str(Path(path).readlink())
 
 
 # Object storage ---------------------------------------------------------------------------------------
 
 
-def _stored_files(source: ObjectStoragePath | str, name: str, types: Mapping[str, str]) -> Iterator[File]:
+def _stored_files(
+    source: ObjectStoragePath | str, name: str, types: Mapping[str, str], kind: type
+) -> Iterator[File]:
+    # Imported here, as Airflow does: what reads object storage is slow to load, and most uploads are of local files.
+    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
     url = str(source)
     try:
         storage = ObjectStoragePath(source) if isinstance(source, str) else source
@@ -179,13 +219,19 @@ def _stored_files(source: ObjectStoragePath | str, name: str, types: Mapping[str
         else:
             found = {path: fs.info(path)}
     except FileNotFoundError:
-        found = {}
+        # A link that leads nowhere is there, and is told of as a local path.
+        found = {path: {"type": "link"}} if isinstance(fs, LocalFileSystem) and _is_link(path) else {}
     except Exception as error:  # of any kind, by store
         raise _unreadable(name, url, error) from None
     if not found:
         raise FileUnavailableError(f"{name}: there is no file at {url!r}. Nothing was sent.")
     for key, info in sorted(found.items()):
-        yield _stored_file(fs, key, info, types)
+        if info["type"] == "directory":
+            raise _directory(fs.unstrip_protocol(key), url, kind)
+        if isinstance(fs, LocalFileSystem):
+            yield _local_file(key, types)
+        else:
+            yield _stored_file(fs, key, info, types)
 
 
 def _unreadable(name: str, url: str, error: Exception) -> FileUnavailableError:
@@ -194,11 +240,22 @@ def _unreadable(name: str, url: str, error: Exception) -> FileUnavailableError:
     )
 
 
+def _directory(found: str, url: str, kind: type) -> FileUnavailableError:
+    if glob.has_magic(url):
+        advice = "let the glob match files alone, or use ** for all that lies below"
+    elif issubclass(kind, str):
+        advice = "end it in / to upload all below it"
+    else:
+        # Airflow drops a / from their end: nobody can tell whether a prefix was meant, or a file.
+        advice = f"to upload all below it, give the text '{url}/', for {kind.__name__} keeps no / at its end"
+    return FileUnavailableError(f"{found!r} is a directory: {advice}. Nothing was sent.")
+
+
 def _stored_file(fs: Any, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
     source = repr(fs.unstrip_protocol(key))
     if info["type"] != "file":
         raise FileUnavailableError(
-            f"{source} is a {info['type']}: end it in / to upload all below it. Nothing was sent."
+            f"{source} is no file, but of the kind {info['type']!r}: leave it out. Nothing was sent."
         )
     if info.get("size") is None:
         raise FileUnavailableError(

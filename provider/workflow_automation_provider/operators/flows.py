@@ -15,6 +15,7 @@ from workflow_automation_provider.client.errors import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.client.limits import LONGEST_TIMEOUT
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.retries import (
     START_ADVICE,
@@ -64,8 +65,8 @@ def _rendered(name: str, value: Any) -> Any:
     return value
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIMEOUT
 
 
 class _FlowOperator(BaseOperator):
@@ -87,10 +88,15 @@ class _FlowOperator(BaseOperator):
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError("flow_id is None: leave it out to use the connection's, or give an identifier.")
-        if request_timeout is not None and not (_is_number(request_timeout) and request_timeout > 0):
-            raise ValueError(f"request_timeout is {request_timeout!r}: give seconds, more than 0, or None.")
-        if not (_is_number(send_retry_timeout) and send_retry_timeout >= 0):
-            raise ValueError(f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more.")
+        at_most = f"at most {LONGEST_TIMEOUT} (a week)"
+        if request_timeout is not None and not (_is_seconds(request_timeout) and request_timeout > 0):
+            raise ValueError(
+                f"request_timeout is {request_timeout!r}: give seconds, more than 0 and {at_most}, or None."
+            )
+        if not _is_seconds(send_retry_timeout):
+            raise ValueError(
+                f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and {at_most}."
+            )
         # What a template renders to None must not be taken for an argument that was left out.
         self._is_flow_given = flow_id is not _UNSET
         self.flow_id = None if flow_id is _UNSET else flow_id

@@ -251,7 +251,7 @@ def test_what_a_file_is_told_as(folder):
         ("s*", "'sub' is a directory"),
         ("/", "is a directory"),
         ("fifo", "no regular file"),
-        ("dangling", "cannot be read"),
+        ("dangling", "is a link to .nowhere., which is not there"),
         ("a\0b", "cannot be read"),
     ],
 )

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from workflow_automation_provider.client.errors import InvalidRequestError
+from workflow_automation_provider.client.sending import FlowClient
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 
@@ -21,8 +23,8 @@ def upload(**arguments):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("request_timeout", [0, -1, "5", True, float("nan"), [1]]),
-        ("send_retry_timeout", [-1, "5", None, False, float("nan")]),
+        ("request_timeout", [0, -1, "5", True, [1]]),
+        ("send_retry_timeout", [-1, "5", None, False]),
     ],
 )
 def test_seconds(operator, name, values):
@@ -30,6 +32,23 @@ def test_seconds(operator, name, values):
         with pytest.raises(ValueError, match=rf"{name} is {re.escape(repr(value))}: give seconds"):
             operator(**{name: value})
     assert getattr(operator(**{name: 0.5}), name) == 0.5
+
+
+@pytest.mark.parametrize("operator", [trigger, upload])
+@pytest.mark.parametrize("name", ["request_timeout", "send_retry_timeout"])
+def test_longest_time(operator, name):
+    """What fails when a request is sent fails when the DAG is parsed."""
+    week = 7 * 24 * 3600
+    for value in (week + 1, 10**9, 10**400, 1e300, float("inf"), float("-inf"), float("nan")):
+        with pytest.raises(ValueError, match=rf"{name} is .*: give seconds, .* at most {week} \(a week\)"):
+            operator(**{name: value})
+    assert getattr(operator(**{name: week}), name) == week
+
+
+def test_longest_time_of_a_client():
+    for value in (7 * 24 * 3600 + 1, float("inf"), float("nan")):
+        with pytest.raises(InvalidRequestError, match="timeout is"):
+            FlowClient("http://127.0.0.1:9/api", timeout=value)
 
 
 def test_on_unknown_start():
