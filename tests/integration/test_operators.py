@@ -171,6 +171,61 @@ class TestTriggerFlow:
         assert result.task_state("trigger") == "failed"
         assert workflow_automation_service.journal.requests() == []
 
+    @pytest.mark.parametrize("native", [True, False])
+    def test_a_flow_id_without_a_value_is_not_a_trigger_by_key(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd, native
+    ):
+        result = run_dag(f"""
+            with DAG("no_flow_id", schedule=None, start_date=START, render_template_as_native_obj={native}):
+                TriggerFlowOperator(task_id="trigger", flow_id="{{{{ ti.xcom_pull('nowhere') }}}}", inputs={{}})
+        """)
+
+        assert result.task_state("trigger") == "failed"
+        assert "flow_id is " in printed(capfd)
+        assert workflow_automation_service.journal.requests() == []
+
+    def test_a_mapped_flow_id_without_a_value_is_refused(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        result = run_dag("""
+            with DAG("mapped_flow_id", schedule=None, start_date=START):
+
+                @task
+                def flows():
+                    return ["demo-flow", None]
+
+                TriggerFlowOperator.partial(task_id="trigger", inputs={}).expand(flow_id=flows())
+        """)
+
+        assert result.task_state("trigger", 0) == "success"
+        assert result.task_state("trigger", 1) == "failed"
+        assert [run.by for run in workflow_automation_service.runs] == ["path"]
+
+    def test_operators_inside_a_task_have_a_run_each(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        pytest.importorskip("airflow.models.task_state_store")
+        result = run_dag("""
+            with DAG("inside", schedule=None, start_date=START):
+
+                @task(retries=1, retry_delay=pendulum.duration(seconds=0))
+                def customers(**context):
+                    runs = [
+                        TriggerFlowOperator(task_id=name, inputs={"customer": name}).execute(context)["run_id"]
+                        for name in ("ada", "bob")
+                    ]
+                    if context["ti"].try_number == 1:
+                        raise RuntimeError("After both")
+                    return runs
+
+                customers()
+        """)
+
+        assert result.state == "success"
+        runs = workflow_automation_service.runs
+        assert [run.inputs for run in runs] == [{"customer": "ada"}, {"customer": "bob"}]
+        assert result.xcom("customers") == [run.run_id for run in runs]
+
     def test_a_connection_that_is_not_there_leaves_no_doubt_about_a_run(self, run_dag, capfd):
         result = run_dag("""
             with DAG("no_connection", schedule=None, start_date=START):
@@ -324,6 +379,21 @@ class TestUploadFiles:
 
         assert result.state == "success"
         assert workflow_automation_service.uploads[0].flow_id == "demo-flow"
+
+    @pytest.mark.parametrize("native", [True, False])
+    def test_a_run_id_without_a_value_is_refused(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd, native
+    ):
+        result = run_dag(f"""
+            with DAG("no_run_id", schedule=None, start_date=START, render_template_as_native_obj={native}):
+                UploadFilesOperator(
+                    task_id="upload", run_id="{{{{ ti.xcom_pull('nowhere') }}}}", flow_id="f", files=[{{"a": 1}}]
+                )
+        """)
+
+        assert result.task_state("upload") == "failed"
+        assert "run_id is " in printed(capfd)
+        assert workflow_automation_service.journal.requests() == []
 
     def test_expands_over_files(self, run_dag, workflow_automation_service, workflow_automation_connection):
         result = run_dag("""

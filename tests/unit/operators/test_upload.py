@@ -1,0 +1,197 @@
+"""UploadFilesOperator with a context of its own: what it sends, and what it keeps of what was confirmed."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.client.errors import BusyError, NotSentError, OutcomeUnknownError
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+KEY = "workflow_automation_upload"
+
+
+@pytest.fixture(autouse=True)
+def run_id(service):
+    with WorkflowAutomationHook() as hook:
+        return hook.trigger_flow({}, "demo-flow").run_id
+
+
+def upload(*rows, **arguments):
+    files = [{"row": row} for row in rows]
+    defaults = {"task_id": "upload", "run_id": "1001", "files_per_request": 1, "send_retry_timeout": 0}
+    return UploadFilesOperator(**{**defaults, "files": files, **arguments})
+
+
+def uploaded(service):
+    return [file["row"] for upload in service.uploads for file in upload.files]
+
+
+@pytest.fixture
+def attempt(context, store):
+    """Make the context of a try of the upload."""
+    return lambda **options: context(store, task_id="upload", **options)
+
+
+@pytest.fixture
+def busy_at_second(service):
+    """Let the second request find the service busy."""
+    service.faults.add("delay", operation="upload", seconds=0)
+    service.faults.add("busy", operation="upload", status=429)
+
+
+class TestTries:
+    def test_what_is_confirmed_is_recorded(self, service, store, attempt):
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        result = upload(1, 2).execute(attempt())
+
+        assert {key: result[key] for key in ("run_id", "files", "bytes")} == {
+            "run_id": "1001",
+            "files": 2,
+            "bytes": 0,
+        }
+        assert set(store.entries) == {f"{KEY}_0", f"{KEY}_1"}
+        assert set(store.retentions.values()) == {NEVER_EXPIRE}
+        kept = [store.entries[f"{KEY}_{n}"]["request"] for n in (0, 1)]
+        assert [request.pop("digests") and request for request in kept] == result["requests"]
+
+    def test_a_retry_sends_only_what_is_missing(self, service, attempt, busy_at_second):
+        with pytest.raises(BusyError):
+            upload(1, 2, 3).execute(attempt())
+        result = upload(1, 2, 3).execute(attempt(try_number=2))
+
+        assert uploaded(service) == [1, 2, 3]
+        assert (result["files"], len(result["requests"])) == (3, 3)
+
+    def test_a_third_try_goes_on_from_both(self, service, store, attempt, busy_at_second):
+        with pytest.raises(BusyError):
+            upload(1, 2, 3).execute(attempt())
+        service.faults.add("delay", operation="upload", seconds=0)
+        service.faults.add("busy", operation="upload", status=429)
+        with pytest.raises(BusyError):
+            upload(1, 2, 3).execute(attempt(try_number=2))
+        upload(1, 2, 3).execute(attempt(try_number=3))
+
+        assert uploaded(service) == [1, 2, 3]
+        assert set(store.entries) == {f"{KEY}_{n}" for n in range(3)}
+
+    def test_a_clear_sends_everything_again(self, service, attempt):
+        upload(1, 2).execute(attempt())
+        upload(1, 2).execute(attempt(try_number=2, max_tries=4))
+        assert uploaded(service) == [1, 2, 1, 2]
+
+    def test_of_fewer_files_after_a_clear_nothing_older_counts(self, service, attempt):
+        upload(1, 2).execute(attempt())
+        upload(3).execute(attempt(try_number=2, max_tries=4))
+        upload(3, 2).execute(attempt(try_number=3, max_tries=4))
+        assert uploaded(service) == [1, 2, 3, 2]
+
+    def test_without_a_store_everything_is_sent_again(self, service, context):
+        for try_number in (1, 2):
+            upload(1).execute(context(task_id="upload", try_number=try_number))
+        assert uploaded(service) == [1, 1]
+
+
+class TestUnknownOutcome:
+    def test_it_is_sent_again_by_default(self, service, store, attempt):
+        service.faults.add("drop_after", operation="upload")
+        upload(1, send_retry_timeout=30).execute(attempt())
+        assert uploaded(service) == [1, 1]
+        assert set(store.entries) == {f"{KEY}_0"}
+
+    def test_by_airflows_retry_too(self, service, attempt):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(OutcomeUnknownError):
+            upload(1).execute(attempt())
+
+    def test_or_fails_in_this_try_and_the_next(self, service, store, attempt):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(AirflowFailException, match="may have been taken"):
+            upload(1, on_unknown_upload="fail", send_retry_timeout=30).execute(attempt())
+        assert set(store.entries) == {KEY}
+        with pytest.raises(AirflowFailException, match="An earlier try ended while it uploaded"):
+            upload(1, on_unknown_upload="fail").execute(attempt(try_number=2))
+        assert uploaded(service) == [1]
+
+    def test_a_clear_ends_the_doubt(self, service, store, attempt):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(AirflowFailException):
+            upload(1, on_unknown_upload="fail").execute(attempt())
+        upload(1, on_unknown_upload="fail").execute(attempt(try_number=2, max_tries=4))
+        assert uploaded(service) == [1, 1]
+        assert set(store.entries) == {f"{KEY}_0"}
+
+    @pytest.mark.parametrize("fault", ["refuse", "busy"])
+    def test_a_clear_answer_leaves_no_doubt(self, service, store, attempt, fault):
+        service.faults.add(fault, operation="upload")
+        with pytest.raises((AirflowFailException, BusyError)):
+            upload(1, on_unknown_upload="fail").execute(attempt())
+        assert store.entries == {}
+
+    def test_the_doubt_is_there_before_the_request(self, service, store, attempt):
+        upload(1, on_unknown_upload="fail").execute(attempt())
+        # The run's own request is the first in the journal.
+        assert [(key, count) for key, _, count in store.writes] == [(KEY, 1), (f"{KEY}_0", 2)]
+
+
+@pytest.mark.parametrize("value", [None, "", "  ", "None"])
+@pytest.mark.parametrize("name", ["run_id", "flow_id"])
+def test_an_identifier_that_renders_to_nothing(service, store, attempt, name, value):
+    operator = upload(1, flow_id="{{ flow }}")
+    operator.flow_id = "demo-flow"
+    setattr(operator, name, value)
+    with pytest.raises(AirflowFailException, match=rf"{name} is .*: the template or XCom"):
+        operator.execute(attempt())
+    assert (uploaded(service), store.entries) == ([], {})
+
+
+def test_a_numeric_run_id(service, attempt):
+    """As native rendering makes it."""
+    upload(1, run_id=1001).execute(attempt())
+    assert uploaded(service) == [1]
+
+
+class TestInsideAnotherTask:
+    def test_operators_of_several_names(self, service, store, context):
+        for try_number in (1, 2):
+            now = context(store, task_id="customers", try_number=try_number)
+            for name in ("ada", "bob"):
+                result = upload(name, task_id=name).execute(now)
+                assert [request["files"] for request in result["requests"]] == [[None]]
+        assert uploaded(service) == ["ada", "bob"]
+        assert set(store.entries) == {f"{KEY}/ada_0", f"{KEY}/bob_0"}
+
+    def test_two_of_one_name_are_refused(self, service, attempt):
+        now = attempt()
+        upload(1).execute(now)
+        with pytest.raises(
+            AirflowFailException, match="An operator with the task_id 'upload' has already run"
+        ):
+            upload(2).execute(now)
+        assert uploaded(service) == [1]
+
+
+def test_an_ended_task_uploads_nothing_more(service, store, attempt):
+    fault = service.faults.add("busy", operation="upload", retry_after="30", times=None)
+    operator = upload(1, send_retry_timeout=120)
+
+    def end() -> None:
+        while not fault.struck:
+            time.sleep(0.01)
+        operator.on_kill()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    began = time.monotonic()
+    with pytest.raises((BusyError, NotSentError)):
+        operator.execute(attempt())
+    ending.join()
+
+    assert time.monotonic() - began < 15
+    assert uploaded(service) == []
+    assert len(service.journal.requests("upload")) == 1
