@@ -41,7 +41,16 @@ class Call:
     @property
     def is_json(self) -> bool:
         """Whether the request says that its body is JSON."""
-        return self.content_type.partition(";")[0].strip().lower() == "application/json"
+        return says_json(self.content_type)
+
+
+def says_json(content_type: str) -> bool:
+    """
+    Tell whether a ``Content-Type`` is that of JSON.
+
+    :param content_type: the header.
+    """
+    return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 def read_call(scope: Scope, body: Body) -> Call:
