@@ -10,6 +10,8 @@ from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context, TaskInstanceKey
 
+__all__ = ["FlowRunLink"]
+
 
 class FlowRunLink(BaseOperatorLink):
     """Leads to the run in the application; works as soon as the run is known, while the task still runs."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing.service import LocalService
 
+__all__ = ["main"]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.pages import Pages
     from workflow_automation_provider.testing.rules import Refusal
 
+__all__ = ["make_app"]
+
 
 def make_app(api: Api, pages: Pages, control: Control, guard: Guard) -> ASGIApp:
     """

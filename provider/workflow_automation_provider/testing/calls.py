@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.bodies import Body
     from workflow_automation_provider.testing.journal import Operation
 
+__all__ = ["Call", "decode_segment", "find_operation", "read_call", "says_json"]
+
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.faults import Faults
     from workflow_automation_provider.testing.journal import Journal
 
+__all__ = ["Control"]
+
 
 class Control:
     """

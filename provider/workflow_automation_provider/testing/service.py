@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing.journal import Run, Upload
 
+__all__ = ["LocalService"]
+
 
 class LocalService:
     """
