@@ -1,1 +1,3 @@
 """Apache Airflow provider for the workflow automation service."""
+
+__all__: list[str] = []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = ["CONNECTION_FIELDS", "FIELD_BEHAVIOUR", "get_provider_info"]
+
 _INTEGRATION = "Workflow Automation"
 
-# The one table of the connection's extras: the form of Airflow 3.2+ is drawn from it without importing the
-# hook, older forms and the check of the extras' names are made from it in ``hooks/``. Airflow 3.2+ shows no
-# placeholder for an extra; ``examples`` it offers while one types.
 CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "flow_id": {
         "label": "Flow ID",
@@ -74,6 +73,11 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "description": "Accept a base URL without TLS: the API key can then be read on the way.",
     },
 }
+"""
+The one table of the connection's extras: the form of Airflow 3.2+ is drawn from it without importing the hook, older
+forms and the check of the extras' names are made from it in ``hooks/``. Airflow 3.2+ shows no placeholder for an
+extra; ``examples`` it offers while one types.
+"""
 
 FIELD_BEHAVIOUR: dict[str, Any] = {
     "hidden-fields": ["schema", "login", "port", "extra"],
@@ -91,6 +95,7 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
         "headers": '{"X-Team": "data"}',
     },
 }
+"""How the form shows the fields that every connection has."""
 
 
 def get_provider_info() -> dict[str, Any]:

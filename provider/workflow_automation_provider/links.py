@@ -11,6 +11,8 @@ from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context, TaskInstanceKey
 
+__all__ = ["FlowRunLink"]
+
 
 __all__ = ["FlowRunLink"]
 

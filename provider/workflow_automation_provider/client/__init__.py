@@ -3,3 +3,5 @@ The workflow automation service's interface over httpx.
 
 Nothing here knows of Airflow: a script can use :class:`FlowClient` on its own.
 """
+
+__all__: list[str] = []

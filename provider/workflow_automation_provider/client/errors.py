@@ -5,6 +5,18 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
+__all__ = [
+    "Accepted",
+    "BusyError",
+    "FileUnavailableError",
+    "InvalidRequestError",
+    "NotSentError",
+    "OutcomeUnknownError",
+    "RefusedError",
+    "ReplyUnusableError",
+    "WorkflowAutomationError",
+]
+
 
 class Accepted(enum.Enum):
     """Whether the service acted on a request: started the run, or took the files."""

@@ -16,6 +16,20 @@ from workflow_automation_provider.client.errors import (
     WorkflowAutomationError,
 )
 
+__all__ = [
+    "DEFAULT_FILE_FORMAT",
+    "Content",
+    "Element",
+    "Encoding",
+    "File",
+    "FileFormat",
+    "FormatWord",
+    "changed",
+    "check_content_types",
+    "check_file_format",
+    "read_whole",
+]
+
 FormatWord = Literal["name", "base64", "data_url", "text", "content_type", "size"]
 """What a field of an element may hold."""
 
@@ -27,6 +41,7 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
     "content_type": "content_type",
     "content": "base64",
 }
+"""The file format where neither the connection nor the operator names one."""
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024

@@ -18,6 +18,8 @@ from uuid import UUID
 
 from workflow_automation_provider.client.errors import InvalidRequestError
 
+__all__ = ["encode"]
+
 _MICROSECOND = timedelta(microseconds=1)
 
 # Deeper than any real document, and well short of where Python's own recursion ends.

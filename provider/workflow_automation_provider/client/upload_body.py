@@ -29,6 +29,8 @@ from workflow_automation_provider.client.files import (
 )
 from workflow_automation_provider.client.protocol import identifier
 
+__all__ = ["UploadBody", "split", "upload_body"]
+
 # Each piece that is handed over costs a system call, and more: smaller ones go out together.
 _SMALL_PIECE = 64 * 1024
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+__all__ = ["Progress", "mebibytes"]
+
 _INTERVAL = 15.0
 _MIB = 1024 * 1024
 

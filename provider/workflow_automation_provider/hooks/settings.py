@@ -24,6 +24,8 @@ from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
+__all__ = ["ConnectionExtra", "base_url", "client_for"]
+
 
 def _from_json_text(value: object) -> object:
     """Read what the form and a URI can only write as text."""

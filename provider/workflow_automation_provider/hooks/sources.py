@@ -17,6 +17,8 @@ from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 from workflow_automation_provider.client.errors import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.client.files import Element, File, check_content_types
 
+__all__ = ["FileSource", "resolve"]
+
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
 A local path or glob; a URL, prefix or glob that ``ObjectStoragePath`` reads; such a path or an asset with such a

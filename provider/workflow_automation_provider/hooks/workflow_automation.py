@@ -29,6 +29,8 @@ else:
     except ImportError:  # Airflow 2
         from airflow.utils.log.secrets_masker import mask_secret
 
+__all__ = ["WorkflowAutomationHook"]
+
 _WARN_BEFORE_EXPIRY = timedelta(days=14)
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing.service import LocalService
 
+__all__ = ["main"]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
@@ -72,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         "--run-ids", choices=["string", "number"], default="string", help="the type of run ids"
     )
     parser.add_argument("--first-run-id", type=int, default=1001, help="(default: %(default)s)")
-    parser.add_argument("--public-url", metavar="URL", help="the address in run links")
+    parser.add_argument(
+        "--public-url", metavar="URL", help="the address in run links, under which the service is reached too"
+    )
     parser.add_argument("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
     parser.add_argument("--keyfile", metavar="PATH", help="the certificate's private key")
     parser.add_argument("--port-file", type=Path, metavar="PATH", help="write the port here once serving")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.journal_writer import JournalWriter
     from workflow_automation_provider.testing.state import State
 
+__all__ = ["Api"]
+
 
 class Api:
     """

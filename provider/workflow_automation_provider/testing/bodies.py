@@ -24,8 +24,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starlette.types import Receive
 
+__all__ = ["LONG_STRING", "PARSE_LIMIT", "Body", "BodyError", "ClientLeftError", "describe", "receive_body"]
+
 PARSE_LIMIT = 64 * 1024 * 1024
+"""Bytes: larger bodies are only counted and hashed."""
+
 LONG_STRING = 256
+"""Characters: longer strings are described, not kept."""
+
 _HEAD = 64 * 1024
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.bodies import Body
     from workflow_automation_provider.testing.journal import Operation
 
+__all__ = ["Call", "decode_segment", "find_operation", "read_call", "says_json"]
+
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -41,7 +43,16 @@ class Call:
     @property
     def is_json(self) -> bool:
         """Whether the request says that its body is JSON."""
-        return self.content_type.partition(";")[0].strip().lower() == "application/json"
+        return says_json(self.content_type)
+
+
+def says_json(content_type: str) -> bool:
+    """
+    Tell whether a ``Content-Type`` is that of JSON.
+
+    :param content_type: the header.
+    """
+    return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 def read_call(scope: Scope, body: Body) -> Call:

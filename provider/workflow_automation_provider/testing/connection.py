@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
+__all__ = ["Connection"]
+
 _SCOPE_KEY = "workflow_automation.connection"
 
 

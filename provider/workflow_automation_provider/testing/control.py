@@ -1,7 +1,8 @@
 """
 The control endpoints, for a test in another process; :class:`.control_client.ControlClient` speaks to them.
 
-They ask for no key: whoever reaches the service may script it. It is made to listen on a loopback address.
+They ask for no key: every program that reaches the service may script it, which is made to listen on a loopback
+address. Web pages may not: :mod:`.guard`.
 
 ====================  ========  ======================================================================
 Path                  Method    What it does
@@ -9,7 +10,8 @@ Path                  Method    What it does
 ``/_control/health``  GET       answers ``{"status": "ok"}``
 ``/_control/journal`` GET       answers ``runs``, ``uploads`` and ``requests``
 ``/_control/faults``  GET       answers ``faults``, with how many more requests each will strike
-``/_control/faults``  POST      queues a fault: a JSON object with the fields of :class:`.faults.Fault`
+``/_control/faults``  POST      queues a fault: a JSON object with the fields of :class:`.faults.Fault`, sent as
+                                ``application/json``
 ``/_control/faults``  DELETE    forgets all the faults
 ====================  ========  ======================================================================
 """
@@ -21,11 +23,15 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from workflow_automation_provider.testing.calls import says_json
+
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from workflow_automation_provider.testing.faults import Faults
     from workflow_automation_provider.testing.journal import Journal
+
+__all__ = ["Control"]
 
 
 class Control:
@@ -65,6 +71,8 @@ class Control:
 
         :param request: the request, a fault as JSON.
         """
+        if not says_json(request.headers.get("content-type", "")):
+            return _answer(415, {"error": "send a fault with the Content-Type application/json"})
         try:
             options = json.loads(await request.body())
             if not isinstance(options, dict) or not isinstance(options.get("kind"), str):

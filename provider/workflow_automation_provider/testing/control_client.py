@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+__all__ = ["ControlClient"]
+
 
 class ControlClient:
     """

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.calls import Call
     from workflow_automation_provider.testing.faults import Fault
 
+__all__ = ["faulty_reply", "send_faulty"]
+
 _ENDLESS_PART = b" " * 65_536
 
 

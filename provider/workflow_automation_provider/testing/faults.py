@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing.journal import Operation
 
+__all__ = ["KINDS", "Fault", "Faults", "Kind", "ScriptedFault", "Target", "includes"]
+
 
 class Kind(NamedTuple):
     """
@@ -100,6 +102,7 @@ KINDS: Mapping[str, Kind] = {
     "echo_key": Kind(None, True, {"status": 400}),
     "stale": Kind(None, True, {}),
 }
+"""What each kind of fault does, by its name."""
 
 _NARROWING = {"kind", "operation", "flow_id", "inputs", "times"}
 

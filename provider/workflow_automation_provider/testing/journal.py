@@ -16,10 +16,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 if TYPE_CHECKING:
     import os
 
+__all__ = [
+    "OPERATIONS",
+    "Journal",
+    "JournalError",
+    "Operation",
+    "Outcome",
+    "Record",
+    "RecordT",
+    "Request",
+    "Run",
+    "Upload",
+    "decode_lines",
+]
+
 Operation = Literal["trigger_by_path", "trigger_by_key", "upload"]
+"""The name of an operation."""
+
 OPERATIONS: tuple[Operation, ...] = ("trigger_by_path", "trigger_by_key", "upload")
+"""The names of all operations."""
 
 Outcome = Literal["replied", "not replied", "client left", "closed unread"]
+"""How the service dealt with a request."""
 
 
 class JournalError(Exception):
@@ -107,7 +125,10 @@ class Request:
 
 
 Record = Run | Upload | Request
+"""An entry of the journal."""
+
 RecordT = TypeVar("RecordT", Run, Upload, Request)
+"""One kind of entry."""
 
 
 def decode_lines(data: bytes) -> list[dict[str, Any]]:

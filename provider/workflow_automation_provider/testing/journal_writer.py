@@ -9,6 +9,8 @@ from pathlib import Path
 
 from workflow_automation_provider.testing.journal import JournalError, Record, decode_lines
 
+__all__ = ["JournalWriter"]
+
 
 class JournalWriter:
     """

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
+__all__ = ["DEMO_FLOW_ID", "DEMO_KEY", "Key"]
+
 DEMO_FLOW_ID = "demo-flow"
+"""The flow of the demo key."""
 
 
 @dataclass(frozen=True)
@@ -48,3 +51,4 @@ class Key:
 
 
 DEMO_KEY = Key("demo-key", DEMO_FLOW_ID, name="demo")
+"""The key that a service knows unless it is given others."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.journal import Run, Upload
     from workflow_automation_provider.testing.state import State
 
+__all__ = ["Pages"]
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #222; background: #fff }

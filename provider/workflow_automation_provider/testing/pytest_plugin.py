@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+__all__ = ["CONNECTION_ID", "workflow_automation_connection", "workflow_automation_service"]
+
 CONNECTION_ID = "workflow_automation_default"
+"""The connection that is pointed at the service."""
 
 
 @pytest.fixture

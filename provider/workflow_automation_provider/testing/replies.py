@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing.connection import Connection
 
+__all__ = ["Exchange", "Reply", "json_reply"]
+
 
 @dataclass(frozen=True)
 class Reply:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.keys import Key
     from workflow_automation_provider.testing.state import State
 
+__all__ = ["Refusal", "StartRun", "TakeFiles", "Verdict", "judge"]
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -80,6 +82,7 @@ class TakeFiles:
 
 
 Verdict = Refusal | StartRun | TakeFiles
+"""What a call leads to."""
 
 
 class _Refused(Exception):  # noqa: N818 - a way out of the checks, not an error

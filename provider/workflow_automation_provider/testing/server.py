@@ -16,6 +16,8 @@ from workflow_automation_provider.testing.connection import Connection
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+__all__ = ["BackgroundServer", "listen"]
+
 # A client's pooled connection must go stale by a fault, not by chance.
 _KEEP_ALIVE = 300
 _LAST_TASKS = 2.0

@@ -14,6 +14,7 @@ from workflow_automation_provider.testing.app import make_app
 from workflow_automation_provider.testing.bodies import PARSE_LIMIT
 from workflow_automation_provider.testing.control import Control
 from workflow_automation_provider.testing.faults import Faults
+from workflow_automation_provider.testing.guard import Guard
 from workflow_automation_provider.testing.journal import Journal
 from workflow_automation_provider.testing.journal_writer import JournalWriter
 from workflow_automation_provider.testing.keys import DEMO_KEY, Key
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from workflow_automation_provider.testing.journal import Run, Upload
+
+__all__ = ["LocalService"]
 
 
 class LocalService:
@@ -45,7 +48,8 @@ class LocalService:
     :param keyfile: the certificate's private key, unless it is in ``certfile``.
     :param run_id_type: whether run ids are answered as strings or as numbers.
     :param first_run_id: the id of the first run, however large.
-    :param public_url: the address in run links, if clients reach the service by another than it listens on.
+    :param public_url: the address in run links, if clients reach the service by another than it listens on. Its host
+        is answered to, besides loopback and ``host``; with a ``host`` of ``0.0.0.0`` or ``::``, so is any IP address.
     :param parse_limit: bodies of more bytes are only counted and hashed.
     :raises ValueError: if two keys have the same value, or the same flow and name.
     """
@@ -125,7 +129,12 @@ class LocalService:
             stopping = asyncio.Event()
             state = self._remembered_state()
             api = Api(state, self.faults, writer, stopping, self._parse_limit)
-            app = make_app(api, Pages(state), Control(self.faults, self.journal))
+            app = make_app(
+                api,
+                Pages(state),
+                Control(self.faults, self.journal),
+                Guard(self.host, self._public_url),
+            )
             server = BackgroundServer(app, sock, stopping, *self._tls)
             server.start()
         except BaseException:

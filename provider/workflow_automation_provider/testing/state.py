@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.journal import Run, Upload
     from workflow_automation_provider.testing.keys import Key
 
+__all__ = ["RunIdType", "State"]
+
 RunIdType = Literal["string", "number"]
+"""How run ids are answered."""
 
 
 class State:

@@ -12,7 +12,7 @@ from workflow_automation_provider.hooks.sources import resolve
 try:
     from airflow.sdk.io import attach
 except ImportError:  # Airflow 2
-    from airflow.io.storage import attach
+    from airflow.io.store import attach
 
 URL = "memory://reports"
 
@@ -63,15 +63,17 @@ def test_source(source, expected):
         (f"{URL}/*", "let the glob match files alone, or use ** for all that lies below."),
         (
             lambda: ObjectStoragePath(f"{URL}/monday/"),
-            f"to upload all below it, give the text '{URL}/monday/', for ObjectStoragePath keeps no / at its end.",
+            "to upload all below it, give the text '{path}/', for ObjectStoragePath keeps no / at its end.",
         ),
         (lambda: ObjectStoragePath(URL) / "*", "let the glob match files alone, or use ** for all that"),
     ],
 )
 def test_directory(source, advice):
+    source = source() if callable(source) else source
     with pytest.raises(FileUnavailableError) as caught:
-        resolve(source() if callable(source) else source)
-    assert f"is a directory: {advice}" in str(caught.value)
+        resolve(source)
+    # Airflow's versions differ in the slashes after memory:
+    assert f"is a directory: {advice.format(path=source)}" in str(caught.value)
 
 
 def test_object_replaced_by_one_of_its_size_is_another(store):

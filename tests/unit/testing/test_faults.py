@@ -29,7 +29,9 @@ def connect(service):
 
 
 def raw_request(flow_id="demo-flow", body=b'{"inputs": {}}'):
-    head = f"POST /api/flows/{flow_id}/trigger HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = (
+        f"POST /api/flows/{flow_id}/trigger HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    )
     return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
