@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-matrix bench-import bench-upload soak system-test lint demo ui constraints build clean FORCE
+.PHONY: help setup test test-matrix bench-import bench-upload mutants soak system-test lint demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ bench-import: $(VENV)/bench ## Measure what importing the operators costs, besid
 
 bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl (about 3 minutes)
 	@$(VENV)/bin/python benchmarks/upload.py
+
+mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/replies.py …" for some
+	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
 
 soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
 	@PYTHONPATH=tests/support $(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
@@ -68,7 +71,11 @@ build: $(STAMP) ## Build the wheel and the source distribution into dist/
 	@ls dist/*.whl dist/*.tar.gz
 
 clean: ## Remove all that make has made
-	rm -rf .venv .venv-* .airflow dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-* .airflow .mutants dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/mutants: $(STAMP) constraints/mutants.txt
+	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/mutants.txt --group mutants
+	@touch $@
 
 $(VENV)/bench: $(STAMP)
 	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --group bench

@@ -86,6 +86,7 @@ def main() -> None:
     if not sys.argv[1:]:
         newest = ("--constraint", "constraints/airflow-3.3.txt")
         compile_constraints("system", *newest, "tests/system/requirements.txt")
+        compile_constraints("mutants", *newest, "--group", "mutants")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["FlowRunLink"]
 
 
-__all__ = ["FlowRunLink"]
-
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class FlowRunLink(BaseOperatorLink):
@@ -42,7 +40,7 @@ class FlowRunLink(BaseOperatorLink):
             try:
                 context["ti"].xcom_push(key=cls().xcom_key, value=run_link)
             except Exception:
-                log.warning("The link to the run could not be stored; the button is missing.", exc_info=True)
+                _log.warning("The link to the run could not be stored; the button is missing.", exc_info=True)
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """

@@ -107,6 +107,19 @@ class Deployment:
             query = f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
             return {index: json.loads(value) for index, value in database.execute(query, (dag_id, run_id))}
 
+    def reschedules(self, dag_id: str, run_id: str) -> dict[int, list[float]]:
+        """Return the waits, in seconds, for which each try of a DAG run's task was rescheduled."""
+        query = """
+            SELECT try_number, (julianday(reschedule_date) - julianday(task_reschedule.end_date)) * 86400
+            FROM task_reschedule JOIN task_instance ON task_instance.id = ti_id
+            WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger' ORDER BY task_reschedule.id
+        """
+        waits: dict[int, list[float]] = {}
+        with contextlib.closing(sqlite3.connect(self._database)) as database:
+            for try_number, seconds in database.execute(query, (dag_id, run_id)):
+                waits.setdefault(try_number, []).append(seconds)
+        return waits
+
     def log(self, dag_id: str, run_id: str, *, map_index: int = -1) -> str:
         """Return the logs of all the tries of a DAG run's task."""
         return "".join(self.logs(dag_id, run_id, map_index=map_index))

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -57,7 +58,13 @@ WINDOWS = {
 
 # A frozen process is what a kill is not: it comes back, when another try has long done its work.
 KILLS = ("kill the task", "kill the supervisor")
-STRIKES = (*KILLS, "freeze both")
+FREEZE = "freeze both"
+# When this scheduler fails a task that sends no heartbeats, it closes its database session halfway, and ends.
+CANNOT_MISS_HEARTBEATS = version("apache-airflow") == "3.4.0b2"
+STRIKES = KILLS if CANNOT_MISS_HEARTBEATS else (*KILLS, FREEZE)
+SKIP_FREEZE = pytest.mark.skipif(
+    CANNOT_MISS_HEARTBEATS, reason="Airflow 3.4.0b2's scheduler ends at the first task without heartbeats"
+)
 
 
 def ended(process: Try) -> None:
@@ -75,7 +82,7 @@ def strike(
     """Let a task come to the moment, strike, and see it to its end and to that of what is left of it."""
     hold = fault = None
     if window.hold:
-        hold = deployment.gate.hold(Hold(case, *window.hold, lost=blow != "freeze both"))
+        hold = deployment.gate.hold(Hold(case, *window.hold, lost=blow != FREEZE))
     if window.fault:
         kind, seconds = window.fault
         fault = service.faults.add(kind, seconds=seconds, inputs={"case": case})
@@ -88,7 +95,7 @@ def strike(
         )
     (first,) = deployment.gate.tries_of(case)
     assert alive(first.pid)
-    if blow == "freeze both":
+    if blow == FREEZE:
         os.kill(first.supervisor, signal.SIGSTOP)
         os.kill(first.pid, signal.SIGSTOP)
     else:
@@ -96,7 +103,7 @@ def strike(
         if hold:
             hold.released.set()
     found = outcome(deployment, service, dag_id, case)
-    if blow == "freeze both":
+    if blow == FREEZE:
         assert alive(first.pid)
         if hold:
             hold.released.set()
@@ -138,14 +145,14 @@ def outcomes(
             note(f"{name:30} {blow:20} runs {len(found.runs)}  tries {found.tries}  {found.state}")
 
 
-@pytest.mark.parametrize("blow", STRIKES)
+@pytest.mark.parametrize("blow", [*KILLS, pytest.param(FREEZE, marks=SKIP_FREEZE)])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_no_second_run_and_none_unmentioned(outcomes: Outcomes, name: str, blow: str) -> None:
     found = outcomes[name, blow, "patient"].result(180)
     window = WINDOWS[name]
 
     # A task that is frozen on the brink of its POST may yet send it when it thaws: one run, and announced.
-    thawed = blow == "freeze both" and window.runs == 0
+    thawed = blow == FREEZE and window.runs == 0
     assert len(found.runs) in ((0, 1) if thawed else (window.runs,))
     assert (found.state, found.tries) == (window.state, 2)
     if window.state == "success":

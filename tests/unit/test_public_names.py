@@ -25,11 +25,6 @@ WITHOUT = {  # modules that do not have one yet
         "client.replies",
         "client.sending",
         "client.transport",
-        "operators",
-        "operators.flows",
-        "operators.retries",
-        "operators.uploading",
-        "start_record",
     )
 }
 FACADES = {f"{PACKAGE}.testing"}  # offer what other modules define

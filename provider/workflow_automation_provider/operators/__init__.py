@@ -1,1 +1,3 @@
 """Operators that start runs of the workflow automation service and upload files for them."""
+
+__all__: list[str] = []

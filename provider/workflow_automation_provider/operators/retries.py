@@ -29,7 +29,9 @@ else:
     except ImportError:  # before Airflow 3.3, which knows no retry policies
         RetryPolicyBase = object
 
-Result = TypeVar("Result")
+__all__ = ["START_ADVICE", "UPLOAD_ADVICE", "FlowRetryPolicy", "call_patiently", "failing_for_good"]
+
+_Result = TypeVar("_Result")
 
 # The wait between two attempts where the service names none, in seconds: grows from the first to the second.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
@@ -37,35 +39,65 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 # How soon a wait ends after the task was ended, in seconds.
 _NAP = 0.1
 
+# How often a try comes back without spending a retry, and the longest wait for which it does: no task is held for
+# ever. Rescheduling takes at most 50 minutes of each try; after that, and for longer waits, a retry is spent.
+_MOST_RESCHEDULES = 5
+_LONGEST_RESCHEDULE = timedelta(minutes=10)
+
 
 class FlowRetryPolicy(RetryPolicyBase):
-    """Lets Airflow try again when the service said, rather than after ``retry_delay`` (Airflow 3.3+)."""
+    """
+    Lets Airflow come back when the service said, rather than after ``retry_delay`` (Airflow 3.3+).
+
+    Where nothing was started and Airflow can reschedule a failed task (3.4+), no retry is spent on it at first.
+    """
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
     ) -> RetryDecision:
         """
-        Decide on the delay of the next try.
+        Decide when the task comes back, and whether that takes a retry.
 
         :param exception: what ended this try
-        :return: a retry after the service's ``Retry-After`` where it gave one, else Airflow's usual course
+        :param context: the task's context; without it, a retry is spent
+        :return: where the service is busy or could not be reached, a bounded number of reschedules; then a retry
+            after the service's ``Retry-After``; Airflow's usual course for all else
         """
-        if isinstance(exception, BusyError) and exception.retry_after is not None:
-            wait = timedelta(seconds=exception.retry_after)
-            return RetryDecision.retry(
-                delay=wait, reason=f"The service asked to wait {wait.total_seconds():.0f} s."
-            )
-        return RetryDecision.default()
+        if not isinstance(exception, BusyError | NotSentError):
+            return RetryDecision.default()
+        asked = exception.retry_after if isinstance(exception, BusyError) else None
+        wait = None if asked is None else timedelta(seconds=asked)
+        reason = (
+            "The service is busy or cannot be reached."
+            if asked is None
+            else f"The service asked to wait {asked:.0f} s."
+        )
+        if rescheduled := _reschedule(wait, reason, context):
+            return rescheduled
+        return RetryDecision.default() if wait is None else RetryDecision.retry(delay=wait, reason=reason)
+
+
+def _reschedule(wait: timedelta | None, reason: str, context: Any) -> RetryDecision | None:
+    """Return the decision to come back without spending a retry, None where that is not possible or not bounded."""
+    reschedule = getattr(RetryDecision, "reschedule", None)  # Airflow 3.4+
+    if reschedule is None or context is None:
+        return None
+    delay = context["task"].retry_delay if wait is None else wait
+    # Airflow keeps to the bound as well, but the retry that it then makes knows no Retry-After.
+    if delay > _LONGEST_RESCHEDULE or context.get("task_reschedule_count", 0) >= _MOST_RESCHEDULES:
+        return None
+    decision: RetryDecision = reschedule(delay, max_reschedules=_MOST_RESCHEDULES, reason=reason)
+    return decision
 
 
 def call_patiently(
-    call: Callable[[], Result],
+    call: Callable[[], _Result],
     *,
     seconds: float,
     log: Any,
     is_ended: Callable[[], bool],
     retry: tuple[type[WorkflowAutomationError], ...] = (),
-) -> Result:
+) -> _Result:
     """
     Call again while the service is busy or cannot be reached, as long as there is time.
 
@@ -110,7 +142,6 @@ def _sleep(seconds: float, is_ended: Callable[[], bool]) -> None:
         time.sleep(min(left, _NAP))
 
 
-# For the person on call: what this task does from here on, and what Clear does.
 START_ADVICE = {
     Accepted.NO: "Once that is mended, clear the task to try again.",
     Accepted.MAYBE: (
@@ -121,6 +152,8 @@ START_ADVICE = {
         "Mark the task as success (tasks after it then get no run_id), or clear it to start another run."
     ),
 }
+"""What to tell the person on call about a start, by what the service did: what the task does now, and Clear."""
+
 UPLOAD_ADVICE = {
     Accepted.NO: "Once that is mended, clear the task to send everything again.",
     Accepted.MAYBE: (
@@ -128,6 +161,7 @@ UPLOAD_ADVICE = {
         "success; if not, clear the task to send everything again."
     ),
 }
+"""The same for an upload."""
 
 
 @contextmanager

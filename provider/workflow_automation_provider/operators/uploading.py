@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.operators.flows import UploadFilesOperator
     from workflow_automation_provider.start_record import UploadRecord
 
+__all__ = ["upload_files"]
+
 # A service's answer to an upload is a short text; what is kept of it is passed on through XCom.
 _KEPT_REPLY = 2000
 

@@ -1,0 +1,220 @@
+"""
+Change the code that the promise rests on, one small change at a time, and see whether a unit test notices.
+
+mutmut makes the changes and runs the tests. A change that no test notices must be explained in tests/mutants.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import libcst as cst
+import libcst.matchers as m
+from mutmut.configuration import config
+from mutmut.mutation import mutators
+from mutmut.mutation.data import SourceFileMutationData
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.stats import status_by_exit_code
+from mutmut.utils.format_utils import orig_function_and_class_names_from_key
+
+PROJECT = Path(__file__).resolve().parent.parent
+WORKSPACE = PROJECT / ".mutants"
+PACKAGE = Path("src", "workflow_automation_provider")
+EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
+
+# Files of the package, and the tests that must notice every change to them.
+GROUPS = (
+    (("client/replies.py", "client/redaction.py"), ("tests/unit/client",)),
+    (
+        ("start_record.py", "operators/flows.py", "operators/retries.py", "operators/uploading.py"),
+        ("tests/unit/operators", "tests/unit/test_*.py"),
+    ),
+)
+
+NOTICED = {"killed", "timeout", "segfault"}
+
+
+class Mutant(NamedTuple):
+    """One change, told by what it changes: line numbers and mutmut's own numbers do not last."""
+
+    file: str
+    function: str
+    was: str
+    becomes: str
+
+
+def drop_call(node: cst.Expr) -> Iterator[cst.CSTNode]:
+    """Do without a statement that only calls something."""
+    if isinstance(node.value, cst.Call):
+        yield cst.Pass()
+
+
+def drop_raise(_: cst.Raise) -> Iterator[cst.CSTNode]:
+    """Go on in place of raising."""
+    yield cst.Pass()
+
+
+def return_none(node: cst.Return) -> Iterator[cst.CSTNode]:
+    """Return nothing."""
+    if node.value and not m.matches(node.value, m.Name("None")):
+        yield node.with_changes(value=cst.Name("None"))
+
+
+def swallow_nothing(node: cst.ExceptHandler) -> Iterator[cst.CSTNode]:
+    """Raise again, whatever is done about an exception."""
+    reraise = cst.IndentedBlock([cst.SimpleStatementLine([cst.Raise()])])
+    if not node.body.deep_equals(reraise):
+        yield node.with_changes(body=reraise)
+
+
+def drop_element(node: cst.Tuple | cst.List | cst.Set | cst.Dict) -> Iterator[cst.CSTNode]:
+    """Leave out each element in turn."""
+    if len(node.elements) > 1:
+        for i in range(len(node.elements)):
+            yield node.with_changes(elements=[*node.elements[:i], *node.elements[i + 1 :]])
+
+
+def change_string(node: cst.BaseString) -> Iterator[cst.CSTNode]:
+    """Change a string as mutmut does, but for prose: its wording is no promise."""
+    if not (isinstance(node, cst.SimpleString) and " " in node.raw_value.strip()):
+        yield from mutators.operator_string(node)
+
+
+def add_operators() -> None:
+    """Have mutmut make the changes above beside its own."""
+    operators = cast("list[Any]", mutators.mutation_operators)
+    operators[:] = [
+        *((kind, change) for kind, change in operators if change is not mutators.operator_string),
+        (cst.BaseString, change_string),
+        (cst.Expr, drop_call),
+        (cst.Raise, drop_raise),
+        (cst.Return, return_none),
+        (cst.ExceptHandler, swallow_nothing),
+        *((kind, drop_element) for kind in (cst.Tuple, cst.List, cst.Set, cst.Dict)),
+    ]
+
+
+def prepare_workspace() -> None:
+    """Copy what mutmut needs, in the layout that it knows, so that each run is whole and the code stays untouched."""
+    shutil.rmtree(WORKSPACE, ignore_errors=True)
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PROJECT / "provider", WORKSPACE / "src", ignore=ignore)
+    shutil.copytree(PROJECT / "tests" / "unit", WORKSPACE / "tests" / "unit", ignore=ignore)
+    shutil.copy(PROJECT / "tests" / "conftest.py", WORKSPACE / "tests")
+    shutil.copy(PROJECT / "pyproject.toml", WORKSPACE)
+
+
+def run_mutmut(files: list[str], tests: list[str]) -> None:
+    """Make and test the mutants of some files, in the workspace that is the working directory."""
+    from mutmut.__main__ import cli
+
+    # Property tests then try the same examples for each mutant.
+    os.environ["CI"] = "true"
+    add_operators()
+    settings = config()
+    settings.only_mutate = files
+    settings.pytest_add_cli_args_test_selection = tests
+    cli(["run"])
+
+
+def read_results(file: str) -> Iterator[tuple[Mutant, str]]:
+    """Return the mutants of one file, and what became of each."""
+    path = PACKAGE / file
+    data = SourceFileMutationData(path=path)
+    data.load()
+    for name, exit_code in data.exit_code_by_key.items():
+        status = status_by_exit_code[exit_code]
+        function, class_name = orig_function_and_class_names_from_key(name)
+        was = becomes = ""
+        if status not in NOTICED:
+            lines = get_diff_for_mutant(name, path=path).splitlines()[2:]
+            was, becomes = (
+                " ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+"
+            )
+        yield Mutant(file, f"{class_name}.{function}" if class_name else function, was, becomes), status
+
+
+def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, str]]:
+    """Test the mutants of some files with some tests, in a process of its own, and return what became of them."""
+    prepare_workspace()
+    with contextlib.chdir(WORKSPACE):
+        tests = sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
+        paths = [str(PACKAGE / file) for file in files]
+        process = multiprocessing.get_context("fork").Process(target=run_mutmut, args=(paths, tests))
+        process.start()
+        process.join()
+        if process.exitcode:
+            sys.exit("mutmut could not test the mutants: its output above says why.")
+        return [result for file in files for result in read_results(file)]
+
+
+def load_explanations() -> dict[Mutant, str]:
+    """
+    Return the mutants that no test need notice, and why.
+
+    :raises SystemExit: if one has no reason.
+    """
+    explanations = {}
+    for entry in tomllib.loads(EXPLANATIONS.read_text())["survivor"]:
+        if not entry["reason"].strip():
+            sys.exit(f"{EXPLANATIONS.relative_to(PROJECT)}: {entry} has no reason.")
+        explanations[Mutant(*(entry[field] for field in Mutant._fields))] = entry["reason"]
+    return explanations
+
+
+def report(results: list[tuple[Mutant, str]], seconds: float) -> bool:
+    """Print what became of the mutants; return whether each was noticed or is explained."""
+    explanations = load_explanations()
+    survivors = [(mutant, status) for mutant, status in results if status not in NOTICED]
+    unexplained = [(mutant, status) for mutant, status in survivors if mutant not in explanations]
+    print()
+    for mutant, status in unexplained:
+        print(f"{status}: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}")
+    tested = {mutant.file for mutant, _ in results}
+    for mutant in explanations.keys() - {mutant for mutant, _ in survivors}:
+        if mutant.file in tested:
+            print(
+                f"explained, but gone: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}"
+            )
+    for file in sorted(tested):
+        counts = Counter(status for mutant, status in results if mutant.file == file)
+        print(f"{file}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items())))
+    print(
+        f"{len(results)} mutants in {seconds:.0f} s: "
+        f"{len(survivors) - len(unexplained)} survived as explained, {len(unexplained)} unexplained"
+    )
+    return not unexplained
+
+
+def main() -> int:
+    """Test the mutants of all files, or of those that are named; return 1 if a survivor is unexplained."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="*", default=["*"], help="such as client/replies.py or 'operators/*'")
+    patterns = parser.parse_args().files
+    began = time.monotonic()
+    results = []
+    for files, tests in GROUPS:
+        chosen = [file for file in files if any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]
+        if chosen:
+            results += test_group(chosen, tests)
+    if not results:
+        parser.error(f"There is none of {patterns} among {[file for files, _ in GROUPS for file in files]}.")
+    return 0 if report(results, time.monotonic() - began) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
