@@ -60,6 +60,9 @@ CASES = {
     "500 after": Case("status_after", "failed", 1, 1, UNKNOWN),
     "502": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 502}),
     "504": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 504}),
+    "503 before": Case("busy", "failed", 1, 0, UNKNOWN),
+    "503 after": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 503}),
+    "303": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 303, "headers": {"Location": "/done"}}),
     # There is one, and its id is unknown: no second try.
     "truncated": Case("truncate", "failed", 1, 1, STARTED),
     "garbage": Case("garbage", "failed", 1, 1, STARTED),
@@ -70,7 +73,6 @@ CASES = {
     "400": Case("refuse", "failed", 1, 0, NOTHING),
     "401": Case("refuse", "failed", 1, 0, NOTHING, {"status": 401}),
     # There is none, and Airflow tries again: when the service said, else after retry_delay.
-    "503": Case("busy", "success", 2, 1),
     "503, seconds": Case("busy", "success", 2, 1, "", {"retry_after": str(WAIT)}),
     "503, date": Case("busy", "success", 2, 1, "", {"retry_after": "a date"}),
     "429": Case("busy", "success", 2, 1, "", {"status": 429}),
@@ -136,7 +138,6 @@ def test_fault(outcomes: dict[str, Future[Outcome]], name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
-        ("503", 1, WAIT - 1),
         ("503, seconds", WAIT, 2 * WAIT),
         ("429", 1, WAIT - 1),
         ("429, seconds", WAIT, 2 * WAIT),
