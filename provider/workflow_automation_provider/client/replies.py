@@ -99,7 +99,7 @@ def reply_error(reply: Reply, operation: Operation, title: str, redact: Redactor
     if status in _BUSY or (status == 503 and (wait is not None or operation is Operation.UPLOAD)):
         asked = "" if wait is None else f" It asks to wait {wait:.0f} s."
         return BusyError(
-            f"{title} was put off with {_status(status)}.{words}{asked} {operation.nothing_done}",
+            f"{title} was answered with {_status(status)}: the service is busy.{words}{asked} {operation.nothing_done}",
             status=status,
             retry_after=wait,
         )
