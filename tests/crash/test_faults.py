@@ -68,6 +68,9 @@ CASES = {
     "500 after": Case("status_after", "failed", 1, 1, UNKNOWN),
     "502": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 502}),
     "504": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 504}),
+    "503 before": Case("refuse", "failed", 1, 0, UNKNOWN, {"status": 503}),
+    "503 after": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 503}),
+    "303": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 303, "headers": {"Location": "/done"}}),
     # There is one, and its id is unknown: no second try.
     "truncated": Case("truncate", "failed", 1, 1, STARTED),
     "garbage": Case("garbage", "failed", 1, 1, STARTED),
@@ -78,14 +81,11 @@ CASES = {
     "400": Case("refuse", "failed", 1, 0, NOTHING),
     "401": Case("refuse", "failed", 1, 0, NOTHING, {"status": 401}),
     # There is none, and Airflow comes back: when the service said, else after retry_delay.
-    "503": Case("busy", "success", AGAIN, 1),
-    "503, seconds": Case("busy", "success", AGAIN, 1, "", {"retry_after": str(WAIT)}),
-    "503, date": Case("busy", "success", AGAIN, 1, "", {"retry_after": "a date"}),
-    "429": Case("busy", "success", AGAIN, 1, "", {"status": 429}),
-    "429, seconds": Case("busy", "success", AGAIN, 1, "", {"status": 429, "retry_after": str(WAIT)}),
-    "429, again and again": Case(
-        "busy", "success", 2, 1, "", {"status": 429, "retry_after": "0", "times": RESCHEDULES + 1}
-    ),
+    "503, seconds": Case("busy", "success", AGAIN, 1, "", {"status": 503, "retry_after": str(WAIT)}),
+    "503, date": Case("busy", "success", AGAIN, 1, "", {"status": 503, "retry_after": "a date"}),
+    "429": Case("busy", "success", AGAIN, 1),
+    "429, seconds": Case("busy", "success", AGAIN, 1, "", {"retry_after": str(WAIT)}),
+    "429, again and again": Case("busy", "success", 2, 1, "", {"retry_after": "0", "times": RESCHEDULES + 1}),
     "wrong host": Case(None, "failed", 4, 0, NOTHING, conn_id="wrong_host"),
     "no such host": Case(None, "failed", 4, 0, NOTHING, conn_id="no_such_host"),
     # No connection is used twice, so none goes stale.
@@ -151,7 +151,6 @@ def test_fault(outcomes: dict[str, Future[Outcome]], name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
-        ("503", 1, WAIT - 1),
         ("503, seconds", WAIT, 2 * WAIT),
         ("429", 1, WAIT - 1),
         ("429, seconds", WAIT, 2 * WAIT),
@@ -185,7 +184,7 @@ def test_next_try_comes_at_the_date_that_the_service_said(
 @pytest.mark.parametrize(
     ("name", "reschedules"),
     [
-        ("503", {1: 1}),
+        ("429", {1: 1}),
         ("429, again and again", {1: RESCHEDULES}),
         ("no such host", dict.fromkeys((1, 2, 3, 4), RESCHEDULES)),
         ("400", {}),

@@ -261,7 +261,7 @@ class TestTriggerFlow:
     ):
         pytest.importorskip("airflow.models.task_state_store")
         workflow_automation_service.faults.add("drop_after")
-        workflow_automation_service.faults.add("busy", times=None)
+        workflow_automation_service.faults.add("busy", status=429, times=None)
 
         result = run_dag("""
             with DAG("doubt", schedule=None, start_date=START):

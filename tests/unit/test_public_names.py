@@ -18,14 +18,7 @@ MODULES = [
 ]
 
 WITHOUT = {  # modules that do not have one yet
-    f"{PACKAGE}.{name}"
-    for name in (
-        "client.protocol",
-        "client.redaction",
-        "client.replies",
-        "client.sending",
-        "client.transport",
-    )
+    f"{PACKAGE}.{name}" for name in ("client.redaction",)
 }
 FACADES = {f"{PACKAGE}.testing"}  # offer what other modules define
 

@@ -54,12 +54,19 @@ class FileUnavailableError(WorkflowAutomationError):
 
 
 class NotSentError(WorkflowAutomationError):
-    """The service could not be reached (DNS, connection, TLS, proxy). Nothing was sent."""
+    """
+    The request was not sent, or not to its end: no connection (DNS, TLS, proxy), broken off, or stopped.
+
+    The service cannot have acted on it: it never had the whole request.
+    """
 
 
 class BusyError(WorkflowAutomationError):
     """
     The service asked to come back later (408, 425, 429, 503) and did nothing.
+
+    For a trigger, 503 counts only with a ``Retry-After`` that can be understood: gateways also answer 503 for
+    a service that they lost after they had forwarded the request.
 
     :param retry_after: seconds that the service asked to wait, None where it did not say
     """
@@ -70,7 +77,7 @@ class BusyError(WorkflowAutomationError):
 
 
 class RefusedError(WorkflowAutomationError):
-    """The service refused (other 4xx, any 3xx). Nothing happened, and sending the same again cannot help."""
+    """The service refused (other 4xx, 3xx but for 302 and 303). Nothing happened, and a retry cannot help."""
 
 
 class ReplyUnusableError(WorkflowAutomationError):
@@ -80,6 +87,11 @@ class ReplyUnusableError(WorkflowAutomationError):
 
 
 class OutcomeUnknownError(WorkflowAutomationError):
-    """The request had begun and no clear answer came (time-out, lost connection, 5xx): it may have been acted on."""
+    """
+    The request was sent and no clear response came: it may have been acted on.
+
+    So it is after a timeout, a lost connection, a 5xx response, and 302 or 303, which can follow a POST that
+    was done.
+    """
 
     accepted = Accepted.MAYBE

@@ -16,7 +16,22 @@ from urllib.parse import quote, urlsplit
 from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.errors import InvalidRequestError
 
+__all__ = [
+    "API_KEY_HEADER",
+    "Operation",
+    "Reply",
+    "Request",
+    "Run",
+    "identifier",
+    "is_loopback",
+    "parse_base_url",
+    "path_segment",
+    "trigger_request",
+    "upload_url",
+]
+
 API_KEY_HEADER = "X-API-Key"
+"""The request header that carries the key (section 5)."""
 
 
 class Operation(enum.Enum):
@@ -83,12 +98,14 @@ class Reply:
     :param headers: reply headers, names in lower case
     :param body: the bytes read
     :param incomplete: why ``body`` is not the whole body ("it was cut off: …"), empty where it is whole
+    :param early: it came before the request was handed over whole, and the rest of that was never sent
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     incomplete: str = ""
+    early: bool = False
 
 
 def parse_base_url(text: str, *, allow_http: bool = False) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.errors import (
     BusyError,
+    NotSentError,
     OutcomeUnknownError,
     RefusedError,
     ReplyUnusableError,
@@ -20,8 +21,13 @@ from workflow_automation_provider.client.protocol import Operation, Reply, Run
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
 
+__all__ = ["read_trigger_reply", "read_upload_reply", "reply_error", "retry_after"]
+
 # Nothing was done, says the status, and the same request may be sent again later.
-_BUSY = frozenset({408, 425, 429, 503})
+_BUSY = frozenset({408, 425, 429})
+
+# Found, and See Other: a login page's address, or that of the result of a POST that was done.
+_MAYBE_DONE = frozenset({302, 303})
 
 # How much of the service's own words goes into an error, in characters.
 _QUOTED_WORDS = 500
@@ -81,25 +87,36 @@ def _unusable(reply: Reply, why: str, title: str, redact: Redactor) -> ReplyUnus
 
 
 def reply_error(reply: Reply, operation: Operation, title: str, redact: Redactor) -> WorkflowAutomationError:
-    """Return the error that a reply outside 2xx is: busy, refused, or of unknown outcome."""
+    """
+    Return the error that a reply outside 2xx is: busy, refused, or of unknown outcome.
+
+    503 to a trigger is busy only where it says when to come back: a gateway answers it for a service that it
+    lost after it had forwarded the request. An upload may be repeated, so there it is always busy.
+    """
     status = reply.status
     words = _words(reply, redact)
-    if status in _BUSY:
-        wait = retry_after(reply.headers.get("retry-after"))
+    wait = retry_after(reply.headers.get("retry-after"))
+    if status in _BUSY or (status == 503 and (wait is not None or operation is Operation.UPLOAD)):
         asked = "" if wait is None else f" It asks to wait {wait:.0f} s."
         return BusyError(
-            f"{title} was put off with {_status(status)}.{words}{asked} {operation.nothing_done}",
+            f"{title} was answered with {_status(status)}: the service is busy.{words}{asked} {operation.nothing_done}",
             status=status,
             retry_after=wait,
         )
-    if 300 <= status < 500:
+    hint = _hint(reply, operation, redact)
+    if 300 <= status < 500 and status not in _MAYBE_DONE:
         return RefusedError(
-            f"{title} was refused with {_status(status)}.{words} {operation.nothing_done}"
-            f"{_hint(reply, operation, redact)}",
+            f"{title} was refused with {_status(status)}.{words} {operation.nothing_done}{hint}",
+            status=status,
+        )
+    if reply.early:
+        return NotSentError(
+            f"{title} was answered with {_status(status)} before it was sent to its end.{words} "
+            f"{operation.nothing_done}{hint}",
             status=status,
         )
     return OutcomeUnknownError(
-        f"{title} was answered with {_status(status)}.{words} {operation.maybe_done}", status=status
+        f"{title} was answered with {_status(status)}.{words} {operation.maybe_done}{hint}", status=status
     )
 
 
@@ -210,6 +227,11 @@ def _hint(reply: Reply, operation: Operation, redact: Redactor) -> str:
             return " Send fewer or smaller files in one request."
         case status if 300 <= status < 400:
             location = redact.text(reply.headers.get("location", "another address"))[:_QUOTED_WORDS]
+            if status in _MAYBE_DONE:
+                return (
+                    f" It points to {location!a}: the result, a login page, or the service's new address. If it is "
+                    "the new address, put that into the connection's base URL. Redirects are never followed."
+                )
             return (
                 f" It points to {location!a}. Redirects are never followed, for the API key would go along: "
                 "put the right address into the connection's base URL."

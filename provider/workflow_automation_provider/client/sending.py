@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import dataclasses
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+import httpcore
 import httpx
 
 from workflow_automation_provider.client import protocol, replies
+from workflow_automation_provider.client.deadline import Exchange, ExchangeTransport, StoppedError
 from workflow_automation_provider.client.errors import (
     InvalidRequestError,
     NotSentError,
@@ -30,12 +34,16 @@ from workflow_automation_provider.client.transport import (
     checked_headers,
     checked_key,
     checked_timeout,
-    has_proxy,
+    environment_proxy,
     is_secret_header,
     proxy_secrets,
     tls_context,
 )
 from workflow_automation_provider.client.upload_body import UploadBody, upload_body
+
+__all__ = ["FlowClient"]
+
+_Result = TypeVar("_Result")
 
 # A reply is two short fields; far past this it is a fault, and reading on would only fill the memory.
 _REPLY_CAP = 1024 * 1024
@@ -50,7 +58,7 @@ class FlowClient:
 
     :param base_url: address of the service, see :func:`~.protocol.parse_base_url`
     :param api_key: the key of one workflow; None where only triggering by path is needed
-    :param timeout: seconds that a connection, each send and the whole reply may take
+    :param timeout: seconds that connecting, each send, and the whole response may take
     :param verify: check the service's certificate
     :param ca_bundle: file or folder of PEM certificates to trust instead of the usual ones
     :param client_cert: PEM file with certificate and key, or a pair of files
@@ -85,6 +93,14 @@ class FlowClient:
             )
         self.file_format = check_file_format(file_format)
         headers = checked_headers(headers or {})
+        tls = tls_context(verify=verify, ca_bundle=ca_bundle, client_cert=client_cert)
+        self._seconds = checked_timeout(timeout)
+        self._by_proxy = " by way of the connection's proxy" if proxy else ""
+        if not proxy and not protocol.is_loopback(_host(self.base_url)):
+            # Where nobody named a proxy, that of the environment applies, but this machine is never beyond one.
+            proxy = environment_proxy(self.base_url)
+            if proxy:
+                self._by_proxy = " by way of the environment's proxy (HTTPS_PROXY and the like)"
         self._redactor = Redactor(
             [
                 *([self._api_key] if self._api_key else []),
@@ -93,40 +109,30 @@ class FlowClient:
             ]
         )
         guard_wire_logs(self._redactor)
-        tls = tls_context(verify=verify, ca_bundle=ca_bundle, client_cert=client_cert)
-        seconds = checked_timeout(timeout)
-        try:
-            host = httpx.URL(self.base_url).host
-        except httpx.InvalidURL:
-            raise InvalidRequestError(
-                "The base URL is not a valid address: write it as https://host[:port]/api."
-            ) from None
-        loopback = protocol.is_loopback(host)
-        self._by_proxy = " by way of the connection's proxy" if proxy else ""
-        if not proxy and not loopback and has_proxy(self.base_url, host):
-            self._by_proxy = " by way of the environment's proxy (HTTPS_PROXY and the like)"
+        self._http = httpx.Client(
+            transport=self._transport(tls, proxy),
+            headers={
+                "User-Agent": "airflow-provider-workflow-automation",
+                "Accept": "application/json",
+                **headers,
+            },
+            timeout=self._seconds,
+            follow_redirects=False,
+            # No request knows of another one: cookies that the service sets are not kept.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            trust_env=False,
+            event_hooks={"response": [_put_location_aside]},
+        )
+
+    def _transport(self, tls: ssl.SSLContext, proxy: str | None) -> ExchangeTransport:
         try:
             urlsplit(proxy or "")  # which is stricter: httpx takes some broken ones for host names
-            self._http = httpx.Client(
-                verify=tls,
-                headers={
-                    "User-Agent": "airflow-provider-workflow-automation",
-                    "Accept": "application/json",
-                    **headers,
-                },
-                timeout=seconds,
-                follow_redirects=False,
-                # No request knows of another one: cookies that the service sets are not kept.
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-                proxy=proxy,
-                # Where nobody named a proxy, those of the environment apply, but this machine is never beyond one.
-                trust_env=not loopback,
-                event_hooks={"response": [_put_location_aside]},
-            )
-        except (httpx.InvalidURL, ValueError, ImportError):
+            return ExchangeTransport(tls, httpx.Proxy(proxy) if proxy else None)
+        except (httpx.InvalidURL, ValueError, RuntimeError):
             # Not the error's own words: they quote the URL, and it may hold a password.
-            whose = "proxy" if proxy else "A proxy of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
+            whose = "A proxy of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
+            if "connection" in self._by_proxy:
+                whose = "proxy"
             raise InvalidRequestError(
                 f"{whose} is not a URL that can be used: give one such as http://proxy.example:3128 "
                 "(socks5:// needs the package httpx[socks])."
@@ -193,7 +199,9 @@ class FlowClient:
         :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether a run was started
         """
         reply = self._post(request.operation, request.title, request.url, request.content, timeout)
-        return replies.read_trigger_reply(reply, request.operation, request.title, self._redactor)
+        return _read_safely(
+            reply, lambda it: replies.read_trigger_reply(it, request.operation, request.title, self._redactor)
+        )
 
     def upload_files(
         self,
@@ -224,7 +232,7 @@ class FlowClient:
         url = protocol.upload_url(self.base_url)
         title = f"POST {url}"
         reply = self._post(protocol.Operation.UPLOAD, title, url, body, timeout)
-        return replies.read_upload_reply(reply, title, self._redactor)
+        return _read_safely(reply, lambda it: replies.read_upload_reply(it, title, self._redactor))
 
     def check(self) -> str:
         """
@@ -234,8 +242,11 @@ class FlowClient:
         :raises NotSentError: if the service cannot be reached or does not answer
         """
         title = f"HEAD {self.base_url}"
+        exchange = Exchange(self._seconds, 0, lambda: self._stopped)
         try:
-            response = self._http.head(self.base_url)
+            response = self._http.head(self.base_url, extensions={"exchange": exchange})
+        except StoppedError:
+            raise NotSentError(f"{title} was not sent: the task was ended.") from None
         except Exception as error:
             raise NotSentError(
                 f"{title} got no answer{self._by_proxy}: {self._describe(error)}.{_hint(error)}"
@@ -276,64 +287,87 @@ class FlowClient:
             headers[protocol.API_KEY_HEADER] = self._api_key
         if isinstance(content, UploadBody):
             headers["Content-Length"] = str(content.content_length)
-        begun = False
-
-        def trace(event: str, info: Mapping[str, Any]) -> None:
-            # CONNECT only asks a proxy for a way through: the request itself comes after it.
-            nonlocal begun
-            if event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
-                if self._stopped:
-                    raise NotSentError(f"{title} was not sent: the task was ended. {operation.nothing_done}")
-                begun = True
-
-        seconds = self._http.timeout if timeout is None else httpx.Timeout(checked_timeout(timeout))
+        length = content.content_length if isinstance(content, UploadBody) else len(content)
+        seconds = self._seconds if timeout is None else checked_timeout(timeout)
+        exchange = Exchange(seconds, length, lambda: self._stopped)
         request = self._http.build_request(
-            "POST", url, headers=headers, content=content, timeout=seconds, extensions={"trace": trace}
+            "POST", url, headers=headers, content=content, timeout=seconds, extensions={"exchange": exchange}
         )
         try:
             response = self._http.send(request, stream=True)
         except WorkflowAutomationError:
             raise  # from the body: it says itself what happened
-        # Whatever it is, only one thing matters: had the request begun? Then a run may have started.
         except Exception as error:
-            what = self._describe(error)
-            if not begun:
-                raise NotSentError(
-                    f"{title} was not sent{self._by_proxy}: {what}. {operation.nothing_done}{_hint(error)}"
-                ) from None
-            raise OutcomeUnknownError(
-                f"{title} was sent and not answered: {what}. {operation.maybe_done}"
-            ) from None
+            raise self._failure(error, exchange, operation, title) from None
         try:
-            return self._read(response, seconds.read)
+            return self._read(response, exchange)
         finally:
-            response.close()
+            with contextlib.suppress(Exception):  # what was answered is known
+                response.close()
 
-    def _read(self, response: httpx.Response, seconds: float | None) -> protocol.Reply:
+    def _failure(
+        self, error: Exception, exchange: Exchange, operation: protocol.Operation, title: str
+    ) -> WorkflowAutomationError:
+        """Return the error for a request without a response, by whether the service can have acted on it."""
+        broken_off = "broken off before its end" if exchange.begun else f"not sent{self._by_proxy}"
+        if isinstance(error, StoppedError):
+            return NotSentError(f"{title} was {broken_off}: the task was ended. {operation.nothing_done}")
+        if exchange.whole:
+            return OutcomeUnknownError(
+                f"{title} was sent and not answered: {self._describe(error)}. {operation.maybe_done}"
+            )
+        what = self._describe(exchange.write_error or error)
+        hint = "" if exchange.begun else _hint(error)
+        if exchange.write_error:
+            hint = " The request may be too large for the service."
+        return NotSentError(f"{title} was {broken_off}: {what}. {operation.nothing_done}{hint}")
+
+    def _read(self, response: httpx.Response, exchange: Exchange) -> protocol.Reply:
         """Read the reply up to the cap; a fault on the way makes it incomplete, for its status is known."""
         body = bytearray()
         incomplete = ""
-        deadline = None if seconds is None else time.monotonic() + seconds
         try:
             for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > _REPLY_CAP:
                     incomplete = f"it is longer than {_REPLY_CAP // 1024} KiB"
                     break
-                if deadline and time.monotonic() > deadline:
-                    incomplete = f"it was still coming after {seconds:g} s"
-                    break
+        except httpcore.ReadTimeout:
+            incomplete = f"it was still coming after {exchange.seconds:g} s"
         except Exception as error:
             incomplete = f"it was cut off after {len(body)} bytes: {self._describe(error)}"
         headers = {name.lower(): value for name, value in response.headers.items()}
         if "location" in response.extensions:
             headers["location"] = response.extensions["location"]
-        return protocol.Reply(response.status_code, headers, bytes(body[:_REPLY_CAP]), incomplete)
+        return protocol.Reply(
+            response.status_code, headers, bytes(body[:_REPLY_CAP]), incomplete, early=not exchange.whole
+        )
 
     def _describe(self, error: Exception) -> str:
         # h11 repeats an offending header in its errors, and a server may have put the key into one.
         text = self._redactor.text(str(error)).strip().rstrip(".")
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _read_safely(reply: protocol.Reply, read: Callable[[protocol.Reply], _Result]) -> _Result:
+    """Read a reply; where that fails in an unforeseen way, its status alone still says what happened."""
+    try:
+        return read(reply)
+    except WorkflowAutomationError:
+        raise
+    except Exception as error:
+        headers = {name: value for name, value in reply.headers.items() if name == "retry-after"}
+        why = f"it could not be read ({type(error).__name__})"
+        return read(dataclasses.replace(reply, headers=headers, body=b"", incomplete=why))
+
+
+def _host(base_url: str) -> str:
+    try:
+        return httpx.URL(base_url).host
+    except httpx.InvalidURL:
+        raise InvalidRequestError(
+            "The base URL is not a valid address: write it as https://host[:port]/api."
+        ) from None
 
 
 def _hint(error: Exception) -> str:

@@ -13,8 +13,19 @@ import httpx
 from workflow_automation_provider.client.errors import InvalidRequestError
 from workflow_automation_provider.client.limits import LONGEST_TIMEOUT
 
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "checked_headers",
+    "checked_key",
+    "checked_timeout",
+    "environment_proxy",
+    "is_secret_header",
+    "proxy_secrets",
+    "tls_context",
+]
+
 DEFAULT_TIMEOUT = 60.0
-"""Seconds that a connection, each send and the whole reply may take."""
+"""Seconds that connecting, each send, and the whole response may take."""
 
 
 # Set by the sender alone: another value would break the framing, the meaning or the key's secrecy.
@@ -148,7 +159,11 @@ def tls_context(
     return context
 
 
-def has_proxy(url: str, host: str) -> bool:
-    """Tell whether the environment names a proxy for an address."""
-    proxies = getproxies()  # as httpx itself finds them
-    return bool(proxies.get(urlsplit(url).scheme) or proxies.get("all")) and not proxy_bypass(host)
+def environment_proxy(url: str) -> str | None:
+    """Return the URL of the proxy that the environment names for an address, None where it names none."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.hostname or "") or proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"

@@ -42,7 +42,7 @@ class WorkflowAutomationHook(BaseHook):
     failure means is on the error's ``accepted``.
 
     :param workflow_automation_conn_id: connection with the base URL and the API key
-    :param request_timeout: seconds that a connection, each send and the whole reply may take, in place of
+    :param request_timeout: seconds that connecting, each send, and the whole response may take, in place of
         the connection's ``timeout``
     """
 

@@ -19,7 +19,7 @@ request refused with 400 does not use it up.
 Kind              Accepted  What happens (options with their defaults)
 ================  ========  ==============================================================================
 ``refuse``        no        answers ``status`` (400), ``body``, ``headers``
-``busy``          no        answers ``status`` (503), and ``retry_after`` (none) as ``Retry-After``
+``busy``          no        answers ``status`` (429), and ``retry_after`` (none) as ``Retry-After``
 ``redirect``      no        answers ``status`` (307) with ``location`` (required)
 ``drop_before``   no        closes the connection without a reply
 ``reset_before``  no        resets the connection (RST)
@@ -83,7 +83,7 @@ _REPLY: Mapping[str, Any] = {"body": None, "headers": {}}
 
 KINDS: Mapping[str, Kind] = {
     "refuse": Kind(False, True, {"status": 400, **_REPLY}),
-    "busy": Kind(False, True, {"status": 503, "retry_after": None, **_REPLY}),
+    "busy": Kind(False, True, {"status": 429, "retry_after": None, **_REPLY}),
     "redirect": Kind(False, True, {"status": 307, "location": None, **_REPLY}),
     "drop_before": Kind(False, False, {}),
     "reset_before": Kind(False, False, {}),

@@ -398,6 +398,6 @@ def test_threads_share_the_queue():
 
 
 def test_defaults_are_filled_in():
-    assert Fault("busy").status == 503
+    assert Fault("busy").status == 429
     assert Fault("hang_after").seconds == 30
     assert Fault("reply").status is None

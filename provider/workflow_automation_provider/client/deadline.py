@@ -1,0 +1,258 @@
+"""
+The wire below httpx: how much of a request was handed over, and one deadline for its whole response.
+
+httpx gives each *read* a time limit, which a response that drips never meets. httpcore's network backend sees
+every read and write, so the limits are kept there. Each request has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import httpcore
+import httpx
+
+__all__ = ["Exchange", "ExchangeTransport", "StoppedError"]
+
+# Between two pieces a stop is noticed. Smaller ones cost system calls, larger ones go on for longer.
+_PIECE = 256 * 1024
+
+# What is written before the request itself: CONNECT to an HTTP proxy, the handshake with a SOCKS proxy.
+_PROXY_SETUP = (b"CONNECT ", b"\x05", b"\x01")
+
+# Seconds to look for a response after the request was broken off: only what has come already counts.
+_EARLY_RESPONSE = 1.0
+
+
+class StoppedError(Exception):
+    """The client was stopped before the request was handed over whole."""
+
+
+class Exchange:
+    """
+    One request and its response, as far as they have come.
+
+    A request counts as handed over when the system took its last byte: a server that got fewer bytes than
+    ``Content-Length`` says has no JSON document to act on.
+
+    :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
+    :param content_length: bytes of the request's body
+    :param stopped: tells whether nothing more may be sent
+    """
+
+    def __init__(self, seconds: float, content_length: int, stopped: Callable[[], bool]) -> None:
+        self.seconds = seconds
+        self.begun = False
+        """Whether the first byte of the request may have been handed over."""
+        self.whole = False
+        """Whether the last byte of the request may have been handed over."""
+        self.write_error: Exception | None = None
+        """What broke the request off, if anything did."""
+        self._stopped = stopped
+        self._body_left = content_length
+        self._overdue: type[httpcore.TimeoutException] = httpcore.ConnectTimeout
+        self._deadline = time.monotonic() + seconds
+
+    def check_stop(self) -> None:
+        """
+        Raise if nothing may be sent.
+
+        :raises StoppedError: if the client was stopped
+        """
+        if self._stopped():
+            raise StoppedError
+
+    def time_left(self) -> float:
+        """
+        Return the seconds to the deadline, first of connecting and then of the response.
+
+        :raises httpcore.TimeoutException: if there are none
+        """
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self._overdue("timed out")
+        return left
+
+    def read(self, stream: httpcore.NetworkStream, max_bytes: int) -> bytes:
+        """
+        Read from the network.
+
+        :raises httpcore.TimeoutException: if the deadline is over
+        """
+        if self.begun and self._overdue is not httpcore.ReadTimeout:
+            # The first read after the request: from here on all of the response has this long.
+            seconds = self.seconds if self.write_error is None else min(self.seconds, _EARLY_RESPONSE)
+            self._overdue, self._deadline = httpcore.ReadTimeout, time.monotonic() + seconds
+        try:
+            return stream.read(max_bytes, self.time_left())
+        except httpcore.ReadTimeout:
+            raise self._overdue("timed out") from None
+
+    def write(self, stream: httpcore.NetworkStream, data: bytes) -> None:
+        """
+        Write to the network.
+
+        :raises StoppedError: if the client was stopped before the request was handed over whole
+        :raises httpcore.WriteError: if the request was broken off, also by a timeout: httpcore then goes on
+            to read the response that a server may have given early
+        """
+        if not self.begun and data.startswith(_PROXY_SETUP):
+            self.check_stop()
+            stream.write(data, self.time_left())
+            return
+        body_from = 0 if self.begun else len(data.partition(b"\r\n\r\n")[0]) + 4
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self.check_stop()
+            # Both before the write: whatever interrupts it, the bytes may have gone.
+            self.begun = True
+            self._body_left -= max(0, start + len(piece) - max(start, body_from))
+            self.whole = self._body_left <= 0
+            started = time.monotonic()
+            try:
+                stream.write(piece, self.seconds)
+            except (httpcore.WriteError, httpcore.WriteTimeout) as error:
+                waited = time.monotonic() - started
+                if isinstance(error, httpcore.WriteTimeout) and waited < self.seconds * 0.9:
+                    raise  # not the socket's: a signal handler raised TimeoutError, perhaps after the last byte
+                # The system refuses the rest of a piece only while there is a rest.
+                self.whole = False
+                self.write_error = error
+                raise httpcore.WriteError(str(error)) from error
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, inner: httpcore.NetworkStream, exchange: Exchange) -> None:
+        self._inner = inner
+        self._exchange = exchange
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._exchange.read(self._inner, max_bytes)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._exchange.write(self._inner, buffer)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # what was sent and read before stays true
+            self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        try:
+            self._exchange.check_stop()
+            inner = self._inner.start_tls(ssl_context, server_hostname, self._exchange.time_left())
+        except BaseException:
+            self.close()  # httpcore forgets it here
+            raise
+        return _Stream(inner, self._exchange)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _Backend(httpcore.NetworkBackend):
+    def __init__(self, exchange: Exchange) -> None:
+        self._inner = httpcore.SyncBackend()
+        self._exchange = exchange
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        self._exchange.check_stop()
+        inner = self._inner.connect_tcp(host, port, self._exchange.time_left(), local_address, socket_options)
+        return _Stream(inner, self._exchange)
+
+
+class _ResponseBody(httpx.SyncByteStream):
+    def __init__(self, parts: Iterable[bytes], pool: httpcore.ConnectionPool) -> None:
+        self._parts = parts
+        self._pool = pool
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+
+    def close(self) -> None:
+        with contextlib.closing(self._pool):
+            if hasattr(self._parts, "close"):
+                self._parts.close()
+
+
+class ExchangeTransport(httpx.BaseTransport):
+    """
+    Sends each request on a connection of its own, for the :class:`Exchange` in its extension ``exchange``.
+
+    Errors are httpcore's own.
+
+    :param tls: TLS context
+    :param proxy: the proxy to use
+    :raises RuntimeError: if the proxy needs a package that is not installed
+    """
+
+    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
+        self._tls = tls
+        self._proxy = proxy
+        self._pool(httpcore.SyncBackend()).close()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request and return the response, its body yet to be read."""
+        exchange: Exchange = request.extensions["exchange"]
+        if not isinstance(request.stream, httpx.SyncByteStream):
+            raise TypeError("The request's body is asynchronous.")
+        pool = self._pool(_Backend(exchange))
+        try:
+            response = pool.handle_request(
+                httpcore.Request(
+                    request.method,
+                    _core_url(request.url),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        except BaseException:
+            pool.close()
+            raise
+        if not isinstance(response.stream, Iterable):
+            raise TypeError("The response's body is asynchronous.")
+        return httpx.Response(
+            response.status,
+            headers=response.headers,
+            stream=_ResponseBody(response.stream, pool),
+            extensions=response.extensions,
+        )
+
+    def _pool(self, backend: httpcore.NetworkBackend) -> httpcore.ConnectionPool:
+        if self._proxy is None:
+            return httpcore.ConnectionPool(
+                ssl_context=self._tls, max_keepalive_connections=0, network_backend=backend
+            )
+        url = _core_url(self._proxy.url)
+        if self._proxy.url.scheme.startswith("socks"):
+            return httpcore.SOCKSProxy(
+                url,
+                proxy_auth=self._proxy.raw_auth,
+                ssl_context=self._tls,
+                max_keepalive_connections=0,
+                network_backend=backend,
+            )
+        return httpcore.HTTPProxy(
+            url,
+            proxy_auth=self._proxy.raw_auth,
+            ssl_context=self._tls,
+            max_keepalive_connections=0,
+            network_backend=backend,
+        )
+
+
+def _core_url(url: httpx.URL) -> httpcore.URL:
+    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)

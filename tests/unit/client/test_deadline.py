@@ -1,0 +1,434 @@
+"""How long a response may take in all, and what it means if the request was never handed over whole."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import httpcore
+import pytest
+
+from workflow_automation_provider.client.deadline import Exchange
+from workflow_automation_provider.client.errors import (
+    Accepted,
+    BusyError,
+    NotSentError,
+    OutcomeUnknownError,
+    RefusedError,
+    ReplyUnusableError,
+)
+from workflow_automation_provider.client.sending import FlowClient
+
+LARGE = "x" * 20_000_000
+
+
+@pytest.fixture
+def released():
+    """An event that a server may wait for, set when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def read_head(connection):
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(65536)
+    length = (
+        int(data.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0) if b"POST" in data else 0
+    )
+    body = data.partition(b"\r\n\r\n")[2]
+    while len(body) < length:
+        body += connection.recv(65536)
+
+
+def dripping(released, *, first=b"", again=b"x", pause=0.2):
+    """Answer with ``first``, and then with ``again``, again and again."""
+
+    def answer(connection, server):
+        server.requests.append(1)
+        read_head(connection)
+        connection.sendall(first)
+        while not released.wait(pause):
+            connection.sendall(again)
+
+    return answer
+
+
+# One deadline -------------------------------------------------------------------------------------------
+
+DRIPS = {
+    "header": (b"HTTP/1.1 201 Created\r\nX-Long: ", b"x", 0.1),
+    "status line": (b"HTTP/1.1 201 ", b"x", 0.1),
+    "early hints": (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", 0.1),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+}
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_head_of_the_response_that_drips(raw_server, released, attempt, drip, key):
+    first, again, pause = DRIPS[drip]
+    server = raw_server(dripping(released, first=first, again=again, pause=pause))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        begun = time.monotonic()
+        with pytest.raises(OutcomeUnknownError, match="ReadTimeout") as caught:
+            attempt.send(client)
+        assert 0.45 < time.monotonic() - begun < 5
+    assert caught.value.accepted is Accepted.MAYBE
+    assert attempt.maybe_done in str(caught.value)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_check_does_not_wait_for_a_head_that_drips(raw_server, released, drip, key):
+    first, again, pause = DRIPS[drip]
+    server = raw_server(dripping(released, first=first, again=again, pause=pause))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        begun = time.monotonic()
+        with pytest.raises(NotSentError, match="got no answer: ReadTimeout"):
+            client.check()
+        assert time.monotonic() - begun < 5
+
+
+def test_head_and_body_have_one_deadline_together(raw_server, released, trigger, key):
+    def answer(connection, _):
+        read_head(connection)
+        released.wait(1.2)
+        connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 999\r\n\r\n")
+        while not released.wait(0.1):
+            connection.sendall(b"x")
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2) as client:
+        begun = time.monotonic()
+        with pytest.raises(ReplyUnusableError, match="still coming after 2 s"):
+            trigger.send(client)
+        assert time.monotonic() - begun < 3
+
+
+def test_slow_response_in_time_is_fine(raw_server, released, trigger, key):
+    def answer(connection, _):
+        read_head(connection)
+        for byte in b'HTTP/1.1 201 Created\r\nContent-Length: 15\r\n\r\n{"run_id": "7"}':
+            released.wait(0.005)
+            connection.sendall(bytes([byte]))
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=20) as client:
+        assert trigger.send(client).run_id == "7"
+
+
+def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, released, upload, key):
+    def answer(connection, _):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        released.wait(1.5)
+        read_head(connection)
+        released.wait(1.5)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2.5) as client:
+        assert upload.send(client, LARGE) == "fine"
+
+
+def test_proxy_that_drips_its_answer_to_connect(raw_server, released, attempt, key):
+    proxy = raw_server(dripping(released, first=b"HTTP/1.1 200 OK\r\nX-Long: "))
+    with FlowClient(
+        "https://service.example/api", api_key=key, timeout=0.5, proxy=f"http://127.0.0.1:{proxy.port}"
+    ) as client:
+        begun = time.monotonic()
+        with pytest.raises(
+            NotSentError, match="was not sent by way of the connection's proxy: ConnectTimeout"
+        ):
+            attempt.send(client)
+        assert time.monotonic() - begun < 5
+
+
+def test_tls_handshake_that_drips(raw_server, released, attempt, key):
+    def answer(connection, _):
+        connection.recv(65536)
+        # A handshake record that is announced as 16 KiB long.
+        connection.sendall(b"\x16\x03\x03\x40\x00")
+        while not released.wait(0.2):
+            connection.sendall(b"\x02")
+
+    server = raw_server(answer)
+    with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.5) as client:
+        begun = time.monotonic()
+        with pytest.raises(NotSentError, match="ConnectTimeout"):
+            attempt.send(client)
+        assert time.monotonic() - begun < 5
+
+
+# A request that was not handed over whole ---------------------------------------------------------------
+
+
+def not_sent(attempt, client, words):
+    with pytest.raises(NotSentError, match=words) as caught:
+        attempt.send(client, LARGE)
+    assert caught.value.accepted is Accepted.NO
+    assert attempt.nothing_done in str(caught.value)
+    return caught.value
+
+
+def test_service_stops_reading(raw_server, released, attempt, key):
+    def never_read(connection, _):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.recv(10)
+        released.wait(10)
+
+    with FlowClient(raw_server(never_read).base_url, api_key=key, timeout=0.4) as client:
+        error = not_sent(attempt, client, "broken off before its end: WriteTimeout.*too large")
+    assert error.status is None
+
+
+def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key):
+    def leave(connection, server):
+        server.requests.append(connection.recv(65536))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    server = raw_server(leave)
+    with FlowClient(server.base_url, api_key=key, timeout=10) as client:
+        not_sent(attempt, client, "broken off before its end: WriteError")
+    assert len(server.requests) == 1
+
+
+def early(status, headers, released, *, body=b"too long", reads_on=False):
+    """Answer after the first bytes of a request, then read on, or stop."""
+
+    def answer(connection, server):
+        if not reads_on:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.requests.append(connection.recv(1024))
+        head = b"HTTP/1.1 %d Early\r\nContent-Length: %d\r\n%b\r\n" % (status, len(body), headers)
+        connection.sendall(head + body)
+        while reads_on and connection.recv(1 << 20):
+            pass
+        if not reads_on:
+            released.wait(10)
+
+    return answer
+
+
+@pytest.mark.parametrize("reads_on", [True, False])
+def test_refusal_before_the_request_was_read(raw_server, released, attempt, reads_on, key):
+    server = raw_server(early(413, b"Connection: close\r\n", released, reads_on=reads_on))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        with pytest.raises(RefusedError, match="too long") as caught:
+            attempt.send(client, LARGE)
+        assert (caught.value.status, caught.value.accepted) == (413, Accepted.NO)
+    assert len(server.requests) == 1
+
+
+def test_busy_before_the_request_was_read(raw_server, released, attempt, key):
+    server = raw_server(early(503, b"Retry-After: 9\r\n", released))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        with pytest.raises(BusyError) as caught:
+            attempt.send(client, LARGE)
+        assert caught.value.retry_after == 9
+
+
+@pytest.mark.parametrize("status", [302, 500, 502])
+def test_no_run_can_come_of_a_request_that_was_not_read_whatever_is_answered(
+    raw_server, released, attempt, status, key
+):
+    server = raw_server(early(status, b"", released))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        error = not_sent(attempt, client, f"answered with {status} .* before it was sent to its end")
+    assert error.status == status
+
+
+def test_success_before_the_request_was_read_counts(raw_server, released, trigger, key):
+    server = raw_server(early(201, b"", released, body=b'{"run_id": "7"}'))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        assert trigger.send(client, LARGE).run_id == "7"
+
+
+@pytest.mark.parametrize("status", [302, 500, 503])
+def test_answer_to_a_large_request_that_was_read_is_unknown(service, client, trigger, status, key):
+    service.faults.add("status_after", status=status)
+    with pytest.raises(OutcomeUnknownError):
+        trigger.send(client, LARGE)
+    assert len(service.runs) == 1
+
+
+def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awaited(
+    raw_server, released, upload, key
+):
+    def answer(connection, _):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.recv(1024)
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        released.wait(20)
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=3) as client:
+        begun = time.monotonic()
+        not_sent(upload, client, "broken off before its end: WriteTimeout")
+        assert time.monotonic() - begun < 5.5
+
+
+class Stream(httpcore.NetworkStream):
+    """A connection whose writes fail with an error from the second one on."""
+
+    def __init__(self, error):
+        self.error = error
+        self.written = []
+
+    def write(self, buffer, timeout=None):
+        self.written.append(bytes(buffer))
+        if len(self.written) > 1:
+            raise self.error
+
+
+HEAD = b"POST /x HTTP/1.1\r\nContent-Length: 6\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "whole"),
+    [
+        (httpcore.WriteError("reset"), httpcore.WriteError, False),
+        # Not the socket's: the time is not over. A signal handler raises this at any point, also after the send.
+        (httpcore.WriteTimeout("alarm"), httpcore.WriteTimeout, True),
+        (KeyboardInterrupt(), KeyboardInterrupt, True),
+        (ValueError("x"), ValueError, True),
+    ],
+)
+def test_only_the_socket_can_tell_that_the_last_byte_did_not_go(error, raised, whole):
+    exchange = Exchange(30, 6, lambda: False)
+    stream = Stream(error)
+    exchange.write(stream, HEAD)
+    assert (exchange.begun, exchange.whole) == (True, False)
+    with pytest.raises(raised):
+        exchange.write(stream, b"{body}")
+    assert exchange.whole is whole
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [
+        ([HEAD, b"{body}"], True),
+        ([HEAD, b"{bod"], False),
+        ([HEAD, b"{bod", b"y"], False),
+        ([HEAD, b"{bod", b"y}"], True),
+        ([HEAD + b"{body}"], True),
+        ([HEAD + b"{body"], False),
+        ([HEAD + b"{body", b"}"], True),
+        ([HEAD], False),
+    ],
+)
+def test_what_counts_as_handed_over_whole(pieces, whole):
+    exchange = Exchange(30, 6, lambda: False)
+    for piece in pieces:
+        exchange.write(httpcore.MockStream([]), piece)
+    assert exchange.whole is whole
+
+
+@pytest.mark.parametrize("size", [255 * 1024, 256 * 1024, 256 * 1024 + 1, 1_000_000])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_large_pieces_are_counted_exactly(size, missing):
+    exchange = Exchange(30, size, lambda: False)
+    exchange.write(httpcore.MockStream([]), HEAD)
+    exchange.write(httpcore.MockStream([]), b"x" * (size - missing))
+    assert exchange.whole is not bool(missing)
+
+
+@pytest.mark.parametrize("setup", [b"CONNECT x:443 HTTP/1.1\r\n\r\n", b"\x05\x01\x00", b"\x01\x01u\x01p"])
+def test_proxy_setup_is_not_the_request(setup):
+    exchange = Exchange(30, 6, lambda: False)
+    exchange.write(httpcore.MockStream([]), setup)
+    assert (exchange.begun, exchange.whole) == (False, False)
+
+
+# Faults of our own --------------------------------------------------------------------------------------
+
+
+def test_close_that_fails_does_not_lose_the_run(service, client, attempt, monkeypatch):
+    attempt.prepare(service)
+    close = socket.socket.close
+    failed = []
+
+    def fail_to_close(self):
+        close(self)
+        if threading.current_thread() is threading.main_thread():
+            failed.append(1)
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "close", fail_to_close)
+        answer = attempt.send(client)
+    assert failed
+    assert answer == "1 file received" if attempt.uploads else answer.run_id == "1001"
+
+
+@pytest.mark.parametrize("where", ["text", "value"])
+def test_reply_that_cannot_be_read_for_an_unforeseen_reason(service, client, trigger, monkeypatch, where):
+    service.faults.add("reply", body='{"run_id": ""}' if where == "text" else None, times=1)
+    real = getattr(type(client._redactor), where)
+
+    def fail_once(self, *arguments, **options):
+        monkeypatch.setattr(type(client._redactor), where, real)
+        raise MemoryError
+
+    monkeypatch.setattr(type(client._redactor), where, fail_once)
+    with pytest.raises(ReplyUnusableError, match="MemoryError") as caught:
+        trigger.send(client)
+    assert (caught.value.accepted, caught.value.status) == (Accepted.YES, 201)
+    assert len(service.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "kind"),
+    [
+        (400, {}, RefusedError),
+        (503, {"Retry-After": "7"}, BusyError),
+        (503, {}, OutcomeUnknownError),
+        (500, {}, OutcomeUnknownError),
+    ],
+)
+def test_status_counts_where_the_words_cannot_be_read(
+    service, client, trigger, monkeypatch, status, headers, kind
+):
+    service.faults.add("refuse", status=status, headers=headers)
+    redact = type(client._redactor).text
+
+    def fail_on_words(self, text, **options):
+        if "fault" in text:
+            raise MemoryError
+        return redact(self, text, **options)
+
+    monkeypatch.setattr(type(client._redactor), "text", fail_on_words)
+    with pytest.raises(kind) as caught:
+        trigger.send(client)
+    assert caught.value.status == status
+    assert getattr(caught.value, "retry_after", 7) == 7
+
+
+def test_callback_that_fails_after_the_last_byte(service, client):
+    client.trigger_flow({}, "demo-flow")
+
+    def progress(total):
+        left = total
+
+        def sent(size):
+            nonlocal left
+            left -= size
+            if not left:
+                raise ValueError("no display")
+
+        return sent
+
+    with pytest.raises(OutcomeUnknownError, match="ValueError: no display"):
+        client.upload_files("1001", [{"x": 1}], "demo-flow", progress=progress)
+
+
+def test_callback_that_fails_before_the_last_byte(service, client):
+    client.trigger_flow({}, "demo-flow")
+
+    def progress(total):
+        def sent(size):
+            raise ValueError("no display")
+
+        return sent
+
+    with pytest.raises(NotSentError, match="broken off before its end: ValueError: no display") as caught:
+        client.upload_files("1001", [{"x": "y" * 100_000}] * 3, "demo-flow", progress=progress)
+    assert "too large" not in str(caught.value)
+    assert service.uploads == []

@@ -1,0 +1,110 @@
+"""Which proxy a client takes, and that its handshake is not taken for the request."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from workflow_automation_provider.client.errors import NotSentError
+from workflow_automation_provider.client.sending import FlowClient
+from workflow_automation_provider.client.transport import environment_proxy
+from workflow_automation_provider.testing import Key, LocalService
+
+PROXY = "http://proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "proxy"),
+    [
+        ({}, "https://service.example/api", None),
+        ({"HTTPS_PROXY": PROXY}, "https://service.example/api", PROXY),
+        ({"https_proxy": PROXY}, "https://service.example/api", PROXY),
+        ({"HTTPS_PROXY": PROXY}, "http://service.example/api", None),
+        ({"HTTP_PROXY": PROXY}, "http://service.example/api", PROXY),
+        ({"ALL_PROXY": PROXY}, "https://service.example/api", PROXY),
+        ({"ALL_PROXY": "http://other", "HTTPS_PROXY": PROXY}, "https://service.example/api", PROXY),
+        ({"HTTPS_PROXY": "proxy.example:3128"}, "https://service.example/api", PROXY),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "service.example"}, "https://service.example/api", None),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "a, .example"}, "https://service.example/api", None),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "*"}, "https://service.example/api", None),
+        (
+            {"HTTPS_PROXY": PROXY, "NO_PROXY": "service.example:8443"},
+            "https://service.example:8443/api",
+            None,
+        ),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "service.example:8443"}, "https://service.example/api", PROXY),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "vice.example"}, "https://service.example/api", PROXY),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "2001:db8::1"}, "https://[2001:db8::1]:8443/api", None),
+    ],
+)
+def test_proxy_of_the_environment(monkeypatch, variables, url, proxy):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert environment_proxy(url) == proxy
+
+
+def test_plain_http_goes_through_the_proxy_whole(answering, attempt, key):
+    proxy = answering(b'{"run_id": "7"}')
+    with FlowClient(
+        "http://service.example/api", api_key=key, allow_http=True, proxy=f"http://127.0.0.1:{proxy.port}"
+    ) as client:
+        attempt.send(client)
+    ((head, _),) = proxy.requests
+    assert head.startswith(f"POST http://service.example/api{attempt.path} HTTP/1.1\r\n".encode())
+
+
+@pytest.fixture
+def distant_service(tmp_path, key):
+    """Start a service that clients reach under another name than this machine's."""
+    with LocalService(
+        keys=[Key(key, "demo-flow")], journal=tmp_path / "distant.jsonl", public_url="http://service.example"
+    ) as service:
+        yield service
+
+
+@pytest.fixture
+def socks_proxy(distant_service):
+    """Start a SOCKS5 proxy that asks for a password and sends every connection to the service."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    lost = []
+
+    def pump(source, sink):
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+    def serve():
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            client.recv(65536)
+            client.sendall(b"\x05\x02")
+            assert client.recv(65536) == b"\x01\x04user\x04hush"
+            client.sendall(b"\x01\x00")
+            assert client.recv(65536).startswith(b"\x05\x01\x00")
+            if lost:
+                client.close()
+                continue
+            client.sendall(b"\x05\x00\x00\x01\0\0\0\0\0\0")
+            server = socket.create_connection(("127.0.0.1", distant_service.port))
+            threading.Thread(target=pump, args=(server, client), daemon=True).start()
+            threading.Thread(target=pump, args=(client, server), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"socks5://user:hush@127.0.0.1:{listener.getsockname()[1]}", lost
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def test_socks_proxy(distant_service, socks_proxy, trigger, key):
+    proxy, lost = socks_proxy
+    with FlowClient("http://service.example/api", api_key=key, allow_http=True, proxy=proxy) as client:
+        assert trigger.send(client).run_id == "1001"
+        lost.append(True)
+        with pytest.raises(NotSentError, match="was not sent by way of the connection's proxy"):
+            trigger.send(client)
+    assert len(distant_service.journal.requests()) == 1
