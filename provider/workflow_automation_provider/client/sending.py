@@ -85,10 +85,10 @@ class FlowClient:
         headers = checked_headers(headers or {})
         self._redactor = Redactor(
             [
-                *([self._api_key] if self._api_key else []),
                 *(value for name, value in headers.items() if is_secret_header(name)),
                 *proxy_secrets(proxy),
-            ]
+            ],
+            key=self._api_key or "",
         )
         guard_wire_logs(self._redactor)
         tls = tls_context(verify=verify, ca_bundle=ca_bundle, client_cert=client_cert)
