@@ -138,8 +138,8 @@ def _streams(view: bytes) -> list[bytes]:
 def _unescaped(view: bytes) -> set[bytes]:
     visible, unbroken = (text.translate(None, _NOT_VISIBLE) for text in (view, _SOFT_BREAK.sub(b"", view)))
     # "=" stands before a word in an address as well, and "<" in a key: so both ways.
-    plain = _QUOTED_PRINTABLE.sub(_meaning, _TAG.sub(b"", unbroken))
-    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in (visible, plain)}
+    plain = {_QUOTED_PRINTABLE.sub(_meaning, _TAG.sub(b"", text)) for text in (visible, unbroken)}
+    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in {visible, *plain}}
 
 
 def _meaning(escape: re.Match[bytes]) -> bytes:
