@@ -65,9 +65,10 @@ class Run:
     A run that was started (section 2).
 
     :param run_id: its identifier, always text, digit for digit as the service wrote it; None where a
-        trigger by key was answered without one
-    :param run_link: URL of the run in the application, None where the service gave none
-    :param reply: the service's whole JSON reply, without the API key where it was echoed
+        trigger by key was answered without one, or with one that contains the API key
+    :param run_link: URL of the run in the application, None where the service gave none, or one that
+        contains the API key
+    :param reply: the service's whole JSON reply, or a note in its place if it reveals a secret
     """
 
     run_id: str | None

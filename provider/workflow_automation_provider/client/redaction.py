@@ -2,165 +2,177 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
+import html
 import logging
 import re
+import string
 import threading
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-# Below this a fragment says nothing of the secret, and hiding it would only garble the text around it.
-_SHORTEST_FRAGMENT = 4
+WITHHELD = "(withheld: it contains the API key or another secret)"
+"""What stands in place of a text that reveals a secret."""
 
-# As many characters as one may be escaped to (&amp;#x0041;).
-_LONGEST_ESCAPE = 14
+# Fewer letters and digits are found by chance: of the key in noise, of a header's value in ordinary words.
+_FEWEST_LETTERS, _SHORTEST_SECRET = 6, 8
 
-# The end of a text, perhaps within an escape.
-_ENDS_HERE = re.compile(r"(?:[%&\\].{0,12})?\Z", re.DOTALL)
+# A text that takes more than this to decode counts as hiding something; ordinary text takes a half at most.
+# Work is the bytes looked at, and a fixed cost of each look.
+_ROUNDS, _WORK_PER_BYTE, _WORK_IN_ANY_CASE, _WORK_PER_LOOK = 24, 64, 65536, 64
 
-_HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
-
-# Loggers that write request or reply headers, or the errors made of them, at DEBUG. A filter on a parent
-# logger does not see what its children log, hence each by name.
-_WIRE_LOGGERS = (
-    "httpx",
-    "httpcore.connection",
-    "httpcore.http11",
-    "httpcore.http2",
-    "httpcore.proxy",
-    "httpcore.socks",
+_ALL, _ALNUM = bytes(range(256)), (string.ascii_letters + string.digits).encode()
+_NOT_ALNUM, _NOT_VISIBLE = _ALL.translate(None, _ALNUM), _ALL.translate(None, bytes(range(33, 127)))
+_NOT_BASE64, _NOT_HEX = _ALL.translate(None, _ALNUM + b"+/"), _ALL.translate(None, b"0123456789abcdefABCDEF")
+_CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r"})
+_NUMBER = re.compile(rb"(?<!\d)\d{1,3}(?!\d)")
+# Text within what a guess decoded to: noise seldom has as many characters in a row.
+_READABLE = re.compile(rb"(?:[\t\n\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3}){8,}")
+# Escapes of URLs, JSON, programming languages and HTML.
+_ESCAPE = re.compile(
+    rb"(?:%|\\x)(?P<x1>[0-9a-f]{2})|[%\\]u(?P<x2>[0-9a-f]{4})|\\[ux]\{(?P<x3>[0-9a-f]{1,8})\}"
+    rb"|\\(?P<octal>[0-7]{1,3})|\\(?-i:[abefnrtv])|\\(?P<same>[^%&])"
+    rb"|(?P<html>&(?:\#x?[0-9a-f]{1,99}|[a-z][a-z0-9]{1,31});?)",
+    re.IGNORECASE,
 )
+_SOFT_BREAK, _QUOTED_PRINTABLE = re.compile(rb"=\r?\n"), re.compile(rb"=(?P<x1>[0-9A-Fa-f]{2})")
+_TAG = re.compile(rb"</?[A-Za-z]{1,6}/?>")
+
+# Loggers that write request or response headers, or the errors made of them, at DEBUG. A filter on a parent
+# logger does not see what its children log, hence each by name.
+_WIRE_LOGGERS = ("httpx", *map("httpcore.{}".format, ("connection", "http11", "http2", "proxy", "socks")))
 
 
 class Redactor:
     """
-    Replaces secrets in text, in each form they are commonly echoed in, by ``***``.
+    Withholds each text that reveals a secret, in whatever encoding.
 
-    :param secrets: the texts to hide; empty ones are passed over
+    :param secrets: header values and passwords; one that is too short to be a secret is not searched for
+    :param key: the API key, searched for whatever its length; empty where there is none
     """
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        given = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
-        # Each form as the ways to write each of its characters, to find one that is cut off as well.
-        self._forms = [
-            [_ways(character) for character in form] for secret in given for form in _forms(secret)
-        ]
-        patterns = sorted(("".join(map(_any, form)) for form in self._forms), key=len, reverse=True)
-        self._pattern = re.compile("|".join(patterns), re.IGNORECASE) if given else None
-        self._count = len(given)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._count} secrets)"
-
-    def text(self, text: str, *, cut: bool = False) -> str:
-        """
-        Return ``text`` without the secrets.
-
-        :param text: anything that may hold one
-        :param cut: the text breaks off somewhere, so that its end may be the beginning of a secret
-        """
-        if self._pattern is not None:
-            text = self._pattern.sub("***", text)
-        return self._without_cut_secret(text) if cut else text
-
-    def value(self, value: Any) -> Any:
-        """Return a JSON value without the secrets, and without text that a database refuses (NUL, lone surrogates)."""
-        match value:
-            case str():
-                return self.text(value.replace("\0", "\ufffd").encode(errors="replace").decode())
-            case dict():
-                return {self.value(key): self.value(item) for key, item in value.items()}
-            case list():
-                return [self.value(item) for item in value]
-        return value
-
-    def _without_cut_secret(self, text: str) -> str:
-        longest = max((len(form) for form in self._forms), default=0) * _LONGEST_ESCAPE
-        for start in range(max(len(text) - longest, 0), len(text) - _SHORTEST_FRAGMENT + 1):
-            if any(_breaks_off_in(form, text, start) for form in self._forms):
-                return text[:start] + "***"
-        return text
-
-
-def _forms(secret: str) -> set[str]:
-    """Return what a secret is echoed as: itself, in hexadecimal, and in base64."""
-    raw = secret.encode()
-    whole = base64.b64encode(raw).decode().rstrip("=")
-    # A secret inside a longer base64 text stands at one of three offsets; the characters at its edges
-    # also hold bits of its neighbours, so the middle is what can be found.
-    shifted = [base64.b64encode(b"\0" * n + raw).decode().rstrip("=")[(0, 2, 3)[n] :] for n in range(3)]
-    coded = {raw.hex(), whole, *(text[:-1] for text in shifted)}
-    return {secret, *(text for text in coded if len(text) >= _SHORTEST_FRAGMENT)}
-
-
-def _ways(character: str) -> list[str]:
-    """Return patterns of a character as JSON, URLs, HTML and Python may write it, and as it stands."""
-    if character.isalnum():
-        return [character]
-    code = ord(character)
-    return [
-        rf"%(?:25){{0,3}}{code:02x}",
-        rf"\\{{1,4}}u00{code:02x}",
-        rf"\\{{1,4}}x{code:02x}",
-        rf"&(?:amp;){{0,3}}(?:\#0{{0,4}}{code}|\#x0{{0,4}}{code:x}|{_HTML_NAMES.get(character, 'none')});",
-        # Each number of backslashes a way of its own: where the next character is one too, any may be its.
-        *(rf"\\{{{number}}}{re.escape(character)}" for number in range(4, -1, -1)),
-        *({"+": "-", "/": "_"}.get(character, ())),  # base64 for URLs
-    ]
-
-
-def _any(ways: list[str]) -> str:
-    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
-
-
-def _breaks_off_in(form: list[list[str]], text: str, start: int) -> bool:
-    """Tell whether ``text`` has the beginning of a form from ``start`` to its end."""
-    reached = {start}
-    for number, ways in enumerate(form):
-        if number >= _SHORTEST_FRAGMENT and any(_ENDS_HERE.match(text, position) for position in reached):
-            return True
-        matches = (
-            re.compile(way, re.IGNORECASE).match(text, position) for position in reached for way in ways
+    def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
+        parts = {part for secret in secrets for part in _parts(secret)}
+        self._key = _needles(key.encode("ascii", "ignore"))
+        self._all = self._key.union(
+            *(_needles(part) for part in parts if len(_form(part)) >= _SHORTEST_SECRET)
         )
-        reached = {match.end() for match in matches if match}
-    return False
+
+    def reveals(self, text: str, *, key_only: bool = False) -> bool:
+        """Tell whether a text holds a secret (``key_only``: the API key), or is encoded too deeply to tell."""
+        needles = self._key if key_only else self._all
+        return bool(needles) and any(
+            view is None or any(needle in _searchable(view) for needle in needles)
+            for view in _views(text.encode("ascii", "ignore"))
+        )
+
+    def text(self, text: str) -> str:
+        """Return ``text`` as it is, or a note in its place if it reveals a secret."""
+        return WITHHELD if self.reveals(text) else text
 
 
-class _WireLogFilter(logging.Filter):
-    """Redacts what httpx and httpcore log, for every redactor alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._redactors: weakref.WeakSet[Redactor] = weakref.WeakSet()
-        # A set that grows while it is gone through raises: within a request, whose outcome would seem unknown.
-        self._lock = threading.Lock()
-
-    def guard(self, redactor: Redactor) -> None:
-        with self._lock:
-            self._redactors.add(redactor)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        with self._lock:
-            redactors = tuple(self._redactors)
-        redacted = message
-        for redactor in redactors:
-            redacted = redactor.text(redacted)
-        if redacted != message:
-            record.msg, record.args = redacted, ()
-        return True
+def _parts(value: str) -> set[bytes]:
+    """Return a header's value and what is a secret by itself: a token, a cookie, a user's password."""
+    scheme, _, rest = value.partition(" ")
+    user = _streams(rest.encode("ascii", "ignore"))[0] if scheme.lower() == "basic" else b""
+    parts = re.split(r"^[\w-]+ |[\s;,]+", value)
+    return {user, user.partition(b":")[2], *(part.encode("ascii", "ignore") for part in (value, *parts))}
 
 
-_wire_log_filter = _WireLogFilter()
+def _form(secret: bytes) -> bytes:
+    """Return a secret's letters and digits, or all that is visible of it where those are too few."""
+    alnum, _, visible = _searchable(secret).partition(b"\n")
+    return alnum if len(alnum) >= _FEWEST_LETTERS else visible
+
+
+def _searchable(view: bytes) -> bytes:
+    return (view.translate(None, _NOT_ALNUM) + b"\n" + view.translate(None, _NOT_VISIBLE)).lower()
+
+
+def _needles(secret: bytes) -> frozenset[bytes]:
+    """Return what to look for: the secret, and what it decodes to where it looks like an escape itself."""
+    views = seen = {secret}
+    for _ in range(_ROUNDS):
+        views = {further for view in views for further in _unescaped(view)}
+        seen = seen | views
+    needles = {_form(secret), *(form for form in map(_form, seen) if len(form) >= _FEWEST_LETTERS)}
+    # The edges of a secret may look like an escape together with what stands beside them.
+    return frozenset(form[len(form) // 8 : len(form) - len(form) // 8] for form in needles - {b""})
+
+
+def _views(text: bytes) -> Iterator[bytes | None]:
+    """Yield a text, all that it decodes to, and all that this decodes to; None if there is no end to it."""
+    work = _WORK_PER_BYTE * len(text) + _WORK_IN_ANY_CASE
+    views, seen = [text.translate(None, _CONTROLS)], {b""}
+    for _ in range(_ROUNDS):
+        following = []
+        for view in views:
+            visible = view.translate(None, _NOT_VISIBLE)
+            if visible in seen:
+                continue
+            seen.add(visible)
+            streams = _streams(view)
+            yield from (view, *streams)
+            work -= sum(_WORK_PER_LOOK + len(stream) for stream in (view, *streams))
+            if work < 0:
+                yield None
+            following += [b"\n".join(_READABLE.findall(stream)) for stream in streams]
+            following += _unescaped(view)
+        views = following
+    if any(view.translate(None, _NOT_VISIBLE) not in seen for view in views):
+        yield None
+
+
+def _streams(view: bytes) -> list[bytes]:
+    """Return what a text is if it is base64, hexadecimal or character codes, with all else passed over."""
+    sextets = view.replace(b"-", b"+").replace(b"_", b"/").translate(None, _NOT_BASE64) + b"AAAAAAA"
+    digits = view.replace(b"0x", b"").translate(None, _NOT_HEX) + b"000"
+    fours, twos = len(sextets) // 4 * 4 - 4, len(digits) // 2 * 2 - 2
+    # What stands before it may have shifted it.
+    streams = [binascii.a2b_base64(sextets[start : start + fours]) for start in range(4)]
+    streams += [binascii.unhexlify(digits[start : start + twos]) for start in range(2)]
+    streams += [bytes(code for code in map(int, _NUMBER.findall(view)) if code < 128)]
+    return [stream.translate(None, _CONTROLS) for stream in streams]
+
+
+def _unescaped(view: bytes) -> set[bytes]:
+    visible, unbroken = (text.translate(None, _NOT_VISIBLE) for text in (view, _SOFT_BREAK.sub(b"", view)))
+    # "=" stands before a word in an address as well, and "<" in a key: so both ways.
+    plain = {_QUOTED_PRINTABLE.sub(_meaning, _TAG.sub(b"", text)) for text in (visible, unbroken)}
+    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in {visible, *plain}}
+
+
+def _meaning(escape: re.Match[bytes]) -> bytes:
+    kind = escape.lastgroup or "dropped"
+    if kind == "html":
+        return html.unescape(escape[kind].decode()).encode("ascii", "ignore")
+    if kind in ("same", "dropped"):
+        return escape[kind] if kind == "same" else b""
+    code = int(escape[kind], 8 if kind == "octal" else 16)
+    return bytes([code]) if code < 128 else b""
+
+
+_redactors: weakref.WeakSet[Redactor] = weakref.WeakSet()
+# A set that grows while it is gone through raises: within a request, whose outcome would seem unknown.
+_lock = threading.Lock()
+
+
+def _withhold(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
+    with _lock:
+        redactors = tuple(_redactors)
+    if any(redactor.reveals(message) for redactor in redactors):
+        record.msg, record.args = WITHHELD, ()
+    return True
 
 
 def guard_wire_logs(redactor: Redactor) -> None:
     """
-    Redact httpx's and httpcore's logs for as long as ``redactor`` lives.
+    Withhold what httpx and httpcore log of a secret, for as long as ``redactor`` lives.
 
     Airflow's own masking is not enough: some executors print task logs unmasked.
     """
-    _wire_log_filter.guard(redactor)
+    with _lock:
+        _redactors.add(redactor)
     for name in _WIRE_LOGGERS:
-        logging.getLogger(name).addFilter(_wire_log_filter)  # adding the same filter again changes nothing
+        logging.getLogger(name).addFilter(_withhold)  # adding the same filter again changes nothing

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workflow_automation_provider.client.errors import (
     BusyError,
@@ -17,9 +17,7 @@ from workflow_automation_provider.client.errors import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.client.protocol import Operation, Reply, Run
-
-if TYPE_CHECKING:
-    from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 
 __all__ = ["read_trigger_reply", "read_upload_reply", "reply_error", "retry_after"]
 
@@ -48,12 +46,12 @@ def read_trigger_reply(reply: Reply, operation: Operation, title: str, redact: R
         raise reply_error(reply, operation, title, redact)
     try:
         document = _read_json(reply)
-        run_id, run_link = _run_fields(document, required=operation is Operation.TRIGGER_BY_PATH)
-        run = Run(redact.value(run_id), redact.value(run_link), redact.value(_plain_numbers(document)))
+        run_id, run_link = _run_fields(document, redact, required=operation is Operation.TRIGGER_BY_PATH)
+        run = Run(run_id, run_link, _kept(reply, _plain_numbers(document), redact))
     except RecursionError:
         raise _unusable(reply, "it is nested too deeply", title, redact) from None
     except ValueError as error:
-        raise _unusable(reply, str(error), title, redact) from None
+        raise _unusable(reply, redact.text(str(error)), title, redact) from None
     return run
 
 
@@ -62,19 +60,21 @@ def read_upload_reply(reply: Reply, title: str, redact: Redactor) -> str:
     Read the reply to an upload (section 4.3: a body of type string).
 
     The status alone says that the files were taken, so any body will do: a JSON string is decoded,
-    anything else is returned as the text it is.
+    anything else is returned as the text it is. What was cut off, or reveals a secret, is not returned.
 
     :raises WorkflowAutomationError: as :func:`reply_error` makes it, for anything but 2xx
     """
     if not 200 <= reply.status < 300:
         raise reply_error(reply, Operation.UPLOAD, title, redact)
+    if reply.incomplete:
+        return f"(not shown: {reply.incomplete})"
     text = reply.body.decode(errors="replace")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
-    answer: str = redact.value(document if isinstance(document, str) else text.strip())
-    return redact.text(answer, cut=bool(reply.incomplete))
+    answer: str = _kept(reply, document if isinstance(document, str) else text.strip(), redact)
+    return answer
 
 
 def _unusable(reply: Reply, why: str, title: str, redact: Redactor) -> ReplyUnusableError:
@@ -167,16 +167,57 @@ def _read_json(reply: Reply) -> Any:
         raise ValueError("it is not JSON") from None
 
 
-def _run_fields(document: Any, *, required: bool) -> tuple[str | None, str | None]:
+def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str | None, str | None]:
+    """Return run_id and run_link, each None where it is not there or contains the API key; neither is rewritten."""
     fields = document if isinstance(document, dict) else {}
     run_id, run_link = fields.get("run_id"), fields.get("run_link")
-    usable = isinstance(run_id, str) and not isinstance(run_id, _Constant) and bool(run_id.strip())
-    if required and not usable:
-        raise ValueError("it has no run_id" if run_id is None else "its run_id is neither text nor a number")
-    return (
-        str(run_id) if usable else None,
-        run_link if isinstance(run_link, str) and not isinstance(run_link, _Number) and run_link else None,
-    )
+    why = ""
+    if run_id is None:
+        why = "it has no run_id"
+    elif not isinstance(run_id, str) or isinstance(run_id, _Constant) or not run_id.strip():
+        why = "its run_id is neither text nor a number"
+    elif redact.reveals(run_id, key_only=True):
+        why = "its run_id contained the API key"
+    if required and why:
+        raise ValueError(why)
+    if type(run_link) is not str or redact.reveals(run_link, key_only=True):
+        run_link = None
+    return None if why else _storable(run_id), _storable(run_link) or None
+
+
+def _kept(reply: Reply, document: Any, redact: Redactor) -> Any:
+    """Return what is kept of a response: a note in its place if it reveals a secret anywhere."""
+    # The names and the values each in a row as well: a secret may be spread over several.
+    names: list[str] = []
+    values: list[str] = []
+    _collect(document, names, values)
+    searched = (reply.body.decode(errors="replace"), "".join(names), "".join(values))
+    return WITHHELD if redact.reveals("\n".join(searched)) else _storable(document)
+
+
+def _collect(document: Any, names: list[str], values: list[str]) -> None:
+    match document:
+        case dict():
+            names.extend(document)
+            for item in document.values():
+                _collect(item, names, values)
+        case list():
+            for item in document:
+                _collect(item, names, values)
+        case _:
+            values.append(str(document))
+
+
+def _storable(document: Any) -> Any:
+    """Return a JSON value without the text that a database refuses (NUL, lone surrogates)."""
+    match document:
+        case str():
+            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
+        case dict():
+            return {_storable(name): _storable(item) for name, item in document.items()}
+        case list():
+            return [_storable(item) for item in document]
+    return document
 
 
 def _plain_numbers(document: Any) -> Any:
@@ -204,7 +245,12 @@ def _status(status: int) -> str:
 
 
 def _words(reply: Reply, redact: Redactor) -> str:
-    text = redact.text(reply.body.decode(errors="replace"), cut=bool(reply.incomplete))
+    text = reply.body.decode(errors="replace")
+    if text.strip() and reply.incomplete:
+        # A part of a secret, or of an encoding, is not found.
+        return " What the service said is not shown, for it is incomplete."
+    if redact.reveals(text):
+        return " What the service said is withheld: it contains the API key or another secret."
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not text:
         return ""

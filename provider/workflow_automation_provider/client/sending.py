@@ -103,10 +103,10 @@ class FlowClient:
                 self._by_proxy = " by way of the environment's proxy (HTTPS_PROXY and the like)"
         self._redactor = Redactor(
             [
-                *([self._api_key] if self._api_key else []),
                 *(value for name, value in headers.items() if is_secret_header(name)),
                 *proxy_secrets(proxy),
-            ]
+            ],
+            key=self._api_key or "",
         )
         guard_wire_logs(self._redactor)
         self._http = httpx.Client(
