@@ -17,9 +17,6 @@ MODULES = [
     *(found.name for found in pkgutil.walk_packages(workflow_automation_provider.__path__, f"{PACKAGE}.")),
 ]
 
-WITHOUT = {  # modules that do not have one yet
-    f"{PACKAGE}.{name}" for name in ("client.redaction",)
-}
 FACADES = {f"{PACKAGE}.testing"}  # offer what other modules define
 
 
@@ -50,7 +47,7 @@ def definitions(module):
     return found
 
 
-@pytest.mark.parametrize("module", sorted({*MODULES} - WITHOUT))
+@pytest.mark.parametrize("module", MODULES)
 class TestModule:
     def test_has_names_without_repetition(self, module):
         names = offered_by(module)

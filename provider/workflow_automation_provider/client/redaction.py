@@ -11,6 +11,8 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 
+__all__ = ["WITHHELD", "Redactor", "guard_wire_logs"]
+
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What stands in place of a text that reveals a secret."""
 
