@@ -86,6 +86,15 @@ CASES = {
     "429, again and again": Case(
         "busy", "success", 2, 1, "", {"status": 429, "retry_after": "0", "times": RESCHEDULES + 1}
     ),
+    "429, no retries": Case(
+        "busy",
+        "success" if CAN_RESCHEDULE else "failed",
+        1,
+        int(CAN_RESCHEDULE),
+        NOTHING,
+        {"status": 429, "retry_after": "1"},
+        dag_id="once",
+    ),
     "wrong host": Case(None, "failed", 4, 0, NOTHING, conn_id="wrong_host"),
     "no such host": Case(None, "failed", 4, 0, NOTHING, conn_id="no_such_host"),
     # No connection is used twice, so none goes stale.
