@@ -40,7 +40,7 @@ GROUPS = (
     (("client/replies.py", "client/redaction.py"), ("tests/unit/client",)),
     (
         ("start_record.py", "operators/flows.py", "operators/retries.py", "operators/uploading.py"),
-        ("tests/unit/operators", "tests/unit/test_*.py"),
+        ("tests/unit/operators", "tests/unit/test_start_record*.py"),
     ),
 )
 

@@ -220,8 +220,10 @@ class TestTriggerFlow:
         assert result.task_state("trigger") == "failed"
         only_run(workflow_automation_service)
         said = printed(capfd)
-        assert said.count("A run may have been started. One is started all the same") == 2
-        assert said.count("but an earlier try may have started a run") == 2
+        # Two retries, and from Airflow 3.4 on the reschedules of each.
+        starts = said.count("A run may have been started. One is started all the same")
+        assert starts >= 2
+        assert said.count("but an earlier try may have started a run") == starts
 
     @pytest.mark.skipif(airflow_version.startswith("3.0."), reason="Airflow 3.0 cannot store None as an XCom")
     def test_by_key_without_run_id_keeps_the_reply(
