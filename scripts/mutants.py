@@ -32,6 +32,7 @@ from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 PROJECT = Path(__file__).resolve().parent.parent
 WORKSPACE = PROJECT / ".mutants"
 PACKAGE = Path("src", "workflow_automation_provider")
+MUTMUT_LOG = "mutmut.log"
 EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 
 # Files of the package, and the tests that must notice every change to them.
@@ -39,7 +40,7 @@ GROUPS = (
     (("client/replies.py", "client/redaction.py"), ("tests/unit/client",)),
     (
         ("start_record.py", "operators/flows.py", "operators/retries.py", "operators/uploading.py"),
-        ("tests/unit/operators", "tests/unit/test_*.py"),
+        ("tests/unit/operators", "tests/unit/test_start_record*.py"),
     ),
 )
 
@@ -118,6 +119,8 @@ def prepare_workspace() -> None:
 
 def run_mutmut(files: list[str], tests: list[str]) -> None:
     """Make and test the mutants of some files, in the workspace that is the working directory."""
+    if not sys.stdout.isatty():  # nobody watches the numbers run
+        os.dup2(os.open(MUTMUT_LOG, os.O_WRONLY | os.O_CREAT), 1)
     from mutmut.__main__ import cli
 
     # Property tests then try the same examples for each mutant.
@@ -156,7 +159,8 @@ def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, 
         process.start()
         process.join()
         if process.exitcode:
-            sys.exit("mutmut could not test the mutants: its output above says why.")
+            log = Path(MUTMUT_LOG).read_text() if Path(MUTMUT_LOG).exists() else ""
+            sys.exit(f"{log[-5000:]}\nmutmut could not test the mutants: its output above says why.")
         return [result for file in files for result in read_results(file)]
 
 

@@ -188,6 +188,10 @@ class _TaskRecord:
                 with self._lock:
                     self._in_use.discard(mine)
 
+    def release(self) -> None:
+        """Let an operator of the same ``task_id`` run in this try: this one started nothing."""
+        self._is_set = False
+
     def _get(self, key: str) -> dict[str, Any] | None:
         found = None if self._store is None else self._store.get(key)
         self._is_set = self._is_set or bool(found)
@@ -212,7 +216,7 @@ class _TaskRecord:
             self._store.delete(key)
         except Exception:  # once more: what is not taken back leaves a doubt for good
             self._store.delete(key)
-        self._is_set = False
+        self.release()
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         if self._store is None:

@@ -86,6 +86,15 @@ CASES = {
     "429": Case("busy", "success", AGAIN, 1),
     "429, seconds": Case("busy", "success", AGAIN, 1, "", {"retry_after": str(WAIT)}),
     "429, again and again": Case("busy", "success", 2, 1, "", {"retry_after": "0", "times": RESCHEDULES + 1}),
+    "429, no retries": Case(
+        "busy",
+        "success" if CAN_RESCHEDULE else "failed",
+        1,
+        int(CAN_RESCHEDULE),
+        NOTHING,
+        {"retry_after": "1"},
+        dag_id="once",
+    ),
     "wrong host": Case(None, "failed", 4, 0, NOTHING, conn_id="wrong_host"),
     "no such host": Case(None, "failed", 4, 0, NOTHING, conn_id="no_such_host"),
     # No connection is used twice, so none goes stale.

@@ -274,11 +274,10 @@ class TestTriggerFlow:
         assert result.task_state("trigger") == "failed"
         only_run(workflow_automation_service)
         said = printed(capfd)
-        assert (
-            said.count("A run may have been started. Starting another run: on_unknown_start is 'start_again'")
-            == 2
-        )
-        assert said.count("but an earlier try may have started a run") == 2
+        # Two retries, and from Airflow 3.4 on the reschedules of each.
+        starts = said.count("A run may have been started. Starting another run")
+        assert starts >= 2
+        assert said.count("but an earlier try may have started a run") == starts
 
     def test_by_key_without_run_id_keeps_the_reply(
         self, run_dag, workflow_automation_service, workflow_automation_connection

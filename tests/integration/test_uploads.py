@@ -118,9 +118,14 @@ class TestTries:
         write(folder, a_csv=b"1", b_csv=b"22")
         service.faults.add("delay", operation="upload", seconds=0)
         service.faults.add("busy", operation="upload")
-        before = f"""change = lambda context: Path('{folder}/a.csv').write_text('2')"""
+        before = f"""
+            def change(context):
+                if Path('{folder}/seen').exists():
+                    Path('{folder}/a.csv').write_text('2')
+                Path('{folder}/seen').touch()
+        """
         result = upload(
-            f"'{folder}/*.csv'", before=before, files_per_request=1, on_retry_callback="change", **RETRY
+            f"'{folder}/*.csv'", before=before, files_per_request=1, pre_execute="change", **RETRY
         )
         assert result.state == "success"
         assert names(service.uploads) == [["a.csv"], ["a.csv"], ["b.csv"]]

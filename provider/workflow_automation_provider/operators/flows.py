@@ -262,6 +262,7 @@ class TriggerFlowOperator(_FlowOperator):
             if error.accepted is Accepted.YES:
                 self._record_unidentified(record, str(error))
             elif error.accepted is Accepted.NO and in_doubt:
+                record.release()
                 self.log.warning("Nothing was started now, but an earlier try may have started a run.")
             elif error.accepted is Accepted.NO:
                 self._take_back(record)

@@ -33,15 +33,8 @@ from workflow_automation_provider.operators.retries import (
 )
 
 RetryDecision = getattr(retries, "RetryDecision", None)
-RESCHEDULES = hasattr(RetryDecision, "reschedule")
 needs_policies = pytest.mark.skipif(
     RetryDecision is None, reason="Before Airflow 3.3 there are no retry policies"
-)
-needs_reschedules = pytest.mark.skipif(
-    not RESCHEDULES, reason="Before Airflow 3.4 a policy cannot reschedule the task"
-)
-lacks_reschedules = pytest.mark.skipif(
-    RESCHEDULES, reason="From Airflow 3.4 on the task is rescheduled first"
 )
 
 LOG = logging.getLogger("test_retries")
@@ -241,6 +234,28 @@ def context(*, count=0, retry_delay=300.0):
     return {"task": task, "task_reschedule_count": count}
 
 
+def reschedule(delay=None, *, max_reschedules=None, reschedule_timeout=None, reason=None):
+    """Stand in for Airflow 3.4's, in Airflow 3.3."""
+    assert max_reschedules or reschedule_timeout
+    return SimpleNamespace(
+        action=SimpleNamespace(value="reschedule"),
+        retry_delay=delay,
+        max_reschedules=max_reschedules,
+        reason=reason,
+    )
+
+
+@pytest.fixture
+def can_reschedule(monkeypatch):
+    if not hasattr(RetryDecision, "reschedule"):
+        monkeypatch.setattr(RetryDecision, "reschedule", reschedule, raising=False)
+
+
+@pytest.fixture
+def cannot_reschedule(monkeypatch):
+    monkeypatch.delattr(RetryDecision, "reschedule", raising=False)
+
+
 def decide(error, context):
     """Return the action, and the delay in seconds."""
     decision = FlowRetryPolicy().evaluate(error, 1, 3, context)
@@ -258,7 +273,7 @@ def test_all_else_takes_airflows_course(error, context):
 
 
 @needs_policies
-@lacks_reschedules
+@pytest.mark.usefixtures("cannot_reschedule")
 def test_a_retry_comes_when_the_service_said():
     assert decide(BusyError("busy", retry_after=7), context()) == ("retry", 7)
     assert decide(BusyError("busy", retry_after=0), context()) == ("retry", 0)
@@ -266,7 +281,8 @@ def test_a_retry_comes_when_the_service_said():
     assert decide(NotSentError("not sent"), context()) == ("default", None)
 
 
-@needs_reschedules
+@needs_policies
+@pytest.mark.usefixtures("can_reschedule")
 @pytest.mark.parametrize(
     ("error", "delay"),
     [
@@ -282,14 +298,16 @@ def test_no_retry_is_spent_where_nothing_was_started(error, delay):
     assert decide(error, context(count=4)) == ("reschedule", delay)
 
 
-@needs_reschedules
+@needs_policies
+@pytest.mark.usefixtures("can_reschedule")
 def test_airflow_keeps_to_the_bound_as_well():
     decision = FlowRetryPolicy().evaluate(NotSentError("not sent"), 1, 3, context())
 
     assert decision.max_reschedules == 5
 
 
-@needs_reschedules
+@needs_policies
+@pytest.mark.usefixtures("can_reschedule")
 @pytest.mark.parametrize("context", [None, context(count=5), context(count=6)])
 def test_past_the_bound_a_retry_is_spent(context):
     assert decide(BusyError("busy", retry_after=7), context) == ("retry", 7)
@@ -297,7 +315,8 @@ def test_past_the_bound_a_retry_is_spent(context):
     assert decide(NotSentError("not sent"), context) == ("default", None)
 
 
-@needs_reschedules
+@needs_policies
+@pytest.mark.usefixtures("can_reschedule")
 def test_a_long_wait_spends_a_retry():
     assert decide(BusyError("busy", retry_after=601), context()) == ("retry", 601)
     assert decide(BusyError("busy"), context(retry_delay=601)) == ("default", None)
@@ -305,7 +324,8 @@ def test_a_long_wait_spends_a_retry():
     assert decide(NotSentError("not sent"), context(retry_delay=600)) == ("reschedule", 600)
 
 
-@needs_reschedules
+@needs_policies
+@pytest.mark.usefixtures("can_reschedule")
 def test_a_context_without_a_count_is_that_of_a_first_reschedule():
     assert decide(NotSentError("not sent"), {"task": context()["task"]}) == ("reschedule", 300)
 
@@ -317,7 +337,8 @@ def test_the_reason_is_told():
     assert reason == "The service asked to wait 7 s."
 
 
-@needs_reschedules
+@needs_policies
+@pytest.mark.usefixtures("can_reschedule")
 @pytest.mark.parametrize("error", [BusyError("busy"), NotSentError("not sent")])
 def test_the_reason_is_told_where_the_service_asked_for_no_wait(error):
     reason = FlowRetryPolicy().evaluate(error, 1, 3, context()).reason

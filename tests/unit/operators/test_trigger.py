@@ -396,6 +396,17 @@ class TestInsideAnotherTask:
             trigger(inputs={"a": {1}}).execute(now)
         assert trigger().execute(now)["run_id"] == "1001"
 
+    def test_nor_does_a_doubt_of_an_earlier_try_keep_it_from_that(self, service, store, context):
+        """Where Airflow reschedules a task, it executes it again in the same try."""
+        service.faults.add("drop_after")
+        service.faults.add("busy")
+        with pytest.raises(OutcomeUnknownError):
+            trigger(on_unknown_start="start_again").execute(context(store))
+        now = context(store, try_number=2)
+        with pytest.raises(BusyError):
+            trigger(on_unknown_start="start_again").execute(now)
+        assert trigger(on_unknown_start="start_again").execute(now)["run_id"] == "1002"
+
     def test_without_a_store_there_is_nothing_to_share(self, service, context):
         operator, now = trigger(), context()
         assert [operator.execute(now)["run_id"] for _ in range(2)] == ["1001", "1002"]
