@@ -186,9 +186,7 @@ REFUSED = [400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 413, 414, 415,
 
 @pytest.mark.parametrize("status", REFUSED)
 def test_refused(service, client, attempt, status, key):
-    service.faults.add(
-        "refuse", operation=attempt.operation, status=status, body="Sorry: no such luck."
-    )
+    service.faults.add("refuse", operation=attempt.operation, status=status, body="Sorry: no such luck.")
     error = fail(attempt, client, service, key=key, effects=0)
     assert type(error) is RefusedError
     assert (error.accepted, error.status) == (Accepted.NO, status)
