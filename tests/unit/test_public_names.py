@@ -71,9 +71,3 @@ class TestModule:
             for below in MODULES:
                 defined |= definitions(below) if below.startswith(f"{module}.") else {}
         assert [name for name in offered_by(module) if not defined[name]] == []
-
-
-def test_list_of_those_without_is_up_to_date():
-    assert {
-        module for module in MODULES if not hasattr(importlib.import_module(module), "__all__")
-    } == WITHOUT

@@ -31,7 +31,10 @@ from workflow_automation_provider.client.errors import (
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor, guard_wire_logs
 from workflow_automation_provider.client.sending import FlowClient
 
-keys = st.text(string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=40)
+# Not a key that is little more than escapes itself: where it is encoded in part, nothing is left of it.
+keys = st.text(string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=40).filter(
+    lambda key: len(re.sub(r"(?i)[\\%&=]+[#ux]?[0-9a-z]{0,4};?", "", key)) >= 6
+)
 # What a service puts around a key that it echoes: words, quotes, separators, the names of fields.
 around = st.lists(
     st.sampled_from(
@@ -60,7 +63,16 @@ around = st.lists(
 
 
 def escaped(template, every=False):
-    return lambda key: "".join(c if c.isalnum() and not every else template.format(ord(c)) for c in key)
+    """Escape characters where the template has room for any of them, and else bytes of UTF-8."""
+
+    def escape(text):
+        codes = map(ord, text) if template[1:2] in ("u", "#") or "{{" in template else text.encode()
+        return "".join(
+            chr(code) if code < 128 and chr(code).isalnum() and not every else template.format(code)
+            for code in codes
+        )
+
+    return escape
 
 
 def between(separator, every=1):
@@ -107,7 +119,7 @@ ECHOES = {
     "HEX": lambda key: key.encode().hex().upper(),
     "hex, with colons": lambda key: key.encode().hex(":"),
     "hex, in lines": lambda key: between("\n", 5)(key.encode().hex()),
-    "hex, as in C": lambda key: ", ".join(hex(ord(c)) for c in key),
+    "hex, as in C": lambda key: ", ".join(f"0x{code:02x}" for code in key.encode()),
     "hex of UTF-16": lambda key: key.encode("utf-16-le").hex(),
     "codes": lambda key: str([*key.encode()]),
     "codes, with blanks": lambda key: " ".join(str(ord(c)) for c in key),
@@ -147,9 +159,11 @@ ECHOES = {
     "zero width in a URL": lambda key: quote("\u200b".join(key)),
     "blanks": between(" "),
 }
-# What these make cannot be read back, or only where it is a key.
+# Nobody could read back what these make of another encoding.
 FIRST = {"upper", "lower", "swapped", "base64, in lines, as JSON"}
-LATER = [name for name in ECHOES if name not in FIRST]
+# Blanks between numbers do not outlast any encoding that is mixed with them.
+ALONE = {"codes, with blanks"}
+LATER = sorted({*ECHOES} - FIRST - ALONE)
 
 
 def nowhere(key, text):
@@ -177,7 +191,11 @@ def test_text_with_the_key_is_withheld(echo, key, before, after):
 
 @settings(max_examples=1500)
 @given(
-    keys, st.sampled_from([*ECHOES]), st.lists(st.sampled_from(LATER), min_size=1, max_size=2), around, around
+    keys,
+    st.sampled_from(sorted({*ECHOES} - ALONE)),
+    st.lists(st.sampled_from(LATER), min_size=1, max_size=2),
+    around,
+    around,
 )
 def test_text_with_the_key_encoded_more_than_once_is_withheld(key, first, later, before, after):
     text = ECHOES[first](key)

@@ -470,8 +470,9 @@ def test_extra_headers_arrive_and_secret_ones_are_never_shown(connect, recording
     server.status, server.body = 400, b"You sent Bearer hush-1234 for data"
     extra = {"headers": {"Authorization": "Bearer hush-1234", "X-Team": "data"}}
     hook = connect(host=server.base_url, password=key, extra=extra)
-    with pytest.raises(RefusedError, match=r"You sent \*\*\* for data"):
+    with pytest.raises(RefusedError, match="What the service said is withheld") as caught:
         hook.trigger_flow({})
+    assert "hush" not in str(caught.value)
     ((_, _, headers, _),) = server.requests
     assert (headers["authorization"], headers["x-team"]) == ("Bearer hush-1234", "data")
     assert hook.extra.secrets() == ["Bearer hush-1234"]
