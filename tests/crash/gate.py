@@ -59,6 +59,8 @@ class Hold:
     path: str
     says: str = ""
     lost: bool = True
+    ti_id: str = ""
+    """The task instance that it is about, once it was reached."""
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -125,6 +127,8 @@ class Gate:
             (hold for hold in self._holds if hold.fits(self._run_ids.get(ti_id), request.method, path, body)),
             None,
         )
+        if hold:
+            hold.ti_id = ti_id
         if hold and hold.point == "before":
             await self._wait(hold)
             if hold.lost:

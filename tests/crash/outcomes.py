@@ -15,6 +15,13 @@ UNKNOWN = "A run may have been started"
 ASKING = "If no more is said of it here, a run may have been started"
 
 
+def clear_discards() -> bool:
+    """Tell whether a Clear discards what the task has stored (Airflow 3.4+)."""
+    from airflow.api_fastapi.core_api.datamodels.task_instances import ClearTaskInstancesBody
+
+    return "keep_task_state" in ClearTaskInstancesBody.model_fields
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of a DAG run."""

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outcomes import UNKNOWN, outcome, run_ids
+from outcomes import UNKNOWN, clear_discards, outcome, run_ids
 from processes import wait_for
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ def test_clear_of_a_succeeded_task_starts_another_run(deployment: Deployment, se
 
     assert len(first.runs) == 1
     assert (second.state, len(second.runs)) == ("success", 2)
-    assert "In try 1, at" in second.log
-    assert f"run {first.runs[0]} was started" in second.log
+    if not clear_discards():
+        assert "In try 1, at" in second.log
+        assert f"run {first.runs[0]} was started" in second.log
     assert second.result is not None
     assert second.result["run_id"] == second.runs[1]
 
@@ -78,20 +79,25 @@ def test_clear_while_the_service_works_starts_another_run(
     wait_for("the request", lambda: fault.struck)
     deployment.api.clear("patient", "clear-starting", "trigger")
     found = outcome(deployment, service, "patient", "clear-starting")
-    wait_for("both runs", lambda: len(run_ids(service, "clear-starting")) == 2)
-
     assert found.state == "success"
-    # The task was killed before it knew of its run: this is the one place that tells of it.
-    assert f"{UNKNOWN}. The task was cleared since" in deployment.log("patient", "clear-starting")
+    if clear_discards():
+        # The task that ends may yet store its run, after the Clear: then the next try keeps it.
+        assert found.result is not None
+        assert found.result["run_id"] == run_ids(service, "clear-starting")[-1]
+    else:
+        wait_for("both runs", lambda: len(run_ids(service, "clear-starting")) == 2)
+        # The task was killed before it knew of its run: this is the one place that tells of it.
+        assert f"{UNKNOWN}. The task was cleared since" in deployment.log("patient", "clear-starting")
 
 
 def test_clear_of_the_whole_dag_run_starts_another_run(deployment: Deployment, service: LocalService) -> None:
+    """But on Airflow 3.4, which keeps what the tasks have stored then."""
     deployment.api.trigger("patient", "clear-dag-run")
     outcome(deployment, service, "patient", "clear-dag-run")
     deployment.api.ask("POST", "/dags/patient/dagRuns/clear-dag-run/clear", {"dry_run": False})
     found = outcome(deployment, service, "patient", "clear-dag-run")
 
-    assert (found.state, len(found.runs)) == ("success", 2)
+    assert (found.state, len(found.runs)) == ("success", 1 if clear_discards() else 2)
 
 
 def test_deleted_dag_run_run_again_starts_another_run(deployment: Deployment, service: LocalService) -> None:
@@ -125,7 +131,9 @@ def test_dag_test_starts_a_run_each_time(deployment: Deployment, service: LocalS
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    (first, run_id), (second, other_run_id) = json.loads(done.stdout.splitlines()[-1])
+    (first, run_id), (second, other_run_id) = json.loads(
+        next(line for line in done.stdout.splitlines() if line.startswith('[["'))
+    )
 
     assert [first, second] == ["success", "success"]
     assert [len(run_ids(service, found)) for found in (run_id, other_run_id)] == [1, 1]

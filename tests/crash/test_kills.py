@@ -11,11 +11,11 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+from deployment import CANNOT_MISS_HEARTBEATS
 from gate import Hold, Try, alive
 from outcomes import ASKING, UNKNOWN, Outcome, outcome, run_ids
 from processes import wait_for
@@ -59,8 +59,6 @@ WINDOWS = {
 # A frozen process is what a kill is not: it comes back, when another try has long done its work.
 KILLS = ("kill the task", "kill the supervisor")
 FREEZE = "freeze both"
-# When this scheduler fails a task that sends no heartbeats, it closes its database session halfway, and ends.
-CANNOT_MISS_HEARTBEATS = version("apache-airflow") == "3.4.0b2"
 STRIKES = KILLS if CANNOT_MISS_HEARTBEATS else (*KILLS, FREEZE)
 SKIP_FREEZE = pytest.mark.skipif(
     CANNOT_MISS_HEARTBEATS, reason="Airflow 3.4.0b2's scheduler ends at the first task without heartbeats"

@@ -98,7 +98,8 @@ class AirflowApi:
     def reparse(self, dag_id: str, seen: Callable[[dict[str, Any]], bool], task_id: str) -> None:
         """Have a DAG's file parsed again, and wait until the scheduler's copy of a task is the new one."""
         token = self.ask("GET", f"/dags/{dag_id}")["file_token"]
-        self.ask("PUT", f"/parseDagFile/{token}")
+        reply = self._http.put(f"/api/v2/parseDagFile/{token}")
+        assert reply.is_success or reply.status_code == 409, reply.text  # 409: somebody has just asked for it
         wait_for(
             f"{dag_id} parsed again", lambda: seen(self.ask("GET", f"/dags/{dag_id}/tasks/{task_id}")), 180
         )
