@@ -21,7 +21,7 @@ _FEWEST_LETTERS, _SHORTEST_SECRET = 6, 8
 
 # A text that takes more than this to decode counts as hiding something; ordinary text takes a half at most.
 # Work is the bytes looked at, and a fixed cost of each look.
-_ROUNDS, _WORK_PER_BYTE, _WORK_IN_ANY_CASE, _WORK_PER_LOOK = 24, 64, 65536, 64
+_ROUNDS, _WORK_PER_BYTE, _WORK_IN_ANY_CASE, _WORK_PER_LOOK = 24, 96, 65536, 64
 
 _ALL, _ALNUM = bytes(range(256)), (string.ascii_letters + string.digits).encode()
 _NOT_ALNUM, _NOT_VISIBLE = _ALL.translate(None, _ALNUM), _ALL.translate(None, bytes(range(33, 127)))
@@ -33,11 +33,11 @@ _READABLE = re.compile(rb"(?:[\t\n\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3}){8,}")
 # Escapes of URLs, JSON, programming languages and HTML.
 _ESCAPE = re.compile(
     rb"(?:%|\\x)(?P<x1>[0-9a-f]{2})|[%\\]u(?P<x2>[0-9a-f]{4})|\\[ux]\{(?P<x3>[0-9a-f]{1,8})\}"
-    rb"|\\(?P<octal>[0-7]{1,3})|\\(?-i:[abefnrtv])|\\(?P<same>[^%&])"
-    rb"|(?P<html>&(?:\#x?[0-9a-f]{1,99}|[a-z][a-z0-9]{1,31});?)",
+    rb"|\\(?P<octal>[0-7]{3}|0)|\\(?-i:[abefnrtv])|\\(?P<same>[^%&ux])"
+    rb"|(?P<html>&(?:\#x?[0-9a-f]{1,99}+(?:;|(?![\\%<=]))|[a-z][a-z0-9]{1,31};))",
     re.IGNORECASE,
 )
-_SOFT_BREAK, _QUOTED_PRINTABLE = re.compile(rb"=\r?\n"), re.compile(rb"=(?P<x1>[0-9A-Fa-f]{2})")
+_SOFT_BREAK, _QUOTED_PRINTABLE = re.compile(rb"=\s*\n"), re.compile(rb"=(?P<x1>[0-9A-Fa-f]{2})")
 _TAG = re.compile(rb"</?[A-Za-z]{1,6}/?>")
 
 # Loggers that write request or response headers, or the errors made of them, at DEBUG. A filter on a parent
@@ -127,31 +127,39 @@ def _views(text: bytes) -> Iterator[bytes | None]:
 
 def _streams(view: bytes) -> list[bytes]:
     """Return what a text is if it is base64, hexadecimal or character codes, with all else passed over."""
-    sextets = view.replace(b"-", b"+").replace(b"_", b"/").translate(None, _NOT_BASE64) + b"AAAAAAA"
-    digits = view.replace(b"0x", b"").translate(None, _NOT_HEX) + b"000"
+    visible = view.translate(None, _NOT_VISIBLE)
+    sextets = visible.replace(b"-", b"+").replace(b"_", b"/").translate(None, _NOT_BASE64) + b"AAAAAAA"
+    digits = visible.replace(b"0x", b"").translate(None, _NOT_HEX) + b"000"
     fours, twos = len(sextets) // 4 * 4 - 4, len(digits) // 2 * 2 - 2
     # What stands before it may have shifted it.
     streams = [binascii.a2b_base64(sextets[start : start + fours]) for start in range(4)]
     streams += [binascii.unhexlify(digits[start : start + twos]) for start in range(2)]
-    streams += [bytes(code for code in map(int, _NUMBER.findall(view)) if code < 128)]
+    # With blanks, which may be all that separates them, and without, which may separate their digits.
+    codes = ([int(code) for code in _NUMBER.findall(text)] for text in (view, visible))
+    streams += [bytes(code for code in found if code < 128) for found in codes]
     return [stream.translate(None, _CONTROLS) for stream in streams]
 
 
 def _unescaped(view: bytes) -> set[bytes]:
-    visible, unbroken = (text.translate(None, _NOT_VISIBLE) for text in (view, _SOFT_BREAK.sub(b"", view)))
+    texts = [text.translate(None, _NOT_VISIBLE) for text in (view, _SOFT_BREAK.sub(b"", view))]
     # "=" stands before a word in an address as well, and "<" in a key: so both ways.
-    plain = {_QUOTED_PRINTABLE.sub(_meaning, _TAG.sub(b"", text)) for text in (visible, unbroken)}
-    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in {visible, *plain}}
+    texts += [
+        _QUOTED_PRINTABLE.sub(_meaning, _TAG.sub(b"", text)).translate(None, _NOT_VISIBLE) for text in texts
+    ]
+    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in {*texts}}
 
 
 def _meaning(escape: re.Match[bytes]) -> bytes:
-    kind = escape.lastgroup or "dropped"
-    if kind == "html":
-        return html.unescape(escape[kind].decode()).encode("ascii", "ignore")
-    if kind in ("same", "dropped"):
-        return escape[kind] if kind == "same" else b""
-    code = int(escape[kind], 8 if kind == "octal" else 16)
-    return bytes([code]) if code < 128 else b""
+    match escape.lastgroup:
+        case None:
+            return b"\n"
+        case "same":
+            return escape["same"]
+        case "html":
+            return html.unescape(escape["html"].decode()).encode("ascii", "ignore")
+        case kind:
+            code = int(escape[kind], 8 if kind == "octal" else 16)
+            return bytes([code]) if code < 128 else b""
 
 
 _redactors: weakref.WeakSet[Redactor] = weakref.WeakSet()

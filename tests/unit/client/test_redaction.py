@@ -159,8 +159,8 @@ ECHOES = {
     "zero width in a URL": lambda key: quote("\u200b".join(key)),
     "blanks": between(" "),
 }
-# Nobody could read back what these make of another encoding.
-FIRST = {"upper", "lower", "swapped", "base64, in lines, as JSON"}
+# These blur another encoding: letters in another case, blanks as "+", line breaks within a tag.
+FIRST = {"upper", "lower", "swapped", "base64, in lines, as JSON", "url, form", "quoted-printable"}
 # Blanks between numbers do not outlast any encoding that is mixed with them.
 ALONE = {"codes, with blanks"}
 LATER = sorted({*ECHOES} - FIRST - ALONE)
@@ -189,7 +189,7 @@ def test_text_with_the_key_is_withheld(echo, key, before, after):
     assert redactor.text(text) == WITHHELD
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1500, derandomize=True)
 @given(
     keys,
     st.sampled_from(sorted({*ECHOES} - ALONE)),
