@@ -216,7 +216,6 @@ class _TaskRecord:
             self._store.delete(key)
         except Exception:  # once more: what is not taken back leaves a doubt for good
             self._store.delete(key)
-        self.release()
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         if self._store is None:
@@ -275,6 +274,7 @@ class StartRecord(_TaskRecord):
         :raises Exception: if it could not be written, at the second attempt either: a later try will be in doubt
         """
         self._delete(self._key)
+        self.release()
 
     @property
     def _key(self) -> str:
@@ -296,14 +296,14 @@ class UploadRecord(_TaskRecord):
     def read(self) -> list[dict[str, Any]]:
         """Return the requests that were confirmed since the last Clear."""
         found: list[dict[str, Any]] = []
-        while (entry := self._get(f"{self._key}_{len(found)}")) and self._counts(entry):
+        while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
             found.append(entry["request"])
         self._count = len(found)
         return found
 
     def confirmed(self, request: dict[str, Any]) -> None:
         """Add a request that was confirmed, after those that :meth:`read` returned."""
-        self._set(f"{self._key}_{self._count}", {"request": request})
+        self._set(self._confirmed_key(self._count), {"request": request})
         self._count += 1
         self.take_back()
 
@@ -322,7 +322,13 @@ class UploadRecord(_TaskRecord):
         if self._is_sending:
             self._delete(self._key)
             self._is_sending = False
+            if not self._count:
+                self.release()
 
     @property
     def _key(self) -> str:
         return f"{_UPLOAD}{self._name}"
+
+    def _confirmed_key(self, number: int) -> str:
+        # The number before the name: behind it, it could be part of another's.
+        return f"{_UPLOAD}_{number}{self._name}"

@@ -164,7 +164,7 @@ class TestInsideAnotherTask:
                 result = upload(name, task_id=name).execute(now)
                 assert [request["files"] for request in result["requests"]] == [[None]]
         assert uploaded(service) == ["ada", "bob"]
-        assert set(store.entries) == {f"{KEY}/ada_0", f"{KEY}/bob_0"}
+        assert set(store.entries) == {f"{KEY}_0/ada", f"{KEY}_0/bob"}
 
     def test_two_of_one_name_are_refused(self, service, attempt):
         now = attempt()
