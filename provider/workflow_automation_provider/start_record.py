@@ -321,7 +321,6 @@ class UploadRecord(_TaskRecord):
         """Write that it is known whether the request was accepted."""
         if self._is_sending:
             self._delete(self._key)
-            self._is_sending = False
             if not self._count:
                 self.release()
 

@@ -23,6 +23,7 @@ class StateStore:
         self.entries = {}
         self.retentions = {}
         self.writes = []
+        self.deleted = []
         self.failures = Counter()
         self._requests = requests
 
@@ -37,6 +38,7 @@ class StateStore:
 
     def delete(self, key):
         self._fail("delete")
+        self.deleted.append(key)
         self.entries.pop(key, None)
 
     def _fail(self, *operations):
@@ -92,9 +94,9 @@ def context():
             push_error=push_error,
             **more,
         )
-        dag_run = SimpleNamespace(
-            start_date=datetime(2026, 1, started, tzinfo=UTC) if started else None, clear_number=clear_number
-        )
+        dag_run = SimpleNamespace(start_date=datetime(2026, 1, started, tzinfo=UTC) if started else None)
+        if clear_number != "not there":
+            dag_run.clear_number = clear_number
         found = {"ti": ti, "dag_run": dag_run, "task": SimpleNamespace(retries=retries)}
         return found if store is None else {**found, "task_state_store": store}
 

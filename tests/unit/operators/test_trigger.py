@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from datetime import datetime, timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -40,6 +41,7 @@ class TestTries:
         assert result == {"run_id": "1001", "run_link": link(service, 1001)}
         assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
         assert store.writes == [(KEY, "starting", 0), (KEY, "started", 1)]
+        assert datetime.fromisoformat(store.entries[KEY]["at"]).utcoffset() == timedelta(0)
         assert store.entries[KEY] | {"at": ""} == {
             "state": "started",
             "at": "",
@@ -233,7 +235,7 @@ class TestAfterTheStart:
         store.failures["set started"] = 1
         assert trigger().execute(context(store))["run_id"] == "1001"
         assert "Run 1001 could not be recorded; a later try will not know of it." in log()
-        assert store.entries[KEY]["state"] == "starting"
+        assert (store.entries[KEY]["state"], store.entries[KEY]["result"]) == ("starting", {})
 
     def test_a_record_that_cannot_tell_of_a_run_without_an_id(self, service, store, context, log):
         service.faults.add("garbage")
@@ -450,6 +452,10 @@ ROWS = {
         {"try_number": 2, "retries": 0, "clear_number": None, "started": 2},
         "kept",
     ),
+    "no count of Clears": (
+        {"try_number": 2, "retries": 0, "clear_number": "not there", "started": 2},
+        "kept",
+    ),
     "no start of the DAG run": (
         {"try_number": 2, "retries": 0, "clear_number": 1, "started": None},
         "cleared",
@@ -482,19 +488,20 @@ class TestClear:
             assert ("clear it again" in str(caught.value)) == (meaning == "nobody can tell")
             assert requests(service) == 1
 
-    def test_where_a_clear_discards_what_is_not_to_count(self, service, store, context, later, meaning):
+    def test_where_a_clear_discards_what_is_not_to_count(self, service, store, context, log, later, meaning):
         """Airflow 3.4+, where a task instance has a region: what is still there was kept."""
         trigger().execute(context(store, **FIRST, region_id="0"))
         assert trigger().execute(context(store, **FIRST | later, region_id="0"))["run_id"] == "1001"
         assert requests(service) == 1
+        assert "clear it again" not in log()
 
 
 def test_a_clear_after_a_later_try(service, store, context):
     """Any try since the record was written may have been the last."""
     first = {"try_number": 1, "max_tries": 3, "retries": 3}
     trigger().execute(context(store, **first))
-    # Try 3 was the last, then edited to 0 retries and cleared.
-    after = {"try_number": 4, "max_tries": 3, "retries": 0, "clear_number": 1, "started": 2}
+    # Try 2 was the last, then edited to 1 retry and cleared.
+    after = {"try_number": 3, "max_tries": 3, "retries": 1, "clear_number": 1, "started": 2}
     assert trigger().execute(context(store, **after))["run_id"] == "1002"
 
 

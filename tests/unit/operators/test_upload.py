@@ -80,6 +80,13 @@ class TestTries:
         assert uploaded(service) == [1, 2, 3]
         assert set(store.entries) == {f"{KEY}_{n}" for n in range(3)}
 
+    def test_three_requests_in_one_try_are_kept_apart(self, service, store, attempt):
+        for try_number in (1, 2):
+            upload(1, 2, 3).execute(attempt(try_number=try_number))
+        assert uploaded(service) == [1, 2, 3]
+        assert set(store.entries) == {f"{KEY}_{n}" for n in range(3)}
+        assert store.deleted == []
+
     def test_a_clear_sends_everything_again(self, service, attempt):
         upload(1, 2).execute(attempt())
         upload(1, 2).execute(attempt(try_number=2, max_tries=4))
@@ -166,13 +173,38 @@ class TestInsideAnotherTask:
         assert uploaded(service) == ["ada", "bob"]
         assert set(store.entries) == {f"{KEY}_0/ada", f"{KEY}_0/bob"}
 
-    def test_two_of_one_name_are_refused(self, service, attempt):
+    def test_a_name_that_ends_in_a_number_is_no_others_request(self, service, context, store):
+        for try_number in (1, 2):
+            now = context(store, task_id="customers", try_number=try_number)
+            upload("ada", task_id="ada").execute(now)
+            upload("other", task_id="ada_0", on_unknown_upload="fail").execute(now)
+        assert uploaded(service) == ["ada", "other"]
+
+    @pytest.mark.parametrize("on_unknown_upload", ["send_again", "fail"])
+    def test_two_of_one_name_are_refused(self, service, attempt, on_unknown_upload):
         now = attempt()
-        upload(1).execute(now)
-        with pytest.raises(
-            AirflowFailException, match="An operator with the task_id 'upload' has already run"
-        ):
+        upload(1, on_unknown_upload=on_unknown_upload).execute(now)
+        with pytest.raises(AirflowFailException, match="task_id 'upload' has already run"):
             upload(2).execute(now)
+        assert uploaded(service) == [1]
+
+    @pytest.mark.parametrize("on_unknown_upload", ["send_again", "fail"])
+    def test_one_that_uploaded_nothing_may_run_again(self, service, attempt, on_unknown_upload):
+        now = attempt()
+        service.faults.add("refuse", operation="upload")
+        with pytest.raises(AirflowFailException):
+            upload(1, on_unknown_upload=on_unknown_upload).execute(now)
+        upload(1, on_unknown_upload=on_unknown_upload).execute(now)
+        assert uploaded(service) == [1]
+
+    def test_one_that_uploaded_something_may_not(self, service, attempt):
+        now = attempt()
+        service.faults.add("delay", operation="upload", seconds=0)
+        service.faults.add("refuse", operation="upload")
+        with pytest.raises(AirflowFailException):
+            upload(1, 2, on_unknown_upload="fail").execute(now)
+        with pytest.raises(AirflowFailException, match="task_id 'upload' has already run"):
+            upload(3).execute(now)
         assert uploaded(service) == [1]
 
 
