@@ -19,7 +19,7 @@ WITHHELD = "(withheld: it contains the API key or another secret)"
 # Fewer letters and digits are found by chance: of the key in noise, of a header's value in ordinary words.
 _FEWEST_LETTERS, _SHORTEST_SECRET = 6, 8
 
-# A text that takes more than this to decode counts as hiding something; ordinary text takes a half at most.
+# A text that takes more than this to decode counts as hiding something; ordinary text takes far less.
 # Work is the bytes looked at, and a fixed cost of each look.
 _ROUNDS, _WORK_PER_BYTE, _WORK_IN_ANY_CASE, _WORK_PER_LOOK = 24, 96, 65536, 64
 
@@ -33,11 +33,12 @@ _READABLE = re.compile(rb"(?:[\t\n\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3}){8,}")
 # Escapes of URLs, JSON, programming languages and HTML.
 _ESCAPE = re.compile(
     rb"(?:%|\\x)(?P<x1>[0-9a-f]{2})|[%\\]u(?P<x2>[0-9a-f]{4})|\\[ux]\{(?P<x3>[0-9a-f]{1,8})\}"
-    rb"|\\(?P<octal>[0-7]{3}|0)|\\(?-i:[abefnrtv])|\\(?P<same>[^%&ux])"
+    rb"|\\(?P<octal>[0-7]{3}|0)|\\(?-i:[abefnrtv])|\\(?P<same>[^%&<ux])"
     rb"|(?P<html>&(?:\#x?[0-9a-f]{1,99}+(?:;|(?![\\%<=]))|[a-z][a-z0-9]{1,31};))",
     re.IGNORECASE,
 )
-_SOFT_BREAK, _QUOTED_PRINTABLE = re.compile(rb"=\s*\n"), re.compile(rb"=(?P<x1>[0-9A-Fa-f]{2})")
+_SOFT_BREAK = re.compile(rb"=[ \t]*+\r?\n(?!\s*+[0-9A-F]\s*+[0-9A-F])")
+_QUOTED_PRINTABLE = re.compile(rb"=(?P<x1>[0-9A-Fa-f]{2})")
 _TAG = re.compile(rb"</?[A-Za-z]{1,6}/?>")
 
 # Loggers that write request or response headers, or the errors made of them, at DEBUG. A filter on a parent
@@ -99,7 +100,7 @@ def _needles(secret: bytes) -> frozenset[bytes]:
         seen = seen | views
     needles = {_form(secret), *(form for form in map(_form, seen) if len(form) >= _FEWEST_LETTERS)}
     # The edges of a secret may look like an escape together with what stands beside them.
-    return frozenset(form[len(form) // 8 : len(form) - len(form) // 8] for form in needles - {b""})
+    return frozenset(form[len(form) // 7 : len(form) - len(form) // 7] for form in needles - {b""})
 
 
 def _views(text: bytes) -> Iterator[bytes | None]:
@@ -141,12 +142,10 @@ def _streams(view: bytes) -> list[bytes]:
 
 
 def _unescaped(view: bytes) -> set[bytes]:
-    texts = [text.translate(None, _NOT_VISIBLE) for text in (view, _SOFT_BREAK.sub(b"", view))]
     # "=" stands before a word in an address as well, and "<" in a key: so both ways.
-    texts += [
-        _QUOTED_PRINTABLE.sub(_meaning, _TAG.sub(b"", text)).translate(None, _NOT_VISIBLE) for text in texts
-    ]
-    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in {*texts}}
+    unbroken = _TAG.sub(b"", _SOFT_BREAK.sub(b"", view).translate(None, _NOT_VISIBLE))
+    texts = {text.translate(None, _NOT_VISIBLE) for text in (view, _QUOTED_PRINTABLE.sub(_meaning, unbroken))}
+    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in texts}
 
 
 def _meaning(escape: re.Match[bytes]) -> bytes:
