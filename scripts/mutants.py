@@ -39,7 +39,13 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 GROUPS = (
     (("client/replies.py", "client/redaction.py"), ("tests/unit/client",)),
     (
-        ("start_record.py", "operators/flows.py", "operators/retries.py", "operators/uploading.py"),
+        (
+            "start_record.py",
+            "operators/base.py",
+            "operators/flows.py",
+            "operators/retries.py",
+            "operators/uploading.py",
+        ),
         ("tests/unit/operators", "tests/unit/test_start_record*.py"),
     ),
 )

@@ -76,8 +76,17 @@ class WorkflowAutomationHook(BaseHook):
 
     @functools.cached_property
     def connection(self) -> Any:
-        """The Airflow connection."""
-        return self.get_connection(self.workflow_automation_conn_id)
+        """
+        The Airflow connection.
+
+        :raises InvalidRequestError: if its id is none, or was rendered from a template without a value
+        """
+        conn_id = self.workflow_automation_conn_id
+        if not isinstance(conn_id, str) or conn_id.strip() in ("", "None"):
+            raise InvalidRequestError(
+                f"workflow_automation_conn_id is {conn_id!r}: give the id of a connection. Nothing was sent."
+            )
+        return self.get_connection(conn_id)
 
     @functools.cached_property
     def extra(self) -> ConnectionExtra:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import enum
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowFailException
 
-from workflow_automation_provider.client.errors import (
-    Accepted,
-    InvalidRequestError,
-    OutcomeUnknownError,
-    WorkflowAutomationError,
-)
-from workflow_automation_provider.client.limits import LONGEST_TIMEOUT
+from workflow_automation_provider.client.errors import Accepted, OutcomeUnknownError, WorkflowAutomationError
 from workflow_automation_provider.links import FlowRunLink
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 from workflow_automation_provider.operators.retries import (
     START_ADVICE,
     UPLOAD_ADVICE,
-    FlowRetryPolicy,
     call_patiently,
     failing_for_good,
 )
@@ -32,118 +24,19 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.sources import FileSource
-    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 
 
-class _Unset(enum.Enum):
-    """Marks an argument that was left out: one that is given, but is None, is an error."""
-
-    UNSET = "not given"
-
-    def __repr__(self) -> str:
-        return self.value
-
-
-_UNSET = _Unset.UNSET
-
-
-def _rendered(name: str, value: Any) -> Any:
-    """
-    Return an identifier that was given.
-
-    :raises InvalidRequestError: if it is None or empty, or the text "None" that a template makes of None
-    """
-    text = value.strip() if isinstance(value, str) else value
-    if text is None or text in ("", "None"):
-        raise InvalidRequestError(
-            f"{name} is {value!r}: the template or XCom that it comes from has no value, for instance because that "
-            f"task was skipped or returned none. Nothing was sent."
-        )
-    return value
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIMEOUT
-
-
-class _FlowOperator(BaseOperator):
-    """What both operators share: the connection, one hook for a task's life, and when to try again."""
-
-    workflow_automation_conn_id: str
-    flow_id: str | None
-
-    ui_color = "#e6f0fa"
-
-    def __init__(
-        self,
-        *,
-        flow_id: str | _Unset,
-        request_timeout: float | None,
-        send_retry_timeout: float,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if flow_id is None:
-            raise ValueError("flow_id is None: leave it out to use the connection's, or give an identifier.")
-        at_most = f"at most {LONGEST_TIMEOUT} (a week)"
-        if request_timeout is not None and not (_is_seconds(request_timeout) and request_timeout > 0):
-            raise ValueError(
-                f"request_timeout is {request_timeout!r}: give seconds, more than 0 and {at_most}, or None."
-            )
-        if not _is_seconds(send_retry_timeout):
-            raise ValueError(
-                f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and {at_most}."
-            )
-        # What a template renders to None must not be taken for an argument that was left out.
-        self._is_flow_given = flow_id is not _UNSET
-        self.flow_id = None if flow_id is _UNSET else flow_id
-        self.request_timeout = request_timeout
-        self.send_retry_timeout = send_retry_timeout
-        self._is_ended = False
-        # Only where neither the task nor its default_args name a policy, and only on versions with policies.
-        if getattr(self, "retry_policy", self) is None:
-            self.retry_policy = FlowRetryPolicy()
-
-    @functools.cached_property
-    def hook(self) -> WorkflowAutomationHook:
-        """The hook of this operator's connection."""
-        from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
-        return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
-
-    def on_kill(self) -> None:
-        """End every wait, and send nothing from now on. Airflow 3 kills the process only seconds later."""
-        self._is_ended = True
-        if "hook" in self.__dict__:
-            self.hook.stop()
-
-    def _open_hook(self) -> WorkflowAutomationHook:
-        """Return the hook, which is stopped if the task was ended before there was one."""
-        hook = self.hook
-        if self._is_ended:
-            hook.stop()
-        return hook
-
-    def _rendered_flow_id(self) -> str | None:
-        """
-        Return the flow that was given, None where none was.
-
-        :raises InvalidRequestError: if it was given and rendered to nothing
-        """
-        return _rendered("flow_id", self.flow_id) if self._is_flow_given or self.flow_id else None
-
-
-class TriggerFlowOperator(_FlowOperator):
+class TriggerFlowOperator(FlowOperator):
     """
     Start a run of a flow, once.
 
     With a ``flow_id`` the flow is triggered by path (section 4.1), without it the connection's API key
     identifies the flow (section 4.2). Returns and pushes ``run_id`` and ``run_link``, so that
     ``trigger.output["run_id"]`` can be handed on; a trigger by key that is answered without a run_id
-    succeeds with None and pushes the whole ``reply``.
+    succeeds and pushes the whole ``reply`` instead.
 
     A task instance never starts a second run by itself: what it started is recorded (Airflow 3.3+), a later
     try returns the recorded run, and where nobody can tell whether a run was started it fails and says so.
@@ -166,6 +59,8 @@ class TriggerFlowOperator(_FlowOperator):
     :raises NotSentError: if the service still cannot be reached after ``send_retry_timeout``
     """
 
+    _flow_left_out = "to trigger the flow of the API key"
+
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json"}
     operator_extra_links = (FlowRunLink(),)
@@ -174,7 +69,7 @@ class TriggerFlowOperator(_FlowOperator):
         self,
         *,
         inputs: Mapping[str, Any],
-        flow_id: str | _Unset = _UNSET,
+        flow_id: str | Unset = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         on_unknown_start: Literal["fail", "start_again"] = "fail",
         request_timeout: float | None = None,
@@ -238,13 +133,13 @@ class TriggerFlowOperator(_FlowOperator):
                 "for a run, the next may start a second one."
             )
         again = (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
-        with self._open_hook() as hook, failing_for_good(START_ADVICE, but_for=again):
-            request = hook.prepare_trigger(self.inputs, self._rendered_flow_id())
+        with self.open_hook() as hook, failing_for_good(START_ADVICE, but_for=again):
+            request = hook.prepare_trigger(self.inputs, self.rendered_flow_id())
             return call_patiently(
                 lambda: self._ask(request, record, in_doubt=in_doubt),
                 seconds=self.send_retry_timeout,
                 log=self.log,
-                is_ended=lambda: self._is_ended,
+                is_ended=lambda: self.is_ended,
             )
 
     def _ask(self, request: Request, record: StartRecord, *, in_doubt: bool) -> dict[str, Any]:
@@ -272,7 +167,13 @@ class TriggerFlowOperator(_FlowOperator):
                 "Interrupted while the service was asked for a run: a run may have been started."
             )
             raise
-        self.log.info("Started run %s: %s", run.run_id, run.run_link)
+        if run.run_id is None:
+            self.log.warning(
+                "Started a run, but the response has no run_id: find it in the workflow's list of runs. %s",
+                run.run_link or "",
+            )
+        else:
+            self.log.info("Started run %s: %s", run.run_id, run.run_link)
         known = {
             "run_id": run.run_id,
             "run_link": run.run_link,
@@ -303,7 +204,7 @@ class TriggerFlowOperator(_FlowOperator):
             )
 
 
-class UploadFilesOperator(_FlowOperator):
+class UploadFilesOperator(FlowOperator):
     """
     Upload files for a run (section 4.3), as a stream: memory does not grow with their size or number.
 
@@ -336,6 +237,8 @@ class UploadFilesOperator(_FlowOperator):
     :raises WorkflowAutomationError: where Airflow's retry may help
     """
 
+    _flow_left_out = "to use the connection's"
+
     template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
 
@@ -344,7 +247,7 @@ class UploadFilesOperator(_FlowOperator):
         *,
         run_id: str,
         files: FileSource | Sequence[FileSource],
-        flow_id: str | _Unset = _UNSET,
+        flow_id: str | Unset = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         file_format: FileFormat | None = None,
         content_types: Mapping[str, str] | None = None,
@@ -394,12 +297,12 @@ class UploadFilesOperator(_FlowOperator):
 
         again = (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()
         record = UploadRecord(context, self.task_id)
-        with record.in_use(), self._open_hook(), failing_for_good(UPLOAD_ADVICE, but_for=again):
+        with record.in_use(), self.open_hook(), failing_for_good(UPLOAD_ADVICE, but_for=again):
             return upload_files(
                 self,
                 record,
-                run_id=_rendered("run_id", self.run_id),
-                flow_id=self._rendered_flow_id(),
+                run_id=rendered("run_id", self.run_id),
+                flow_id=self.rendered_flow_id(),
                 retry=again,
-                is_ended=lambda: self._is_ended,
+                is_ended=lambda: self.is_ended,
             )

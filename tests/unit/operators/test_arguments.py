@@ -8,7 +8,9 @@ import pytest
 
 from workflow_automation_provider.client.errors import InvalidRequestError
 from workflow_automation_provider.client.sending import FlowClient
+from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.operators.retries import FlowRetryPolicy
 
 
 def trigger(**arguments):
@@ -83,3 +85,59 @@ def test_limits(name, value):
 def test_how_files_are_written(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         upload(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        (trigger, "flow_id is None: give an identifier, or leave it out to trigger the flow of the API key."),
+        (upload, "flow_id is None: give an identifier, or leave it out to use the connection's."),
+    ],
+)
+def test_a_flow_id_that_is_none(operator, words):
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        operator(flow_id=None)
+    assert operator().flow_id is None
+    assert operator(flow_id="a").flow_id == "a"
+
+
+def test_an_argument_that_is_left_out_says_so():
+    assert repr(UNSET) == "not given"
+
+
+@pytest.mark.parametrize("operator", [trigger, upload])
+def test_defaults(operator):
+    made = operator()
+    assert made.workflow_automation_conn_id == "workflow_automation_default"
+    assert (made.request_timeout, made.send_retry_timeout, made.is_ended) == (None, 60.0, False)
+
+
+def test_each_key_of_the_result_is_an_xcom():
+    """It is what makes ``trigger.output["run_id"]`` work."""
+    assert trigger().multiple_outputs is True
+    assert trigger(multiple_outputs=False).multiple_outputs is False
+
+
+@pytest.mark.parametrize("operator", [trigger, upload])
+@pytest.mark.skipif(
+    not hasattr(TriggerFlowOperator, "retry_policy") and not hasattr(trigger(), "retry_policy"),
+    reason="Before Airflow 3.3 there are no retry policies",
+)
+def test_retry_policy(operator):
+    own = FlowRetryPolicy()
+    assert isinstance(operator().retry_policy, FlowRetryPolicy)
+    assert operator(retry_policy=own).retry_policy is own
+    assert operator(default_args={"retry_policy": own}).retry_policy is own
+
+
+def test_what_an_upload_is_given_it_keeps():
+    given = {
+        "file_format": "base64",
+        "content_types": {"*.log": "text/plain"},
+        "files_per_request": 1,
+        "max_request_bytes": 2,
+        "max_file_bytes": 3,
+        "on_unknown_upload": "fail",
+    }
+    made = upload(**given)
+    assert {name: getattr(made, name) for name in given} == given

@@ -53,6 +53,17 @@ class TestTries:
         }
         assert store.retentions[KEY] is NEVER_EXPIRE
 
+    def test_the_run_is_named_in_the_log(self, service, store, context, log):
+        trigger().execute(context(store))
+        assert f"Started run 1001: {link(service, 1001)}" in log()
+
+    def test_a_run_without_an_id_is_told_of(self, service, store, context, log):
+        service.faults.add("reply", body={"run_link": "http://there/9"})
+        trigger().execute(context(store))
+        assert "Started a run, but the response has no run_id" in log()
+        assert "http://there/9" in log()
+        assert "None" not in log()
+
     def test_a_later_try_returns_the_run_of_an_earlier_one(self, service, store, context, log):
         first = trigger().execute(context(store))
         now = context(store, try_number=2)
@@ -197,6 +208,21 @@ class TestBeforeTheRequest:
         operator = trigger(flow_id="{{ nowhere }}")
         operator.flow_id = value
         with pytest.raises(AirflowFailException, match=r"flow_id is .*: the template or XCom"):
+            operator.execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    @pytest.mark.parametrize("value", ["{{ params.flow }}", "{% if a %}b{% endif %}"])
+    def test_a_flow_id_that_was_not_rendered(self, service, store, context, log, value):
+        """As it is where an operator is executed inside another task."""
+        with pytest.raises(AirflowFailException, match=r"flow_id is .*, a template that was not rendered"):
+            trigger(flow_id=value).execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    @pytest.mark.parametrize("value", [None, "", " ", "None", 5])
+    def test_a_connection_id_that_is_none(self, service, store, context, log, value):
+        operator = trigger()
+        operator.workflow_automation_conn_id = value
+        with pytest.raises(AirflowFailException, match=r"workflow_automation_conn_id is .*: give the id"):
             operator.execute(context(store))
         self.check_nothing_happened(service, store, log)
 
