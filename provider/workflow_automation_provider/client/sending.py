@@ -249,7 +249,7 @@ class FlowClient:
             raise NotSentError(f"{title} was not sent: the task was ended.") from None
         except Exception as error:
             raise NotSentError(
-                f"{title} got no answer{self._by_proxy}: {self._describe(error)}.{_hint(error)}"
+                f"{title} got no answer{self._by_proxy}: {self._describe(error)}.{_hint(error, by_proxy=bool(self._by_proxy))}"
             ) from None
         if 300 <= response.status_code < 400:
             location = self._redactor.text(response.extensions.get("location", "another address"))
@@ -317,7 +317,7 @@ class FlowClient:
                 f"{title} was sent and not answered: {self._describe(error)}. {operation.maybe_done}"
             )
         what = self._describe(exchange.write_error or error)
-        hint = "" if exchange.begun else _hint(error)
+        hint = "" if exchange.begun else _hint(error, by_proxy=bool(self._by_proxy))
         if exchange.write_error:
             hint = " The request may be too large for the service."
         return NotSentError(f"{title} was {broken_off}: {what}. {operation.nothing_done}{hint}")
@@ -370,13 +370,13 @@ def _host(base_url: str) -> str:
         ) from None
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: Exception, *, by_proxy: bool) -> str:
     """Tell what to check where the service was not reached."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return " Check the connection's CA bundle, and that the base URL has the host that the certificate is for."
     if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
         return " Check the connection's base URL: begin it with http:// if the service speaks no TLS there."
-    return " Check the connection's base URL."
+    return f" Check {'the proxy, and ' if by_proxy else ''}the connection's base URL."
 
 
 def _put_location_aside(response: httpx.Response) -> None:

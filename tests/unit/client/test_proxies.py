@@ -105,6 +105,7 @@ def test_socks_proxy(distant_service, socks_proxy, trigger, key):
     with FlowClient("http://service.example/api", api_key=key, allow_http=True, proxy=proxy) as client:
         assert trigger.send(client).run_id == "1001"
         lost.append(True)
-        with pytest.raises(NotSentError, match="was not sent by way of the connection's proxy"):
+        with pytest.raises(NotSentError, match="was not sent by way of the connection's proxy") as caught:
             trigger.send(client)
+        assert "Check the proxy, and the connection's base URL." in str(caught.value)
     assert len(distant_service.journal.requests()) == 1
