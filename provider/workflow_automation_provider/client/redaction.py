@@ -122,7 +122,7 @@ def _views(text: bytes) -> Iterator[bytes | None]:
             following += [b"\n".join(_READABLE.findall(stream)) for stream in streams]
             following += _unescaped(view)
         views = following
-    if any(view.translate(None, _NOT_VISIBLE) not in seen for view in views):
+    if views:
         yield None
 
 

@@ -227,6 +227,24 @@ def test_text_that_is_encoded_without_end_is_withheld(text, key):
     assert Redactor([]).text(text) == text
 
 
+@pytest.mark.parametrize("depth", [5, 60])
+def test_short_text_that_is_encoded_too_deeply_is_withheld(depth, key):
+    """Its work is small: only the number of rounds ends it."""
+    assert Redactor([], key=key).reveals("%" + "25" * depth + "41") == (depth > 24)
+
+
+@pytest.mark.parametrize("key", ["ab-cde", "ab-cdef"])
+def test_few_letters_are_compared_with_the_signs_between_them(key):
+    assert Redactor([], key=key).reveals(f"-- {key.replace('-', '')} --") == (key == "ab-cdef")
+
+
+@pytest.mark.parametrize("edge", [0, 2, 3])
+def test_edges_of_a_key_of_fourteen(edge):
+    key = "abcdefghijklmn"
+    assert Redactor([], key=key).reveals(key[edge:]) == (edge < 3)
+    assert Redactor([], key=key).reveals(key[: 14 - edge]) == (edge < 3)
+
+
 @given(keys, st.text(" .,日\n"))
 def test_text_without_the_key_stays_as_it_is(key, text):
     assume(not set(key) & set(text))
