@@ -161,9 +161,18 @@ def test_a_date_of_any_zone_is_compared_with_the_clock(zone):
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [("604799", 604799), ("604801", 604800), ("1" + "0" * 19, 604800), ("007", 7)]
+    ("value", "seconds"),
+    [
+        ("604799", 604799),
+        ("604801", 604800),
+        ("1" + "0" * 19, 604800),
+        ("007", 7),
+        ("Sun, 06 Nov 99999999999999999999 08:49:37 GMT", None),
+        ("Sun, 06 Nov , 08:49:37", None),
+        (" ", None),
+    ],
 )
-def test_retry_after_at_its_bound(value, seconds):
+def test_retry_after_at_its_bounds(value, seconds):
     assert replies.retry_after(value) == seconds
 
 

@@ -153,11 +153,15 @@ class TestRequests:
             upload({"row": 1}).execute(context(task_id="upload"))
         assert uploaded(service) == []
 
+    @pytest.mark.parametrize(("of_connection", "of_operator"), [("name", None), ("base64", "name")])
     @pytest.mark.parametrize(("spare", "requests"), [(0, [["a", "b"]]), (-1, [["a"], ["b"]])])
-    def test_max_request_bytes_is_of_the_body_in_its_format(self, service, context, write, spare, requests):
+    def test_max_request_bytes_is_of_the_body_in_its_format(
+        self, service, context, write, connect, of_connection, of_operator, spare, requests
+    ):
+        connect(flow_id="demo-flow", file_format=of_connection)
         limit = len('{"flow_id":"demo-flow","run_id":"1001","files":["a","b"]}') + spare
-        files = [write(name, "more than its name" * 9) for name in "ab"]
-        upload(*files, max_request_bytes=limit).execute(context(task_id="upload"))
+        operator = upload(write("a"), write("b"), file_format=of_operator, max_request_bytes=limit)
+        operator.execute(context(task_id="upload"))
         assert uploaded(service) == requests
 
     def test_a_busy_service_is_asked_again_in_the_same_try(self, service, context):
