@@ -136,7 +136,7 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
         return min(float(value[:20]), _LONGEST_RETRY_AFTER)
     try:
         when = parsedate_to_datetime(value)
-    except (ValueError, TypeError, IndexError, OverflowError):
+    except (ValueError, OverflowError):
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _LONGEST_RETRY_AFTER)
