@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -132,8 +133,7 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
         return None
     value = value.strip()
     if value.isascii() and value.isdecimal():
-        # A number of this many digits is past any clock; int() itself gives up at some thousands.
-        return min(float(value[:20]), _LONGEST_RETRY_AFTER)
+        return min(float(value), _LONGEST_RETRY_AFTER)
     try:
         when = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
@@ -159,7 +159,8 @@ def _read_json(reply: Reply) -> Any:
         raise ValueError(reply.incomplete)
     if not reply.body.strip():
         raise ValueError("it is empty")
-    if coding := reply.headers.get("content-encoding", "").strip().lower().removeprefix("identity"):
+    coding = reply.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
         raise ValueError(f"it is compressed ({coding!a}) though that was not asked for")
     try:
         return json.loads(reply.body, parse_int=_Number, parse_float=_Number, parse_constant=_Constant)
@@ -227,9 +228,7 @@ def _plain_numbers(document: Any) -> Any:
                 return int(document)
             except ValueError:  # not whole, or more digits than int() reads
                 number = float(document)
-                return number if number not in (float("inf"), float("-inf")) else str(document)
-        case _Constant():
-            return str(document)
+                return str(document) if math.isinf(number) else number
         case dict():
             return {key: _plain_numbers(item) for key, item in document.items()}
         case list():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -37,6 +38,7 @@ def error_of(operation, status, body=b"", *, headers=None, **options):
     error = caught.value
     assert str(error).startswith(f"{TITLE} ")
     assert error.status == status
+    assert str(status) in str(error)
     assert KEY not in str(error)
     return error
 
@@ -160,13 +162,19 @@ def test_a_date_of_any_zone_is_compared_with_the_clock(zone):
     assert 100 < replies.retry_after(f" {when}{zone} ") <= 120
 
 
+def test_a_date_of_another_zone_is_compared_as_such():
+    now = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
+    assert replies.retry_after("Sun, 06 Nov 1994 10:49:37 +0200", now=now) == 7
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
         ("604799", 604799),
         ("604801", 604800),
         ("1" + "0" * 19, 604800),
-        ("007", 7),
+        ("0" * 30 + "7", 7),
+        ("9" * 100_000, 604800),
         ("Sun, 06 Nov 99999999999999999999 08:49:37 GMT", None),
         ("Sun, 06 Nov , 08:49:37", None),
         (" ", None),
@@ -250,7 +258,14 @@ def test_a_run_id_is_needed_by_path_only(body, why):
 
 
 @pytest.mark.parametrize(
-    ("coding", "why"), [("", None), ("identity", None), (" Identity ", None), ("x", "compressed")]
+    ("coding", "why"),
+    [
+        ("", None),
+        ("identity", None),
+        (" Identity ", None),
+        ("identity, gzip", "compressed ('identity, gzip')"),
+        ("gzip, identity", "compressed ('gzip, identity')"),
+    ],
 )
 def test_content_encoding(coding, why):
     reply = Reply(201, {"content-encoding": coding}, b'{"run_id": "7"}')
@@ -285,6 +300,22 @@ def test_what_a_database_refuses_is_replaced_wherever_it_stands():
         "run_id": "7",
         "a\ufffd": ["b?", {"c": "\ufffd"}, True, None],
     }
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {KEY: 1},
+        {"a": [KEY]},
+        {KEY[:6]: KEY[6:]},
+        {KEY[:6]: 1, KEY[6:]: 1},
+        {"a": [{"b": KEY[:6]}, {"c": KEY[6:]}]},
+    ],
+    ids=["name", "value", "name and value", "two names", "two values"],
+)
+def test_a_reply_that_holds_the_key_is_not_kept(more):
+    run = read(BY_PATH, Reply(200, {}, json.dumps({"run_id": "7", **more}).encode()))
+    assert (run.run_id, run.reply) == ("7", WITHHELD)
 
 
 @pytest.mark.parametrize(
