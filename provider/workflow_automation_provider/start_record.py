@@ -11,7 +11,8 @@ Airflow does not say which of the two it was, so an entry carries what a Clear c
 - ``max_tries``: a Clear sets it to the number of the last try plus the task's ``retries``, or, where the task
   was running, Airflow does so once it has ended. A retry leaves it. It may stay the same by chance, if the DAG
   was edited to fewer retries.
-- ``clear_number`` of the DAG run: a Clear of any of its tasks raises it, a retry does not.
+- ``clear_number`` of the DAG run: a Clear of any of its tasks raises it (unless the DAG run's state is left as it
+  is), a retry does not.
 - ``start_date`` of the DAG run: a Clear in a DAG run that had ended renews it. In such a DAG run no task waits
   for a retry.
 
@@ -66,6 +67,7 @@ class Start:
     :param result: what the task returns
     :param cleared: the task was cleared since: a person asked for another run, and this one is only to be told of
     :param ambiguous: the task may have been cleared since, nobody can tell
+    :param request: identifies what was asked for, empty where that was not recorded
     """
 
     state: Literal["starting", "started", "unidentified"]
@@ -74,6 +76,7 @@ class Start:
     result: dict[str, Any]
     cleared: bool
     ambiguous: bool
+    request: str
 
     @property
     def words(self) -> str:
@@ -133,6 +136,19 @@ class _Attempt:
         return True if now.dag_run_start != self.dag_run_start else None
 
 
+# Who has used which entries in the execution that this process is at: who took one twice would take another's run
+# for its own. By the object of the task instance: Airflow makes a new one for each execution.
+_lock = threading.Lock()
+_execution: tuple[object, dict[str, object]] = (None, {})
+
+
+def _users(ti: object) -> dict[str, object]:
+    global _execution
+    if _execution[0] is not ti:
+        _execution = (ti, {})
+    return _execution[1]
+
+
 class _TaskRecord:
     """
     Entries of one operator within a task instance (a mapped one has its own) that count until it is cleared.
@@ -140,10 +156,6 @@ class _TaskRecord:
     :param context: the task's context
     :param task_id: the operator's: one that runs inside another task has entries of its own
     """
-
-    # The entries that this process works on: who takes one twice would take another's run for its own.
-    _in_use: set[tuple[str, str]] = set()  # noqa: RUF012 - shared by all on purpose
-    _lock = threading.Lock()
 
     def __init__(self, context: Context, task_id: str) -> None:
         ti = context["ti"]
@@ -162,34 +174,40 @@ class _TaskRecord:
     def _now(self) -> _Attempt:
         return _Attempt.of(self._context)
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """
-        Keep the entries for one execution of one operator.
+    @property
+    def is_nested(self) -> bool:
+        """Whether the operator is executed inside another task, rather than by Airflow."""
+        return bool(self._name)
 
-        :raises AirflowFailException: if an operator of the same ``task_id`` has already used them in this try
+    @contextmanager
+    def in_use(self, operator: object) -> Iterator[None]:
+        """
+        Keep the entries for one operator, as long as the task is executed.
+
+        :param operator: it may come again if it did nothing that is recorded
+        :raises AirflowFailException: if another operator of the same ``task_id`` has used them, or this one has
         """
         if self._store is None:
             yield
             return
-        mine = (str(self._context["ti"].id), f"{type(self).__name__}{self._name}")
-        with self._lock:
-            if mine in self._in_use:
+        with _lock:
+            users = _users(self._context["ti"])
+            mine = f"{type(self).__name__}{self._name}"
+            if users.setdefault(mine, operator) is not operator:
                 raise AirflowFailException(
                     f"An operator with the task_id {self._task_id!r} has already run in this task. Give each operator "
                     "that runs inside a task a task_id of its own, the same in each try, such as "
                     f"'{self._task_id}_1'. Nothing was sent for this one."
                 )
-            self._in_use.add(mine)
+            users[mine] = None
         try:
             yield
         finally:
             if not self._is_set:
-                with self._lock:
-                    self._in_use.discard(mine)
+                users[mine] = operator
 
     def release(self) -> None:
-        """Let an operator of the same ``task_id`` run in this try: this one started nothing."""
+        """Let the same operator run again in this try: it started nothing."""
         self._is_set = False
 
     def _get(self, key: str) -> dict[str, Any] | None:
@@ -235,6 +253,9 @@ class _TaskRecord:
 class StartRecord(_TaskRecord):
     """What the task instance knows of the run that an operator starts."""
 
+    request = ""
+    """Identifies what is asked for, where that is to be recorded."""
+
     def read(self) -> Start | None:
         """Return what was started last, None if nothing is known to have been."""
         found = self._get(self._key)
@@ -248,6 +269,7 @@ class StartRecord(_TaskRecord):
             found["result"],
             cleared=bool(cleared),
             ambiguous=cleared is None,
+            request=found.get("request", ""),
         )
 
     def starting(self) -> None:
@@ -282,7 +304,8 @@ class StartRecord(_TaskRecord):
 
     def _write(self, state: str, result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._set(self._key, {"state": state, "at": at, "result": result})
+        request = {"request": self.request} if self.request else {}
+        self._set(self._key, {"state": state, "at": at, "result": result, **request})
 
 
 class UploadRecord(_TaskRecord):

@@ -8,6 +8,7 @@ every read and write, so the limits are kept there. Each request has a connectio
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -42,9 +43,16 @@ class Exchange:
     :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
     :param content_length: bytes of the request's body
     :param stopped: tells whether nothing more may be sent
+    :param handing_over: called before the last byte of the request is handed over
     """
 
-    def __init__(self, seconds: float, content_length: int, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        content_length: int,
+        stopped: Callable[[], bool],
+        handing_over: Callable[[], None] | None = None,
+    ) -> None:
         self.seconds = seconds
         self.begun = False
         """Whether the first byte of the request may have been handed over."""
@@ -53,6 +61,7 @@ class Exchange:
         self.write_error: Exception | None = None
         """What broke the request off, if anything did."""
         self._stopped = stopped
+        self._handing_over = handing_over
         self._body_left = content_length
         self._overdue: type[httpcore.TimeoutException] = httpcore.ConnectTimeout
         self._deadline = time.monotonic() + seconds
@@ -112,6 +121,8 @@ class Exchange:
             self.begun = True
             self._body_left -= max(0, start + len(piece) - max(start, body_from))
             self.whole = self._body_left <= 0
+            if self.whole and self._handing_over:
+                self._handing_over()
             started = time.monotonic()
             try:
                 stream.write(piece, self.seconds)
@@ -169,8 +180,35 @@ class _Backend(httpcore.NetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         self._exchange.check_stop()
-        inner = self._inner.connect_tcp(host, port, self._exchange.time_left(), local_address, socket_options)
-        return _Stream(inner, self._exchange)
+        # Each address by itself, for httpcore would give each of them all of the time.
+        addresses = _addresses(host, port)
+        for address in addresses:
+            self._exchange.check_stop()
+            try:
+                inner = self._inner.connect_tcp(
+                    address, port, self._exchange.time_left(), local_address, socket_options
+                )
+            except httpcore.ConnectError:
+                if address == addresses[-1]:
+                    raise
+            else:
+                return _Stream(inner, self._exchange)
+        raise AssertionError("A host has at least one address")
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """
+    Return a host's addresses, each once, in the order in which the system prefers them.
+
+    :raises httpcore.ConnectError: if there is none
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpcore.ConnectError(str(error)) from error
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    # As it is written where it is the only one: an address of a link has its interface behind it.
+    return addresses if len(addresses) > 1 else [host]
 
 
 class _ResponseBody(httpx.SyncByteStream):
@@ -249,6 +287,7 @@ class ExchangeTransport(httpx.BaseTransport):
             url,
             proxy_auth=self._proxy.raw_auth,
             ssl_context=self._tls,
+            proxy_ssl_context=self._tls if self._proxy.url.scheme == "https" else None,
             max_keepalive_connections=0,
             network_backend=backend,
         )

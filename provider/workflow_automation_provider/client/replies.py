@@ -45,14 +45,15 @@ def read_trigger_reply(reply: Reply, operation: Operation, title: str, redact: R
     """
     if not 200 <= reply.status < 300:
         raise reply_error(reply, operation, title, redact)
+    unusable = _early if reply.early else _unusable
     try:
         document = _read_json(reply)
         run_id, run_link = _run_fields(document, redact, required=operation is Operation.TRIGGER_BY_PATH)
         run = Run(run_id, run_link, _kept(reply, _plain_numbers(document), redact))
     except RecursionError:
-        raise _unusable(reply, "it is nested too deeply", title, redact) from None
+        raise unusable(reply, "it is nested too deeply", title, redact) from None
     except ValueError as error:
-        raise _unusable(reply, redact.text(str(error)), title, redact) from None
+        raise unusable(reply, redact.text(str(error)), title, redact) from None
     return run
 
 
@@ -67,6 +68,8 @@ def read_upload_reply(reply: Reply, title: str, redact: Redactor) -> str:
     """
     if not 200 <= reply.status < 300:
         raise reply_error(reply, Operation.UPLOAD, title, redact)
+    if reply.early:
+        raise _early(reply, "files were still to come", title, redact)
     if reply.incomplete:
         return f"(not shown: {reply.incomplete})"
     text = reply.body.decode(errors="replace")
@@ -76,6 +79,15 @@ def read_upload_reply(reply: Reply, title: str, redact: Redactor) -> str:
         document = None
     answer: str = _kept(reply, document if isinstance(document, str) else text.strip(), redact)
     return answer
+
+
+def _early(reply: Reply, why: str, title: str, redact: Redactor) -> NotSentError:
+    # A proxy's or a login page, for instance: the service itself has no request to act on.
+    return NotSentError(
+        f"{title} was answered with {_status(reply.status)} before it was sent to its end, and then broken off: {why}."
+        f"{_words(reply, redact)} Nothing was done. Check the connection's base URL, and what stands before the service.",
+        status=reply.status,
+    )
 
 
 def _unusable(reply: Reply, why: str, title: str, redact: Redactor) -> ReplyUnusableError:
@@ -179,11 +191,13 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
         why = "its run_id is neither text nor a number"
     elif redact.reveals(run_id, key_only=True):
         why = "its run_id contained the API key"
+    elif _storable(run_id) != run_id:
+        why = "its run_id contains characters that no database keeps (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
     if type(run_link) is not str or redact.reveals(run_link, key_only=True):
         run_link = None
-    return None if why else _storable(run_id), _storable(run_link) or None
+    return None if why else str(run_id), _storable(run_link) or None
 
 
 def _kept(reply: Reply, document: Any, redact: Redactor) -> Any:

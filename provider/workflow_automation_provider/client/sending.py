@@ -189,16 +189,26 @@ class FlowClient:
         self._check(request.operation, request.title, request.url)
         return request
 
-    def send_trigger(self, request: protocol.Request, *, timeout: float | None = None) -> protocol.Run:
+    def send_trigger(
+        self,
+        request: protocol.Request,
+        *,
+        timeout: float | None = None,
+        handing_over: Callable[[], None] | None = None,
+    ) -> protocol.Run:
         """
         Send a request of :meth:`prepare_trigger`, once.
 
         :param request: the request
         :param timeout: seconds, in place of the client's own
+        :param handing_over: called before its last byte is handed over: up to then no run can have been started,
+            whatever interrupts the call
         :return: the run that was started
         :raises WorkflowAutomationError: see :mod:`~.errors`; its ``accepted`` tells whether a run was started
         """
-        reply = self._post(request.operation, request.title, request.url, request.content, timeout)
+        reply = self._post(
+            request.operation, request.title, request.url, request.content, timeout, handing_over
+        )
         return _read_safely(
             reply, lambda it: replies.read_trigger_reply(it, request.operation, request.title, self._redactor)
         )
@@ -280,6 +290,7 @@ class FlowClient:
         url: str,
         content: bytes | UploadBody,
         timeout: float | None,
+        handing_over: Callable[[], None] | None = None,
     ) -> protocol.Reply:
         self._check(operation, title, url)
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -289,7 +300,7 @@ class FlowClient:
             headers["Content-Length"] = str(content.content_length)
         length = content.content_length if isinstance(content, UploadBody) else len(content)
         seconds = self._seconds if timeout is None else checked_timeout(timeout)
-        exchange = Exchange(seconds, length, lambda: self._stopped)
+        exchange = Exchange(seconds, length, lambda: self._stopped, handing_over)
         request = self._http.build_request(
             "POST", url, headers=headers, content=content, timeout=seconds, extensions={"exchange": exchange}
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -149,15 +149,16 @@ class WorkflowAutomationHook(BaseHook):
             self._check_key_expiry()
         return request
 
-    def send_trigger(self, request: Request) -> Run:
+    def send_trigger(self, request: Request, *, handing_over: Callable[[], None] | None = None) -> Run:
         """
         Send a request of :meth:`prepare_trigger`, once.
 
         :param request: the request
+        :param handing_over: called before its last byte is handed over: up to then no run can have been started
         :return: the run that was started, with ``run_id`` and ``run_link``
         :raises WorkflowAutomationError: see :mod:`workflow_automation_provider.client.errors`
         """
-        return self.get_conn().send_trigger(request, timeout=self.request_timeout)
+        return self.get_conn().send_trigger(request, timeout=self.request_timeout, handing_over=handing_over)
 
     def upload_files(
         self,

@@ -62,7 +62,6 @@ class FlowOperator(BaseOperator):
     """What both operators share: the connection, one hook for a task's life, and when to try again."""
 
     workflow_automation_conn_id: str
-    flow_id: str | None
     is_ended: bool
     """Whether Airflow ended the task: nothing may be sent any more."""
     _flow_left_out: ClassVar[str]
@@ -90,15 +89,26 @@ class FlowOperator(BaseOperator):
             raise ValueError(
                 f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and {at_most}."
             )
-        # What a template renders to None must not be taken for an argument that was left out.
-        self._is_flow_given = flow_id is not UNSET
-        self.flow_id = None if flow_id is UNSET else flow_id
+        self._flow_id: str | None = None
+        self._is_flow_given = False
+        if flow_id is not UNSET:
+            self.flow_id = flow_id
         self.request_timeout = request_timeout
         self.send_retry_timeout = send_retry_timeout
         self.is_ended = False
         # Only where neither the task nor its default_args name a policy, and only on versions with policies.
         if getattr(self, "retry_policy", self) is None:
             self.retry_policy = FlowRetryPolicy()
+
+    @property
+    def flow_id(self) -> str | None:
+        """The flow; None where it was left out, or rendered to None."""
+        return self._flow_id
+
+    @flow_id.setter
+    def flow_id(self, value: str | None) -> None:
+        # What is rendered, or set, to None must not be taken for an argument that was left out.
+        self._flow_id, self._is_flow_given = value, True
 
     @functools.cached_property
     def hook(self) -> WorkflowAutomationHook:
@@ -126,4 +136,4 @@ class FlowOperator(BaseOperator):
 
         :raises InvalidRequestError: if it was given and rendered to nothing
         """
-        return rendered("flow_id", self.flow_id) if self._is_flow_given or self.flow_id else None
+        return rendered("flow_id", self.flow_id) if self._is_flow_given else None

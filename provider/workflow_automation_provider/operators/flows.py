@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from workflow_automation_provider.client.errors import Accepted, OutcomeUnknownError, WorkflowAutomationError
+from workflow_automation_provider.client.errors import (
+    Accepted,
+    NotSentError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 from workflow_automation_provider.operators.retries import (
@@ -93,20 +100,34 @@ class TriggerFlowOperator(FlowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the run, unless an earlier try did; return its ``run_id`` and ``run_link``, as far as known."""
         record = StartRecord(context, self.task_id)
-        with record.in_use():
+        with record.in_use(self):
+            if record.is_nested:
+                record.request = self._digest()
             earlier = record.read()
-            result = self._run_of(earlier) if earlier else None
+            result = self._run_of(earlier, record.request) if earlier else None
             if result is None:
                 result = self._start(record, in_doubt=earlier is not None and not earlier.cleared)
         FlowRunLink.persist(context, result.get("run_link"))
         return result
 
-    def _run_of(self, earlier: Start) -> dict[str, Any] | None:
+    def _digest(self) -> str:
+        """Identify what is asked for."""
+        from workflow_automation_provider.client.json_values import encode
+
+        return hashlib.sha256(encode("inputs", [self.flow_id, self.inputs])).hexdigest()[:32]
+
+    def _run_of(self, earlier: Start, request: str) -> dict[str, Any] | None:
         """Return what an earlier try started, None where a run is to be started."""
         found = f"In try {earlier.try_number}, at {earlier.at}, {earlier.words}."
         if earlier.cleared:
             self.log.warning("%s The task was cleared since: another run is started now.", found)
             return None
+        if request and earlier.request not in ("", request):
+            # Names by position in a list that changed, for instance: it is another's run.
+            raise AirflowFailException(
+                f"{found} It was asked for with other inputs or another flow_id than those of {self.task_id!r} now. An "
+                "operator that runs inside a task needs a task_id that names the same in each try. Nothing was sent."
+            )
         hint = " If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
         match earlier.state:
             case "started":
@@ -150,9 +171,12 @@ class TriggerFlowOperator(FlowOperator):
             "Asking the service for a run. If no more is said of it here, a run may have been started: "
             "look in the workflow's list of runs."
         )
-        record.starting()
+        if self.is_ended:
+            raise NotSentError("Nothing was sent, for the task was ended. No run was started.")
+        handed_over = threading.Event()
         try:
-            run = self.hook.send_trigger(request)
+            record.starting()
+            run = self.hook.send_trigger(request, handing_over=handed_over.set)
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.YES:
                 self._record_unidentified(record, str(error))
@@ -162,10 +186,15 @@ class TriggerFlowOperator(FlowOperator):
             elif error.accepted is Accepted.NO:
                 self._take_back(record)
             raise
-        except BaseException:  # such as Airflow's time-out of the task
-            self.log.warning(
-                "Interrupted while the service was asked for a run: a run may have been started."
-            )
+        except Exception:
+            raise  # nothing is known: of what went wrong, nor of this process's right to write
+        except BaseException:  # such as Airflow's timeout of the task
+            if handed_over.is_set():
+                self.log.warning(
+                    "Interrupted while the service was asked for a run: a run may have been started."
+                )
+            elif not in_doubt:
+                self._take_back(record)
             raise
         if run.run_id is None:
             self.log.warning(
@@ -182,11 +211,20 @@ class TriggerFlowOperator(FlowOperator):
         # Airflow 3.0 cannot store None as an XCom, and would fail a task whose run was started.
         result = {key: value for key, value in known.items() if value is not None}
         try:
-            record.started(result)
+            self._record_started(record, result)
         except Exception:
             # The run is there, and what this try returns is recorded as well: failing now would lose it.
             self.log.exception("Run %s could not be recorded; a later try will not know of it.", run.run_id)
         return result
+
+    def _record_started(self, record: StartRecord, result: dict[str, Any]) -> None:
+        try:
+            record.started(result)
+        except Exception:
+            raise
+        except BaseException:  # the task ends, but a later one is to know of the run
+            record.started(result)
+            raise
 
     def _record_unidentified(self, record: StartRecord, message: str) -> None:
         try:
@@ -297,7 +335,7 @@ class UploadFilesOperator(FlowOperator):
 
         again = (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()
         record = UploadRecord(context, self.task_id)
-        with record.in_use(), self.open_hook(), failing_for_good(UPLOAD_ADVICE, but_for=again):
+        with record.in_use(self), self.open_hook(), failing_for_good(UPLOAD_ADVICE, but_for=again):
             return upload_files(
                 self,
                 record,

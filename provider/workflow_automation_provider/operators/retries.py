@@ -113,6 +113,7 @@ def call_patiently(
     import tenacity
 
     retryable = (BusyError, NotSentError, *retry)
+    last: BaseException | None = None
     growing = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)
 
     def wait(state: tenacity.RetryCallState) -> float:
@@ -122,14 +123,20 @@ def call_patiently(
         return (asked or 0.0) + growing(state)
 
     def announce(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        log.warning("%s Trying again in %.1f s.", error, state.upcoming_sleep)
+        nonlocal last
+        last = state.outcome.exception() if state.outcome else None
+        log.warning("%s Trying again in %.1f s.", last, state.upcoming_sleep)
+
+    def sleep(duration: float) -> None:
+        _sleep(duration, is_ended)
+        if is_ended() and last:
+            raise last
 
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, retryable) and not is_ended()),
         wait=wait,
         stop=tenacity.stop_before_delay(seconds),
-        sleep=lambda duration: _sleep(duration, is_ended),
+        sleep=sleep,
         before_sleep=announce,
         reraise=True,
     )(call)

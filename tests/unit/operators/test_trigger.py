@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 import threading
 import time
 from datetime import datetime, timedelta
@@ -242,6 +244,14 @@ class TestFlow:
         trigger(flow_id="demo-flow").execute(context(store))
         assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
 
+    def test_set_to_none_later(self, service, store, context):
+        """By a subclass, say, whose own argument rendered to None."""
+        operator = trigger()
+        operator.flow_id = None
+        with pytest.raises(AirflowFailException, match="flow_id is None: the template"):
+            operator.execute(context(store))
+        assert requests(service) == 0
+
     def test_set_later(self, service, store, context):
         operator = trigger()
         operator.flow_id = "demo-flow"
@@ -307,6 +317,58 @@ class TestInterrupted:
         assert "Interrupted while the service was asked for a run: a run may have been started." in log()
         assert store.entries[KEY]["state"] == "starting"
 
+    def test_before_the_request_it_leaves_no_doubt(self, store, context, log, monkeypatch):
+        """The service cannot be reached yet: no run can have been started."""
+
+        class TaskTimeout(BaseException):
+            pass
+
+        def interrupt(*_):
+            raise TaskTimeout
+
+        # A listener whose backlog is full: who connects waits.
+        listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+        waiting = [socket.socket() for _ in range(4)]
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        connection = {
+            "conn_type": "workflow_automation",
+            "host": f"http://127.0.0.1:{listener.getsockname()[1]}",
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_FULL", json.dumps(connection))
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1)
+            with pytest.raises(TaskTimeout):
+                trigger(flow_id="a", workflow_automation_conn_id="full").execute(context(store))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            for one in (*waiting, listener):
+                one.close()
+        assert [state for _, state, _ in store.writes] == ["starting"]
+        assert store.entries == {}
+        assert "Interrupted" not in log()
+
+    def test_while_the_run_is_recorded_it_is_recorded_all_the_same(self, service, store, context):
+        class TaskTimeout(BaseException):
+            pass
+
+        real = store.set
+
+        def interrupted_once(key, value, **options):
+            if value["state"] == "started":
+                store.set = real
+                raise TaskTimeout
+            real(key, value, **options)
+
+        store.set = interrupted_once
+        with pytest.raises(TaskTimeout):
+            trigger().execute(context(store))
+        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
+        assert requests(service) == 1
+
 
 class TestEnded:
     """Airflow ended the task: nothing is sent from then on."""
@@ -338,6 +400,7 @@ class TestEnded:
         with pytest.raises(NotSentError, match="the task was ended"):
             operator.execute(context(store))
 
+        assert store.writes == []
         assert time.monotonic() - began < 15
         assert requests(service) == 0
         assert store.entries == {}
@@ -415,25 +478,57 @@ class TestInsideAnotherTask:
         assert sorted(outcomes) == ["1001", "An operator"]
         assert requests(service) == 1
 
-    def test_one_that_started_nothing_may_run_again(self, service, store, context):
-        now = context(store)
+    def test_the_same_one_may_run_again_if_it_started_nothing(self, service, store, context):
+        operator, now = trigger(), context(store)
         service.faults.add("refuse")
         with pytest.raises(AirflowFailException):
-            trigger().execute(now)
-        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
-            trigger(inputs={"a": {1}}).execute(now)
-        assert trigger().execute(now)["run_id"] == "1001"
+            operator.execute(now)
+        assert operator.execute(now)["run_id"] == "1001"
+        with pytest.raises(AirflowFailException, match="has already run"):
+            operator.execute(now)
 
-    def test_nor_does_a_doubt_of_an_earlier_try_keep_it_from_that(self, service, store, context):
-        """Where Airflow reschedules a task, it executes it again in the same try."""
+    def test_another_of_its_name_may_not_even_then(self, service, store, context):
+        """The next try would take the other's run for its own."""
+        now = context(store, task_id="customers")
+        service.faults.add("refuse")
+        with pytest.raises(AirflowFailException, match="400"):
+            trigger(task_id="start", inputs={"customer": "ada"}).execute(now)
+        with pytest.raises(AirflowFailException, match="has already run"):
+            trigger(task_id="start", inputs={"customer": "bob"}).execute(now)
+        assert service.runs == []
+
+    @pytest.mark.parametrize("later", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
+    @pytest.mark.parametrize("fault", [None, "drop_after", "garbage"])
+    def test_a_name_that_means_another_in_the_next_try_is_refused(
+        self, service, store, context, fault, later
+    ):
+        """Names by position in a list that shrank: the run is another's."""
+        arguments = {"task_id": "start_0", "inputs": {"customer": "ada"}}
+        if fault:
+            service.faults.add(fault)
+            with pytest.raises(AirflowFailException):
+                trigger(**arguments).execute(context(store, task_id="customers"))
+        else:
+            trigger(**arguments).execute(context(store, task_id="customers"))
+        with pytest.raises(AirflowFailException, match="other inputs or another flow_id"):
+            trigger(**arguments | later).execute(context(store, task_id="customers", try_number=2))
+        assert requests(service) == 1
+
+    def test_the_tasks_own_operator_may_have_other_inputs_in_the_next_try(self, service, store, context):
+        """Such as the number of the try."""
+        trigger(inputs={"try": 1}).execute(context(store))
+        assert trigger(inputs={"try": 2}).execute(context(store, try_number=2))["run_id"] == "1001"
+
+    def test_a_rescheduled_task_is_executed_again_in_the_same_try(self, service, store, context):
+        """With the same number and the same id, as dag.test() does it in one process on Airflow 3.4."""
         service.faults.add("drop_after")
         service.faults.add("busy")
+        operator = {"on_unknown_start": "start_again"}
         with pytest.raises(OutcomeUnknownError):
-            trigger(on_unknown_start="start_again").execute(context(store))
-        now = context(store, try_number=2)
+            trigger(**operator).execute(context(store))
         with pytest.raises(BusyError):
-            trigger(on_unknown_start="start_again").execute(now)
-        assert trigger(on_unknown_start="start_again").execute(now)["run_id"] == "1002"
+            trigger(**operator).execute(context(store, try_number=2))
+        assert trigger(**operator).execute(context(store, try_number=2))["run_id"] == "1002"
 
     def test_without_a_store_there_is_nothing_to_share(self, service, context):
         operator, now = trigger(), context()

@@ -189,13 +189,19 @@ class TestInsideAnotherTask:
         assert uploaded(service) == [1]
 
     @pytest.mark.parametrize("on_unknown_upload", ["send_again", "fail"])
-    def test_one_that_uploaded_nothing_may_run_again(self, service, attempt, on_unknown_upload):
-        now = attempt()
+    def test_the_same_one_may_run_again_if_it_uploaded_nothing(self, service, attempt, on_unknown_upload):
+        operator, now = upload(1, on_unknown_upload=on_unknown_upload), attempt()
         service.faults.add("refuse", operation="upload")
         with pytest.raises(AirflowFailException):
-            upload(1, on_unknown_upload=on_unknown_upload).execute(now)
-        upload(1, on_unknown_upload=on_unknown_upload).execute(now)
+            operator.execute(now)
+        operator.execute(now)
         assert uploaded(service) == [1]
+
+    def test_a_rescheduled_task_goes_on_in_the_same_try(self, service, attempt, busy_at_second):
+        with pytest.raises(BusyError):
+            upload(1, 2).execute(attempt())
+        upload(1, 2).execute(attempt())
+        assert uploaded(service) == [1, 2]
 
     def test_one_that_uploaded_something_may_not(self, service, attempt):
         now = attempt()
