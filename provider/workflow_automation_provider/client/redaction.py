@@ -8,6 +8,7 @@ import logging
 import re
 import string
 import threading
+import unicodedata
 import weakref
 from collections.abc import Iterable, Iterator
 
@@ -18,6 +19,9 @@ WITHHELD = "(withheld: it contains the API key or another secret)"
 
 # Fewer letters and digits are found by chance: of the key in noise, of a header's value in ordinary words.
 _FEWEST_LETTERS, _SHORTEST_SECRET = 6, 8
+
+# As many letters and digits of the key in a row are withheld as well: services shorten what they echo.
+_PIECE = 12
 
 # A text that takes more than this to decode counts as hiding something; ordinary text takes far less.
 # Work is the bytes looked at, and a fixed cost of each look.
@@ -39,7 +43,7 @@ _ESCAPE = re.compile(
 )
 _SOFT_BREAK = re.compile(rb"=[ \t]*+\r?\n(?!\s*+[0-9A-F]\s*+[0-9A-F])")
 _QUOTED_PRINTABLE = re.compile(rb"=(?P<x1>[0-9A-Fa-f]{2})")
-_TAG = re.compile(rb"</?[A-Za-z]{1,6}/?>")
+_TAG = re.compile(rb"</?[A-Za-z][^<>]{0,200}>")
 
 # Loggers that write request or response headers, or the errors made of them, at DEBUG. A filter on a parent
 # logger does not see what its children log, hence each by name.
@@ -57,6 +61,8 @@ class Redactor:
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
         parts = {part for secret in secrets for part in _parts(secret)}
         self._key = _needles(key.encode("ascii", "ignore"))
+        form = _form(key.encode("ascii", "ignore"))
+        self._pieces = {form[start : start + _PIECE] for start in range(len(form) - _PIECE + 1)}
         self._all = self._key.union(
             *(_needles(part) for part in parts if len(_form(part)) >= _SHORTEST_SECRET)
         )
@@ -64,9 +70,13 @@ class Redactor:
     def reveals(self, text: str, *, key_only: bool = False) -> bool:
         """Tell whether a text holds a secret (``key_only``: the API key), or is encoded too deeply to tell."""
         needles = self._key if key_only else self._all
+        # As compatible characters: full-width letters are letters, too.
+        raw = unicodedata.normalize("NFKC", text).encode("ascii", "ignore")
+        searchable = _searchable(raw)
+        if not key_only and any(piece in searchable for piece in self._pieces):
+            return True
         return bool(needles) and any(
-            view is None or any(needle in _searchable(view) for needle in needles)
-            for view in _views(text.encode("ascii", "ignore"))
+            view is None or any(needle in _searchable(view) for needle in needles) for view in _views(raw)
         )
 
     def text(self, text: str) -> str:
@@ -167,10 +177,14 @@ _lock = threading.Lock()
 
 
 def _withhold(record: logging.LogRecord) -> bool:
-    message = record.getMessage()
-    with _lock:
-        redactors = tuple(_redactors)
-    if any(redactor.reveals(message) for redactor in redactors):
+    try:
+        message = record.getMessage()
+        with _lock:
+            redactors = tuple(_redactors)
+        shown = not any(redactor.reveals(message) for redactor in redactors)
+    except Exception:  # it would come out within the request, whose outcome would then seem unknown
+        shown = False
+    if not shown:
         record.msg, record.args = WITHHELD, ()
     return True
 

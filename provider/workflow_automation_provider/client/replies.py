@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from datetime import UTC, datetime, timedelta
@@ -202,12 +203,15 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
 
 def _kept(reply: Reply, document: Any, redact: Redactor) -> Any:
     """Return what is kept of a response: a note in its place if it reveals a secret anywhere."""
-    # The names and the values each in a row as well: a secret may be spread over several.
+    return WITHHELD if _reveals(reply, document, redact) else _storable(document)
+
+
+def _reveals(reply: Reply, document: Any, redact: Redactor) -> bool:
+    """Tell whether a response reveals a secret, which may be spread over several of its names or values."""
     names: list[str] = []
     values: list[str] = []
     _collect(document, names, values)
-    searched = (reply.body.decode(errors="replace"), "".join(names), "".join(values))
-    return WITHHELD if redact.reveals("\n".join(searched)) else _storable(document)
+    return redact.reveals("\n".join((reply.body.decode(errors="replace"), "".join(names), "".join(values))))
 
 
 def _collect(document: Any, names: list[str], values: list[str]) -> None:
@@ -262,7 +266,10 @@ def _words(reply: Reply, redact: Redactor) -> str:
     if text.strip() and reply.incomplete:
         # A part of a secret, or of an encoding, is not found.
         return " What the service said is not shown, for it is incomplete."
-    if redact.reveals(text):
+    document = None
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(text, parse_int=str, parse_float=str)
+    if _reveals(reply, document, redact):
         return " What the service said is withheld: it contains the API key or another secret."
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not text:

@@ -8,6 +8,7 @@ import glob
 import mimetypes
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -59,6 +60,9 @@ _FINGERPRINT = (
     "fileId",
     "ino",
 )
+
+# Seconds after which a change of a local file shows in its times.
+_SETTLED = 0.25
 
 _UNKNOWN_TYPE = "application/octet-stream"
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
@@ -177,6 +181,11 @@ def _open(path: str) -> IO[bytes]:
 
 def _local_fingerprint(path: str) -> object:
     state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
+    # A change may still be under way, or be followed by one within the same tick of the file system's clock.
+    young = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
+    if 0 < young <= _SETTLED:
+        time.sleep(young)
+        state = os.stat(path)  # noqa: PTH116 - likewise
     # The change time, which no program can set, gives away what `touch -r` and `rsync --times` hide. Not the device:
     # a network file system may have another number on each machine, and a retry on another would send all again.
     return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.errors import (
     Accepted,
+    FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
     WorkflowAutomationError,
@@ -56,6 +57,7 @@ def upload_files(
     flow_id = identifier("flow_id", hook.flow_of_upload(flow_id))
     run_id = identifier("run_id", run_id)
     file_format = hook.get_conn().file_format if task.file_format is None else task.file_format
+    target = f"{flow_id} {run_id}"
     elements = resolve(task.files, content_types=task.content_types)
     _refuse_large(elements, task.max_file_bytes)
     task.log.info("Uploading %s for run %s.", _count(elements), run_id)
@@ -64,7 +66,7 @@ def upload_files(
         raise OutcomeUnknownError(
             "An earlier try ended while it uploaded, and what came of that was not recorded."
         )
-    requests, missing = _without_confirmed(elements, record, f"{flow_id} {run_id}")
+    requests, missing = _without_confirmed(elements, record, target)
     if requests:
         task.log.info(
             "An earlier try uploaded %d of them; %s to go.", len(elements) - len(missing), _count(missing)
@@ -79,9 +81,7 @@ def upload_files(
     )
     for number, group in enumerate(groups, start=1):
         # Taken before the files are read: one that changes later is not the one that was confirmed.
-        digests = (
-            [_digest(element, f"{flow_id} {run_id}") for element in group] if record.outlives_try else []
-        )
+        digests = [_digest(element, target) for element in group] if record.outlives_try else []
         if not retry:
             record.sending()
         try:
@@ -103,7 +103,7 @@ def upload_files(
             raise
         request = {"files": [_name(e) for e in group], "bytes": _size(group), "reply": reply[:_KEPT_REPLY]}
         requests.append(request)
-        record.confirmed({**request, "digests": digests})
+        record.confirmed({**request, "digests": digests, "target": target})
         task.log.info(
             "Request %d of %d confirmed: %s. The service said: %s",
             number,
@@ -118,7 +118,8 @@ def _without_confirmed(
     elements: Sequence[Element], record: UploadRecord, target: str
 ) -> tuple[list[dict[str, Any]], list[Element]]:
     """Return the requests that earlier tries sent, and the elements that were in none of them."""
-    earlier = record.read()
+    # For a run_id that has changed since, nothing was sent yet.
+    earlier = [request for request in record.read() if request.get("target", target) == target]
     if not earlier:
         return [], list(elements)
     # Counted, for a file may be named twice.
@@ -136,10 +137,20 @@ def _without_confirmed(
 def _digest(element: Element, target: str) -> str:
     """Identify a file as it is now, or a mapping, for one run."""
     if isinstance(element, File):
-        what = f"{element.source} {element.size} {element.fingerprint()}"
+        what = f"{element.source} {element.size} {_fingerprint(element)}"
     else:
         what = encode("files", element).decode()
     return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _fingerprint(file: File) -> object:
+    try:
+        return file.fingerprint()
+    except Exception as error:  # of any kind, by store
+        what = getattr(error, "strerror", None) or type(error).__name__
+        raise FileUnavailableError(
+            f"{file.source} can no longer be read ({what}). Its request was not sent."
+        ) from None
 
 
 def _refuse_large(elements: Sequence[Element], max_file_bytes: int | None) -> None:

@@ -422,11 +422,20 @@ def test_key_is_searched_for_whatever_its_length(key):
 
 
 def test_edges_of_a_secret_do_not_matter_but_its_middle_does():
+    secret = "abcdefghijklmnopqrstuvwxyz123456"
+    redactor = Redactor([secret])
+    assert redactor.reveals(secret[4:-4])
+    assert not redactor.reveals(secret[5:])
+    assert not redactor.reveals(secret[:-5])
+
+
+def test_twelve_letters_of_the_key_in_a_row_are_too_many():
     key = "abcdefghijklmnopqrstuvwxyz123456"
     redactor = Redactor([], key=key)
-    assert redactor.reveals(key[4:-4])
-    assert not redactor.reveals(key[5:])
-    assert not redactor.reveals(key[:-5])
+    for start in range(len(key) - 11):
+        assert redactor.reveals(f"... {key[start : start + 12]} ...")
+        assert not redactor.reveals(f"... {key[start : start + 11]} ...")
+        assert not redactor.reveals(key[start : start + 12], key_only=True)
 
 
 def test_secrets_are_not_in_the_repr(key):
@@ -505,9 +514,13 @@ def test_harmless_header_value_changes_nothing(answering, key):
     assert run.reply == {"run_id": 1002, "run_link": "https://x.example/1"}
 
 
-def test_run_id_is_kept_as_a_database_takes_it(key):
-    run = read({"run_id": "a\0\ud800", "run_link": "b\0"}, key)
-    assert (run.run_id, run.run_link) == ("a\ufffd?", "b\ufffd")
+@pytest.mark.parametrize("run_id", ["a\0", "a\ud800"])
+def test_run_id_that_no_database_takes_is_none(run_id, key):
+    """It would be another's if it were rewritten."""
+    run = read({"run_id": run_id, "run_link": "b\0"}, key)
+    assert (run.run_id, run.run_link) == (None, "b\ufffd")
+    with pytest.raises(ReplyUnusableError, match="characters that no database keeps"):
+        read({"run_id": run_id}, key, by_key=False)
 
 
 def test_coding_that_holds_the_key(key):
@@ -682,3 +695,48 @@ def test_wire_logs_are_left_alone_once_the_client_is_gone():
     gc.collect()
     logging.getLogger("httpx").filter(lines[1])
     assert [line.getMessage() for line in lines] == [WITHHELD, f"the key is {key}"]
+
+
+# Parts of a key -------------------------------------------------------------------------------------------
+
+
+LONG_KEY = "sk_live_oHwLMeaZqo9DZDNjN1GTPdVKsb42xyQ7"
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        f"The key '{LONG_KEY[:16]}...' is not valid",
+        f"The key '...{LONG_KEY[-14:]}' is not valid",
+        json.dumps({"prefix": LONG_KEY[:20], "rest": LONG_KEY[20:]}),
+        json.dumps([LONG_KEY[:11], LONG_KEY[11:22], LONG_KEY[22:33], LONG_KEY[33:]]),
+        "".join(chr(ord(letter) + 0xFEE0) for letter in LONG_KEY),
+        '<b class="x">'.join(LONG_KEY),
+    ],
+)
+def test_part_of_a_key_is_withheld(answering, echo):
+    server = answering(echo.encode(), status=401)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RefusedError) as caught:
+        client.trigger_flow({})
+    assert "withheld" in str(caught.value)
+    assert LONG_KEY[:8] not in str(caught.value)
+
+
+def test_short_beginning_of_a_key_is_shown(answering):
+    """As services name a key to those who have several."""
+    server = answering(b"The key sk_live_oHw... has expired", status=401)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RefusedError) as caught:
+        client.trigger_flow({})
+    assert "The key sk_live_oHw... has expired" in str(caught.value)
+
+
+def test_log_filter_that_fails_withholds_the_line(key):
+    class Unprintable:
+        def __str__(self):
+            raise RuntimeError
+
+    redactor = Redactor([], key=key)
+    guard_wire_logs(redactor)
+    record = logging.LogRecord("httpx", logging.INFO, "", 0, "%s", (Unprintable(),), None)
+    assert logging.getLogger("httpx").filter(record)
+    assert "withheld" in record.getMessage()
