@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 from fsspec.implementations.memory import MemoryFileSystem
 
 from workflow_automation_provider.client.errors import FileUnavailableError
+from workflow_automation_provider.client.files import read_whole
 from workflow_automation_provider.hooks.sources import resolve
 
 try:
@@ -104,3 +111,41 @@ def test_what_stores_tell(store, monkeypatch, states):
         fingerprints.append(file.fingerprint())
     assert fingerprints[0] == fingerprints[1]  # to be read is no change
     assert fingerprints[1] != fingerprints[2]
+
+
+REWRITE = """
+import os, sys
+path, size = sys.argv[1], int(sys.argv[2])
+fd = os.open(path, os.O_WRONLY)
+while os.getppid() == int(sys.argv[3]):
+    for letter in (b"a", b"b"):
+        os.pwrite(fd, letter * size, 0)
+"""
+
+
+def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
+    """All of one writing, or an error: times alone do not tell a change that is under way."""
+    path = tmp_path / "data.bin"
+    size = 190_000
+    path.write_bytes(b"a" * size)
+    (file,) = resolve(str(path))
+    writer = subprocess.Popen([sys.executable, "-c", REWRITE, str(path), str(size), str(os.getpid())])
+    torn = 0
+    try:
+        # Long enough for thousands of reads, were each of them at once.
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileUnavailableError):
+                torn += len(set(b"".join(read_whole(file)))) > 1
+    finally:
+        writer.kill()
+        writer.wait()
+    assert torn == 0
+
+
+def test_file_that_has_settled_is_read_at_once_and_whole(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"abc")
+    os.utime(path, (0, 0))
+    (file,) = resolve(str(path))
+    assert b"".join(read_whole(file)) == b"abc"

@@ -58,6 +58,7 @@ class TestTries:
         assert set(store.entries) == {f"{KEY}_0", f"{KEY}_1"}
         assert set(store.retentions.values()) == {NEVER_EXPIRE}
         kept = [store.entries[f"{KEY}_{n}"]["request"] for n in (0, 1)]
+        assert [request.pop("target") for request in kept] == ["demo-flow 1001"] * 2
         assert [request.pop("digests") and request for request in kept] == result["requests"]
 
     def test_a_retry_sends_only_what_is_missing(self, service, attempt, busy_at_second):
