@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from workflow_automation_provider.client.files import FileFormat
-    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.hooks.sources import FileSource
 
 
@@ -102,7 +102,8 @@ class TriggerFlowOperator(FlowOperator):
         record = StartRecord(context, self.task_id)
         with record.in_use(self):
             if record.is_nested:
-                record.request = self._digest()
+                with failing_for_good(START_ADVICE):
+                    record.request = self._digest()
             earlier = record.read()
             result = self._run_of(earlier, record.request) if earlier else None
             if result is None:
@@ -114,7 +115,7 @@ class TriggerFlowOperator(FlowOperator):
         """Identify what is asked for."""
         from workflow_automation_provider.client.json_values import encode
 
-        return hashlib.sha256(encode("inputs", [self.flow_id, self.inputs])).hexdigest()[:32]
+        return hashlib.sha256(f"{self.flow_id} ".encode() + encode("inputs", self.inputs)).hexdigest()[:32]
 
     def _run_of(self, earlier: Start, request: str) -> dict[str, Any] | None:
         """Return what an earlier try started, None where a run is to be started."""
@@ -165,14 +166,14 @@ class TriggerFlowOperator(FlowOperator):
 
     def _ask(self, request: Request, record: StartRecord, *, in_doubt: bool) -> dict[str, Any]:
         """Ask for a run once, with the record always ahead of what is known."""
+        if self.is_ended:
+            raise NotSentError("Nothing was sent, for the task was ended. No run was started.")
         # Before the record, whose writing takes Airflow's answer: so the log has it by then, and a task that is
         # killed in its last try, which nobody comes to tell of, leaves these words behind.
         self.log.info(
             "Asking the service for a run. If no more is said of it here, a run may have been started: "
             "look in the workflow's list of runs."
         )
-        if self.is_ended:
-            raise NotSentError("Nothing was sent, for the task was ended. No run was started.")
         handed_over = threading.Event()
         try:
             record.starting()
@@ -180,11 +181,8 @@ class TriggerFlowOperator(FlowOperator):
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.YES:
                 self._record_unidentified(record, str(error))
-            elif error.accepted is Accepted.NO and in_doubt:
-                record.release()
-                self.log.warning("Nothing was started now, but an earlier try may have started a run.")
             elif error.accepted is Accepted.NO:
-                self._take_back(record)
+                self._take_back(record, in_doubt=in_doubt)
             raise
         except Exception:
             raise  # nothing is known: of what went wrong, nor of this process's right to write
@@ -193,9 +191,13 @@ class TriggerFlowOperator(FlowOperator):
                 self.log.warning(
                     "Interrupted while the service was asked for a run: a run may have been started."
                 )
-            elif not in_doubt:
-                self._take_back(record)
+            else:
+                self._take_back(record, in_doubt=in_doubt)
             raise
+        return self._keep(run, record)
+
+    def _keep(self, run: Run, record: StartRecord) -> dict[str, Any]:
+        """Record and return a run that was started."""
         if run.run_id is None:
             self.log.warning(
                 "Started a run, but the response has no run_id: find it in the workflow's list of runs. %s",
@@ -232,7 +234,11 @@ class TriggerFlowOperator(FlowOperator):
         except Exception:  # the record says "starting", of which a later try makes as much
             self.log.exception("A run was started, but its record could not be completed.")
 
-    def _take_back(self, record: StartRecord) -> None:
+    def _take_back(self, record: StartRecord, *, in_doubt: bool) -> None:
+        if in_doubt:
+            record.release()
+            self.log.warning("Nothing was started now, but an earlier try may have started a run.")
+            return
         try:
             record.take_back()
         except Exception:

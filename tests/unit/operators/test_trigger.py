@@ -514,6 +514,11 @@ class TestInsideAnotherTask:
             trigger(**arguments | later).execute(context(store, task_id="customers", try_number=2))
         assert requests(service) == 1
 
+    def test_inputs_that_are_not_json_fail_for_good_there_too(self, service, store, context):
+        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
+            trigger(task_id="start", inputs={"a": {1}}).execute(context(store, task_id="customers"))
+        assert (store.entries, requests(service)) == ({}, 0)
+
     def test_the_tasks_own_operator_may_have_other_inputs_in_the_next_try(self, service, store, context):
         """Such as the number of the try."""
         trigger(inputs={"try": 1}).execute(context(store))
