@@ -67,7 +67,7 @@ class Start:
     :param result: what the task returns
     :param cleared: the task was cleared since: a person asked for another run, and this one is only to be told of
     :param ambiguous: the task may have been cleared since, nobody can tell
-    :param request: identifies what was asked for, empty where that was not recorded
+    :param request: identifies what was asked for, None where that was not recorded
     """
 
     state: Literal["starting", "started", "unidentified"]
@@ -76,7 +76,7 @@ class Start:
     result: dict[str, Any]
     cleared: bool
     ambiguous: bool
-    request: str
+    request: str | None
 
     @property
     def words(self) -> str:
@@ -253,7 +253,7 @@ class _TaskRecord:
 class StartRecord(_TaskRecord):
     """What the task instance knows of the run that an operator starts."""
 
-    request = ""
+    request: str | None = None
     """Identifies what is asked for, where that is to be recorded."""
 
     def read(self) -> Start | None:
@@ -269,7 +269,7 @@ class StartRecord(_TaskRecord):
             found["result"],
             cleared=bool(cleared),
             ambiguous=cleared is None,
-            request=found.get("request", ""),
+            request=found.get("request"),
         )
 
     def starting(self) -> None:
@@ -304,8 +304,8 @@ class StartRecord(_TaskRecord):
 
     def _write(self, state: str, result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        request = {"request": self.request} if self.request else {}
-        self._set(self._key, {"state": state, "at": at, "result": result, **request})
+        entry = {"state": state, "at": at, "result": result, "request": self.request}
+        self._set(self._key, {name: value for name, value in entry.items() if value is not None})
 
 
 class UploadRecord(_TaskRecord):

@@ -117,13 +117,13 @@ class TriggerFlowOperator(FlowOperator):
 
         return hashlib.sha256(f"{self.flow_id} ".encode() + encode("inputs", self.inputs)).hexdigest()[:32]
 
-    def _run_of(self, earlier: Start, request: str) -> dict[str, Any] | None:
+    def _run_of(self, earlier: Start, request: str | None) -> dict[str, Any] | None:
         """Return what an earlier try started, None where a run is to be started."""
         found = f"In try {earlier.try_number}, at {earlier.at}, {earlier.words}."
         if earlier.cleared:
             self.log.warning("%s The task was cleared since: another run is started now.", found)
             return None
-        if request and earlier.request not in ("", request):
+        if request and earlier.request != request:
             # Names by position in a list that changed, for instance: it is another's run.
             raise AirflowFailException(
                 f"{found} It was asked for with other inputs or another flow_id than those of {self.task_id!r} now. An "
@@ -184,8 +184,9 @@ class TriggerFlowOperator(FlowOperator):
             elif error.accepted is Accepted.NO:
                 self._take_back(record, in_doubt=in_doubt)
             raise
+        # Nothing is known then: of what went wrong, nor of this process's right to write.
         except Exception:
-            raise  # nothing is known: of what went wrong, nor of this process's right to write
+            raise
         except BaseException:  # such as Airflow's timeout of the task
             if handed_over.is_set():
                 self.log.warning(
@@ -201,7 +202,7 @@ class TriggerFlowOperator(FlowOperator):
         if run.run_id is None:
             self.log.warning(
                 "Started a run, but the response has no run_id: find it in the workflow's list of runs. %s",
-                run.run_link or "",
+                run.run_link or "It has no run_link either.",
             )
         else:
             self.log.info("Started run %s: %s", run.run_id, run.run_link)
@@ -236,7 +237,6 @@ class TriggerFlowOperator(FlowOperator):
 
     def _take_back(self, record: StartRecord, *, in_doubt: bool) -> None:
         if in_doubt:
-            record.release()
             self.log.warning("Nothing was started now, but an earlier try may have started a run.")
             return
         try:

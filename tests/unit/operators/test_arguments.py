@@ -130,6 +130,13 @@ def test_retry_policy(operator):
     assert operator(default_args={"retry_policy": own}).retry_policy is own
 
 
+@pytest.mark.skipif(
+    hasattr(trigger(), "retry_policy"), reason="From Airflow 3.3 on every operator has a retry policy"
+)
+def test_no_retry_policy_where_airflow_knows_none():
+    assert not hasattr(trigger(), "retry_policy")
+
+
 def test_what_an_upload_is_given_it_keeps():
     given = {
         "file_format": "base64",

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from datetime import datetime, timedelta
+from hashlib import sha256
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -63,8 +64,13 @@ class TestTries:
         service.faults.add("reply", body={"run_link": "http://there/9"})
         trigger().execute(context(store))
         assert "Started a run, but the response has no run_id" in log()
-        assert "http://there/9" in log()
+        assert "list of runs. http://there/9" in log()
         assert "None" not in log()
+
+    def test_a_run_without_anything_is_told_of(self, service, store, context, log):
+        service.faults.add("reply", body={})
+        trigger().execute(context(store))
+        assert "list of runs. It has no run_link either." in log()
 
     def test_a_later_try_returns_the_run_of_an_earlier_one(self, service, store, context, log):
         first = trigger().execute(context(store))
@@ -405,6 +411,14 @@ class TestEnded:
         assert requests(service) == 0
         assert store.entries == {}
 
+    def test_its_hook_sends_nothing_either(self, service):
+        operator = trigger()
+        with operator.hook as hook:
+            operator.on_kill()
+            with pytest.raises(NotSentError, match="the task was ended"):
+                hook.trigger_flow({})
+        assert requests(service) == 0
+
     def test_by_a_signal(self, service, store, context):
         """As Airflow does it: the handler runs in the thread that waits."""
         service.faults.add("busy", retry_after="30", times=None)
@@ -458,6 +472,19 @@ class TestInsideAnotherTask:
         with pytest.raises(AirflowFailException, match="a task_id of its own"):
             operator.execute(now)
         assert requests(service) == 1
+
+    def test_the_same_operator_twice_is_refused_in_a_later_try_as_well(self, service, store, context):
+        trigger().execute(context(store))
+        operator, now = trigger(), context(store, try_number=2)
+        assert operator.execute(now)["run_id"] == "1001"
+        with pytest.raises(AirflowFailException, match="a task_id of its own"):
+            operator.execute(now)
+
+    def test_what_was_asked_for_is_recorded_where_it_is_compared(self, service, store, context):
+        trigger().execute(context(store, task_id="customers"))
+        assert store.entries[f"{KEY}/trigger"]["request"] == sha256(b'None {"a":1}').hexdigest()[:32]
+        trigger().execute(context(store))
+        assert "request" not in store.entries[KEY]
 
     def test_two_of_one_name_at_once(self, service, store, context):
         now = context(store)

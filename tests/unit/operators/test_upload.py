@@ -228,6 +228,14 @@ class TestInsideAnotherTask:
         assert uploaded(service) == [1]
 
 
+def test_a_task_that_was_ended_before_it_began_uploads_nothing(service, attempt):
+    operator = upload(1)
+    operator.on_kill()
+    with pytest.raises(NotSentError, match="the task was ended"):
+        operator.execute(attempt())
+    assert uploaded(service) == []
+
+
 def test_an_ended_task_uploads_nothing_more(service, store, attempt):
     fault = service.faults.add("busy", operation="upload", retry_after="30", times=None)
     operator = upload(1, send_retry_timeout=120)
