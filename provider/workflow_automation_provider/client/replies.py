@@ -208,23 +208,25 @@ def _kept(reply: Reply, document: Any, redact: Redactor) -> Any:
 
 def _reveals(reply: Reply, document: Any, redact: Redactor) -> bool:
     """Tell whether a response reveals a secret, which may be spread over several of its names or values."""
-    names: list[str] = []
-    values: list[str] = []
-    _collect(document, names, values)
+    names, values = _names_and_values(document)
     return redact.reveals("\n".join((reply.body.decode(errors="replace"), "".join(names), "".join(values))))
 
 
-def _collect(document: Any, names: list[str], values: list[str]) -> None:
-    match document:
-        case dict():
-            names.extend(document)
-            for item in document.values():
-                _collect(item, names, values)
-        case list():
-            for item in document:
-                _collect(item, names, values)
-        case _:
-            values.append(str(document))
+def _names_and_values(document: Any) -> tuple[list[str], list[str]]:
+    """Return all that a JSON document says, as text; however deeply it is nested."""
+    names: list[str] = []
+    values: list[str] = []
+    waiting = [document]
+    while waiting:
+        match waiting.pop():
+            case dict() as item:
+                names.extend(item)
+                waiting.extend(reversed(item.values()))
+            case list() as item:
+                waiting.extend(reversed(item))
+            case item:
+                values.append(str(item))
+    return names, values
 
 
 def _storable(document: Any) -> Any:
