@@ -356,7 +356,7 @@ def test_time_is_linear_in_the_text(name, secret):
         return time.perf_counter() - begun
 
     short = min(seconds(2**17) for _ in range(3))
-    long = min(seconds(2**20) for _ in range(2))
+    long = min(seconds(2**20) for _ in range(3))
     assert long < 24 * short + 0.2
     assert long < 20
 
@@ -367,7 +367,7 @@ def test_time_is_linear_in_the_key():
         Redactor([], key="\\%25&amp;" * (size // 9))
         return time.perf_counter() - begun
 
-    assert min(seconds(2**16) for _ in range(2)) < 24 * min(seconds(2**13) for _ in range(3)) + 0.2
+    assert min(seconds(2**16) for _ in range(3)) < 24 * min(seconds(2**13) for _ in range(3)) + 0.2
 
 
 # What a secret is ---------------------------------------------------------------------------------------
@@ -537,7 +537,7 @@ def test_kept_reply_is_linear_in_the_length():
         read(body, "wak-Zq7+xK/9=Tb&w%2")
         return time.perf_counter() - begun
 
-    assert min(seconds(2**19) for _ in range(2)) < 24 * min(seconds(2**16) for _ in range(3)) + 0.2
+    assert min(seconds(2**19) for _ in range(3)) < 24 * min(seconds(2**16) for _ in range(3)) + 0.2
 
 
 # On the wire --------------------------------------------------------------------------------------------
