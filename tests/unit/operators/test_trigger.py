@@ -323,8 +323,11 @@ class TestInterrupted:
         assert "Interrupted while the service was asked for a run: a run may have been started." in log()
         assert store.entries[KEY]["state"] == "starting"
 
-    def test_before_the_request_it_leaves_no_doubt(self, store, context, log, monkeypatch):
-        """The service cannot be reached yet: no run can have been started."""
+    @pytest.mark.parametrize("in_doubt", [False, True])
+    def test_before_the_request_it_leaves_no_doubt_of_its_own(
+        self, service, store, context, log, monkeypatch, in_doubt
+    ):
+        """The service cannot be reached yet: no run can have been started by this try."""
 
         class TaskTimeout(BaseException):
             pass
@@ -332,6 +335,11 @@ class TestInterrupted:
         def interrupt(*_):
             raise TaskTimeout
 
+        operator = {"on_unknown_start": "start_again"}
+        if in_doubt:
+            service.faults.add("drop_after")
+            with pytest.raises(OutcomeUnknownError):
+                trigger(**operator).execute(context(store))
         # A listener whose backlog is full: who connects waits.
         listener = socket.create_server(("127.0.0.1", 0), backlog=0)
         waiting = [socket.socket() for _ in range(4)]
@@ -347,14 +355,17 @@ class TestInterrupted:
         try:
             signal.setitimer(signal.ITIMER_REAL, 1)
             with pytest.raises(TaskTimeout):
-                trigger(flow_id="a", workflow_automation_conn_id="full").execute(context(store))
+                trigger(**operator, flow_id="a", workflow_automation_conn_id="full").execute(
+                    context(store, try_number=2)
+                )
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             for one in (*waiting, listener):
                 one.close()
-        assert [state for _, state, _ in store.writes] == ["starting"]
-        assert store.entries == {}
+        assert store.writes[-1][1] == "starting"
+        assert [entry["state"] for entry in store.entries.values()] == (["starting"] if in_doubt else [])
+        assert ("an earlier try may have started a run" in log()) == in_doubt
         assert "Interrupted" not in log()
 
     def test_while_the_run_is_recorded_it_is_recorded_all_the_same(self, service, store, context):
