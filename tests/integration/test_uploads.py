@@ -139,14 +139,16 @@ class TestTries:
         service.faults.add("busy", operation="upload")
         before = f"""
             import os
-            def change(context):  # as `touch -r` and `rsync --times` leave it
-                path = Path('{folder}/a.csv')
-                state = path.stat()
-                path.write_text('2')
-                os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+            def change(context):  # the second time, as `touch -r` and `rsync --times` leave it
+                if Path('{folder}/seen').exists():
+                    path = Path('{folder}/a.csv')
+                    state = path.stat()
+                    path.write_text('2')
+                    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+                Path('{folder}/seen').touch()
         """
         result = upload(
-            f"'{url}{folder}/*.csv'", before=before, files_per_request=1, on_retry_callback="change", **RETRY
+            f"'{url}{folder}/*.csv'", before=before, files_per_request=1, pre_execute="change", **RETRY
         )
         assert result.state == "success"
         assert names(service.uploads) == [["a.csv"], ["a.csv"], ["b.csv"]]
