@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing import LocalService
 
-ENDED = "the task was ended"
+ENDED = "nothing more is sent"
 AGAIN = "clear it again"
 CLEARED = "The task was cleared since"
 

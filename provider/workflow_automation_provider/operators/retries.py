@@ -130,6 +130,7 @@ def call_patiently(
     def sleep(duration: float) -> None:
         _sleep(duration, is_ended)
         if is_ended() and last:
+            log.warning("Airflow ended the task while it waited: nothing more is sent.")
             raise last
 
     return tenacity.Retrying(

@@ -390,7 +390,7 @@ class TestInterrupted:
 class TestEnded:
     """Airflow ended the task: nothing is sent from then on."""
 
-    def test_while_it_waits(self, service, store, context):
+    def test_while_it_waits(self, service, store, context, log):
         fault = service.faults.add("busy", retry_after="30", times=None)
         operator = trigger(send_retry_timeout=120)
         ending = threading.Thread(target=lambda: (self.wait_for(fault), operator.on_kill()))
@@ -404,6 +404,7 @@ class TestEnded:
         assert requests(service) == 1
         assert caught.value.accepted.value == "no"
         assert store.entries == {}
+        assert "Airflow ended the task while it waited: nothing more is sent." in log()
 
     def wait_for(self, fault):
         while not fault.struck:
