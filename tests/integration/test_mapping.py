@@ -32,13 +32,13 @@ BY_POSITION = {
 }
 
 
-@pytest.mark.parametrize("upload", BY_POSITION.values(), ids=BY_POSITION)
-def test_files_go_to_the_wrong_run(
-    run_dag, workflow_automation_service, workflow_automation_connection, upload
-):
+@pytest.mark.parametrize("way", BY_POSITION)
+def test_files_go_to_the_wrong_run(run_dag, workflow_automation_service, workflow_automation_connection, way):
     """A trigger that failed is missing in the list, and all behind it move up by one."""
     workflow_automation_service.faults.add("refuse", inputs={"customer": "Grace"})
-    run_dag(DAG + textwrap.indent(textwrap.dedent(upload), "    "))
+    # A name of its own: some versions run what they have stored of a DAG of the same name.
+    dag = DAG.replace('"mapping"', f'"mapping_{list(BY_POSITION).index(way)}"')
+    run_dag(dag + textwrap.indent(textwrap.dedent(BY_POSITION[way]), "    "))
     customers = {run.run_id: run.inputs["customer"] for run in workflow_automation_service.runs}
     taken = {
         customers[upload.run_id]: upload.files[0]["customer"]

@@ -176,7 +176,7 @@ class TestTriggerFlow:
         self, run_dag, workflow_automation_service, workflow_automation_connection, capfd, native
     ):
         result = run_dag(f"""
-            with DAG("no_flow_id", schedule=None, start_date=START, render_template_as_native_obj={native}):
+            with DAG("no_flow_id_{native}", schedule=None, start_date=START, render_template_as_native_obj={native}):
                 TriggerFlowOperator(task_id="trigger", flow_id="{{{{ ti.xcom_pull('nowhere') }}}}", inputs={{}})
         """)
 
@@ -384,7 +384,7 @@ class TestUploadFiles:
         self, run_dag, workflow_automation_service, workflow_automation_connection, capfd, native
     ):
         result = run_dag(f"""
-            with DAG("no_run_id", schedule=None, start_date=START, render_template_as_native_obj={native}):
+            with DAG("upload_without_run_id_{native}", schedule=None, start_date=START, render_template_as_native_obj={native}):
                 UploadFilesOperator(
                     task_id="upload", run_id="{{{{ ti.xcom_pull('nowhere') }}}}", flow_id="f", files=[{{"a": 1}}]
                 )
