@@ -39,7 +39,7 @@ import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -241,13 +241,7 @@ class _TaskRecord:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         self._is_set = True
-        stamp = {
-            "try_number": self._now.try_number,
-            "max_tries": self._now.max_tries,
-            "clear_number": self._now.clear_number,
-            "dag_run_start": self._now.dag_run_start,
-        }
-        self._store.set(key, {**stamp, **entry}, retention=NEVER_EXPIRE)
+        self._store.set(key, {**asdict(self._now), **entry}, retention=NEVER_EXPIRE)
 
 
 class StartRecord(_TaskRecord):
