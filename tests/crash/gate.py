@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from workflow_automation_provider.testing.server import BackgroundServer, listen
+from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 
 _TI_PATH = re.compile(r"/execution/(?:task-instances|store/ti)/([0-9a-f-]{36})\b")
 _HOP_BY_HOP = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}

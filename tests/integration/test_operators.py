@@ -282,7 +282,7 @@ class TestTriggerFlow:
     def test_by_key_without_run_id_keeps_the_reply(
         self, run_dag, workflow_automation_service, workflow_automation_connection
     ):
-        workflow_automation_service.faults.add("reply", body={"accepted": True})
+        workflow_automation_service.faults.add("response", body={"accepted": True})
 
         result = run_dag("""
             with DAG("no_run_id", schedule=None, start_date=START):
@@ -303,7 +303,7 @@ class TestTriggerFlow:
         self, run_dag, workflow_automation_service, workflow_automation_connection
     ):
         workflow_automation_service.faults.add(
-            "reply", body={"run_id": "7", "run_link": "javascript:alert(1)"}
+            "response", body={"run_id": "7", "run_link": "javascript:alert(1)"}
         )
 
         result = run_dag("""
@@ -319,7 +319,7 @@ class TestTriggerFlow:
     ):
         number = 98765432109876543210987654321
         workflow_automation_service.faults.add(
-            "reply", body=json.dumps({"run_id": number, "run_link": "https://a/b"})
+            "response", body=json.dumps({"run_id": number, "run_link": "https://a/b"})
         )
 
         result = run_dag("""

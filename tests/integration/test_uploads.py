@@ -535,6 +535,6 @@ class TestProgress:
 
 def test_what_the_service_says_is_cut(upload, service, folder):
     write(folder, a_csv=b"1")
-    service.faults.add("reply", operation="upload", body="x" * 5000)
+    service.faults.add("response", operation="upload", body="x" * 5000)
     result = upload(f"'{folder}/a.csv'")
     assert len(result.xcom("upload")["requests"][0]["reply"]) == uploading._KEPT_REPLY

@@ -80,5 +80,5 @@ def test_kill_in_the_middle_of_an_upload(
     ]
     assert stack.api.task("system_upload", case, "upload")["try_number"] == 2
     uploads = [request for request in service.journal.requests("upload") if request.size > 50 * MIB]
-    assert [request.outcome for request in uploads] == ["client left", "replied"]
+    assert [request.outcome for request in uploads] == ["client left", "responded"]
     assert stack.api.xcom("system_upload", case, "upload")["bytes"] == 200 * MIB

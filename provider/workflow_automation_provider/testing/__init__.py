@@ -1,5 +1,5 @@
 """
-A local service that speaks the interface of the workflow automation service, to run and test DAGs against.
+A local service with the interface of the workflow automation service, to run and test DAGs against.
 
 .. code-block:: python
 
@@ -10,11 +10,11 @@ A local service that speaks the interface of the workflow automation service, to
         ...  # point a connection at service.base_url
         assert len(service.runs) == 1
 
-It promises nothing beyond the interface document. Where that document says "not shown" (status codes of
-refused keys, the reply of the key trigger, error bodies) the local service has to answer *something*; those
-answers are listed in :mod:`.rules` and are choices made here, not knowledge of the real service.
+It promises nothing beyond the interface document. Where that document says "not shown" (the status of a rejected key,
+the response of a trigger by key, the body of an error), the local service has to return *something*;
+:mod:`._server.rules` lists these choices, which say nothing about the real service.
 
-The server needs the ``testing`` extra; :class:`Journal`, :class:`Key` and the faults do not.
+:class:`LocalService` needs the ``testing`` extra; :class:`Journal`, :class:`Key` and the faults do not.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ _INSTALL = (
 
 
 def __getattr__(name: str) -> Any:
-    """
-    Import the server only when it is asked for, so that a missing extra gives a helpful error.
-
-    :param name: the attribute asked for.
-    """
+    """Import the server only on first use, so that a missing extra raises a helpful error."""
     if name != "LocalService":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -21,12 +23,13 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
-    Serve until SIGINT or SIGTERM; return the exit code.
+    Serve until SIGINT or SIGTERM.
 
-    :param arguments: the command line, the process's own by default.
+    :param arguments: the command line, by default that of the process
+    :return: the exit code
     """
     options = _parser().parse_args(arguments)
-    # Blocked before any thread starts, so that none but the wait below takes them.
+    # Blocked before any thread starts, so that only sigwait() below receives them.
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         what = f" ({error.filename})" if error.filename else ""
         return _fail(f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}{what}")
-    except (JournalError, ValueError, OverflowError) as error:
+    except (JournalError, ValueError) as error:
         return _fail(str(error))
     try:
         _announce(service, options)
@@ -50,41 +53,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m workflow_automation_provider.testing",
-        description="A local service that speaks the interface of the workflow automation service.",
+        description="Run a local service with the interface of the workflow automation service.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8070, help="0 for any free port (default: %(default)s)")
     parser.add_argument(
-        "--journal", type=Path, metavar="PATH", help="the journal (default: a temporary file)"
+        "--port", type=int, default=8070, help="the port, 0 for any free port (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)"
     )
     parser.add_argument(
         "--key",
         action="append",
         default=[],
         metavar="VALUE[:FLOW_ID]",
-        help=f"a key, and the flow it belongs to (default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); may be repeated",
+        help=f"an API key and its flow (default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); may be repeated",
     )
     parser.add_argument(
         "--flow",
         action="append",
         metavar="FLOW_ID",
-        help="a flow that is known (default: any flow is); may be repeated",
+        help="a known flow, besides those of the keys (default: every flow is known); may be repeated",
     )
     parser.add_argument(
-        "--run-ids", choices=["string", "number"], default="string", help="the type of run ids"
+        "--run-ids",
+        choices=["string", "number"],
+        default="string",
+        help="the JSON type of the run IDs (default: %(default)s)",
     )
-    parser.add_argument("--first-run-id", type=int, default=1001, help="(default: %(default)s)")
     parser.add_argument(
-        "--public-url", metavar="URL", help="the address in run links, under which the service is reached too"
+        "--first-run-id", type=int, default=1001, help="the ID of the first run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--public-url",
+        metavar="URL",
+        help="the base of the run links, where clients reach the service by another URL",
     )
     parser.add_argument("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
-    parser.add_argument("--keyfile", metavar="PATH", help="the certificate's private key")
-    parser.add_argument("--port-file", type=Path, metavar="PATH", help="write the port here once serving")
+    parser.add_argument(
+        "--keyfile", metavar="PATH", help="the certificate's private key, unless it is in --certfile"
+    )
+    parser.add_argument(
+        "--port-file", type=Path, metavar="PATH", help="a file to write the port to, once requests are served"
+    )
     return parser
 
 
 def _make_service(options: argparse.Namespace) -> LocalService:
-    # Through the package, whose error says how to install what is missing.
+    # Via the package, whose error says how to install what is missing.
     from workflow_automation_provider import testing
 
     return testing.LocalService(
@@ -107,6 +123,8 @@ def _make_keys(given: Sequence[str]) -> list[Key]:
     keys = []
     for number, text in enumerate(given, start=1):
         value, _, flow_id = text.partition(":")
+        if not value:
+            raise ValueError(f"--key number {number} has no value; expected VALUE or VALUE:FLOW_ID")
         keys.append(Key(value, flow_id or DEMO_FLOW_ID, name=f"key {number}"))
     return keys
 
@@ -118,12 +136,33 @@ def _announce(service: LocalService, options: argparse.Namespace) -> None:
     for key in service.keys:
         value = f", value {key.value}" if key is DEMO_KEY else ""
         print(f"Key:      {key.name} of the flow {key.flow_id}{value}")
+    print("\nAirflow connections, one per key, to paste into a shell:")
+    for number, key in enumerate(service.keys, start=1):
+        print(_connection_line(service, key, number))
+    print("\nTo make the next request fail, script a fault:")
+    print(_fault_line(service))
     sys.stdout.flush()
     if options.port_file is not None:
         # Renamed into place, so that nobody reads half a number.
         partial = options.port_file.with_name(f"{options.port_file.name}.partial")
         partial.write_text(f"{service.port}\n")
         partial.replace(options.port_file)
+
+
+def _connection_line(service: LocalService, key: Key, number: int) -> str:
+    connection = service.airflow_connection(key)
+    if key is not DEMO_KEY:
+        connection["password"] = f"VALUE OF {key.name.upper()}"
+    conn_id = "WORKFLOW_AUTOMATION_DEFAULT" if number == 1 else f"WORKFLOW_AUTOMATION_{number}"
+    return f"export AIRFLOW_CONN_{conn_id}={shlex.quote(json.dumps(connection))}"
+
+
+def _fault_line(service: LocalService) -> str:
+    fault = json.dumps({"kind": "busy", "retry_after": "5"})
+    command = ["curl", "-X", "POST", f"{service.url}/_control/faults"]
+    if service.url.startswith("https:"):
+        command.append("--insecure")
+    return shlex.join([*command, "-H", "Content-Type: application/json", "-d", fault])
 
 
 def _fail(message: str) -> int:

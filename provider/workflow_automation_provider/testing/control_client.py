@@ -15,32 +15,32 @@ __all__ = ["ControlClient"]
 
 class ControlClient:
     """
-    Scripts and inspects a local service over HTTP.
+    Script faults of a local service and read its journal, over HTTP.
 
-    :param url: the service's address, without ``/api``.
-    :param verify: as httpx takes it; for a service with a certificate of its own.
+    :param url: the address of the service, without ``/api``
+    :param verify: as for :class:`httpx.Client`; for a service with a certificate of its own
     """
 
     def __init__(self, url: str, verify: Any = True) -> None:
-        # Proxies from the environment are of no use on the way to a loopback address.
+        # A proxy from the environment cannot reach a loopback address of this machine.
         self._http = httpx.Client(base_url=f"{url}/_control", verify=verify, trust_env=False)
 
     def add_fault(self, kind: str, **options: Any) -> dict[str, Any]:
         """
         Queue a fault and return it.
 
-        :param kind: the kind.
-        :param options: the other fields of :class:`.faults.Fault`.
+        :param options: the other fields of :class:`.faults.Fault`
+        :raises ValueError: if the service rejects the fault
         """
         return self._ask("POST", "/faults", {"kind": kind, **options})
 
     def faults(self) -> list[dict[str, Any]]:
-        """Return the faults."""
+        """Return all faults since the last :meth:`clear_faults`."""
         faults: list[dict[str, Any]] = self._ask("GET", "/faults")["faults"]
         return faults
 
     def clear_faults(self) -> None:
-        """Forget all the faults."""
+        """Remove all faults."""
         self._ask("DELETE", "/faults")
 
     def journal(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class ControlClient:
         return self._ask("GET", "/journal")
 
     def healthy(self) -> bool:
-        """Tell whether the service is up."""
+        """Return whether the service is up."""
         try:
             return self._ask("GET", "/health") == {"status": "ok"}
         except httpx.HTTPError:

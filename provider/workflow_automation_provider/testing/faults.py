@@ -1,56 +1,58 @@
 """
-Faults a test can script, one request at a time.
+Faults that a test can script, one request at a time.
 
-``faults.add(kind, …)`` queues a fault; a request is struck by the first one in the queue that matches it and is
-not used up. Every fault takes these options, which narrow down the requests it matches:
+``faults.add(kind, …)`` queues a fault. It strikes the first request that it matches; where several faults match, the
+first in the queue does. Every fault accepts these options, which narrow down the requests it matches:
 
-=============  ==========================================================================================
-``operation``  only ``"trigger_by_path"``, ``"trigger_by_key"`` or ``"upload"``
-``flow_id``    only this flow, named by the path, the key or (if there is no good key) the upload's body
-``inputs``     only inputs that include these (nested objects likewise); for an upload, the run's inputs
-``times``      how many requests it strikes: 1 by default, ``None`` for all
-=============  ==========================================================================================
+=============  ============  ==================================================================================
+Option         Default       Matches
+=============  ============  ==================================================================================
+``operation``  all           ``"trigger_by_path"``, ``"trigger_by_key"`` or ``"upload"``
+``flow_id``    all           this flow, identified by the path, the key or (without a valid key) the upload's body
+``inputs``     all           inputs that include these (nested objects likewise); for an upload, the run's inputs
+``times``      1             the number of requests to strike, ``None`` for all
+=============  ============  ==================================================================================
 
-*Accepted* says whether a struck request takes effect: a run is started or files are taken, and the journal has
-it before anything is answered. An accepting fault (*yes*) only matches a request that would be accepted, so a
-request refused with 400 does not use it up.
+*Accepted* is whether a struck request takes effect: whether a run is started or files are accepted, and written to the
+journal before the service responds. An accepting fault (*yes*) only matches a request that would be accepted, so a
+request that is rejected with 400 does not use it up.
 
 ================  ========  ==============================================================================
-Kind              Accepted  What happens (options with their defaults)
+Kind              Accepted  Effect (options with their defaults)
 ================  ========  ==============================================================================
-``refuse``        no        answers ``status`` (400), ``body``, ``headers``
-``busy``          no        answers ``status`` (429), and ``retry_after`` (none) as ``Retry-After``
-``redirect``      no        answers ``status`` (307) with ``location`` (required)
-``drop_before``   no        closes the connection without a reply
+``refuse``        no        responds with ``status`` (400), ``body``, ``headers``
+``busy``          no        responds with ``status`` (429), and ``retry_after`` (none) as ``Retry-After``
+``redirect``      no        responds with ``status`` (307) and ``location`` (required)
+``drop_before``   no        closes the connection without a response
 ``reset_before``  no        resets the connection (RST)
-``hang_before``   no        nothing for ``seconds`` (30), then closes
-``delay``         normal    nothing for ``seconds`` (1), then goes on as if nothing had been, even if the
-                            client has left
-``drop_after``    yes       closes the connection without a reply
+``hang_before``   no        waits for ``seconds`` (30), then closes the connection
+``delay``         normal    waits for ``seconds`` (1), then continues as usual, even if the client has left
+``drop_after``    yes       closes the connection without a response
 ``reset_after``   yes       resets the connection (RST)
-``hang_after``    yes       nothing for ``seconds`` (30), then closes without a reply
-``status_after``  yes       answers ``status`` (500), ``body``, ``headers``
-``reply``         yes       answers ``status`` (the usual), ``body`` (the usual), ``headers``
-``drip``          yes       the usual reply, its body byte by byte over ``seconds`` (2)
-``truncate``      yes       announces the whole body, sends half of it, closes
-``empty``         yes       answers ``status`` (the usual) with no body
-``garbage``       yes       answers ``status`` (the usual) with a body that is not JSON, or ``body``
-``endless``       yes       answers ``status`` (the usual) with a chunked body that never ends; closes after
-                            ``limit`` bytes (50 MB)
-``echo_key``      see here  answers ``status`` (400) with a body and a header ``X-Echo`` that both contain
-                            the received key raw, URL-encoded and in base64; accepted if ``status`` is below
-                            300
-``stale``         normal    the usual reply; the *next* request on that connection is closed unread, as
-                            happens to a pooled connection that went stale; the client sees an end of
-                            file, or a reset if it is still sending
+``hang_after``    yes       waits for ``seconds`` (30), then closes the connection without a response
+``status_after``  yes       responds with ``status`` (500), ``body``, ``headers``
+``response``      yes       responds with ``status`` (the usual), ``body`` (the usual), ``headers``
+``drip``          yes       sends the usual response, its body byte by byte over ``seconds`` (2)
+``truncate``      yes       announces the whole body, sends half of it, then closes the connection
+``empty``         yes       responds with ``status`` (the usual) and no body
+``garbage``       yes       responds with ``status`` (the usual) and a body that is not JSON, or ``body``
+``endless``       yes       responds with ``status`` (the usual) and a chunked body without end; closes the
+                            connection after ``limit`` bytes (50 MB)
+``echo_key``      see here  responds with ``status`` (400), and a body and a header ``X-Echo`` that both contain
+                            the received key as it is, URL-encoded and in base64; accepted if ``status`` is
+                            below 300
+``stale``         normal    sends the usual response; the *next* request on that connection is closed unread, as
+                            happens to a pooled connection that became stale: the client sees an end of file, or
+                            a reset if it is still sending
 ================  ========  ==============================================================================
 
-``body`` may be a string, sent as it is, or any JSON value. ``headers`` is a mapping of strings, and may replace
-``Content-Type``. The usual status is 201 for the triggers and 200 for an upload.
+``body`` is a string, sent as it is, or any JSON value. ``headers`` is a mapping of strings, and may replace
+``Content-Type``. The usual status is 201 for a trigger and 200 for an upload.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,22 +71,22 @@ class Kind(NamedTuple):
     """
     What a kind of fault does to a request.
 
-    :param accepts: whether the request takes effect, ``None`` if as usual.
-    :param replies: whether there is a reply.
-    :param options: the options it takes, with their defaults.
+    :param accepts: whether the request takes effect, ``None`` if as usual
+    :param responds: whether the client gets a response
+    :param options: the options of the kind, with their defaults
     """
 
     accepts: bool | None
-    replies: bool
+    responds: bool
     options: Mapping[str, Any]
 
 
-_REPLY: Mapping[str, Any] = {"body": None, "headers": {}}
+_RESPONSE: Mapping[str, Any] = {"body": None, "headers": {}}
 
 KINDS: Mapping[str, Kind] = {
-    "refuse": Kind(False, True, {"status": 400, **_REPLY}),
-    "busy": Kind(False, True, {"status": 429, "retry_after": None, **_REPLY}),
-    "redirect": Kind(False, True, {"status": 307, "location": None, **_REPLY}),
+    "refuse": Kind(False, True, {"status": 400, **_RESPONSE}),
+    "busy": Kind(False, True, {"status": 429, "retry_after": None, **_RESPONSE}),
+    "redirect": Kind(False, True, {"status": 307, "location": None, **_RESPONSE}),
     "drop_before": Kind(False, False, {}),
     "reset_before": Kind(False, False, {}),
     "hang_before": Kind(False, False, {"seconds": 30.0}),
@@ -92,8 +94,8 @@ KINDS: Mapping[str, Kind] = {
     "drop_after": Kind(True, False, {}),
     "reset_after": Kind(True, False, {}),
     "hang_after": Kind(True, False, {"seconds": 30.0}),
-    "status_after": Kind(True, True, {"status": 500, **_REPLY}),
-    "reply": Kind(True, True, {"status": None, **_REPLY}),
+    "status_after": Kind(True, True, {"status": 500, **_RESPONSE}),
+    "response": Kind(True, True, {"status": None, **_RESPONSE}),
     "drip": Kind(True, True, {"seconds": 2.0}),
     "truncate": Kind(True, True, {}),
     "empty": Kind(True, True, {"status": None}),
@@ -104,27 +106,22 @@ KINDS: Mapping[str, Kind] = {
 }
 """What each kind of fault does, by its name."""
 
-_NARROWING = {"kind", "operation", "flow_id", "inputs", "times"}
+_NARROWING = ("operation", "flow_id", "inputs", "times")
 
 
 @dataclass(frozen=True)
 class Fault:
     """
-    One fault, as described by the table of this module.
+    One fault; the table at the top of this module has the kinds and the defaults.
 
-    :param kind: the kind.
-    :param operation: strike only this operation.
-    :param flow_id: strike only this flow.
-    :param inputs: strike only inputs that include these.
-    :param times: how many requests to strike, ``None`` for all.
-    :param status: the status to answer.
-    :param body: the body to answer.
-    :param headers: the headers to answer.
-    :param location: where to redirect to.
-    :param retry_after: the ``Retry-After`` to answer, seconds or a date.
-    :param seconds: how long to wait.
-    :param limit: how many bytes to send.
-    :raises ValueError: if the kind is unknown, or does not take an option that was given.
+    :param inputs: strike only inputs that include these
+    :param times: the number of requests to strike, ``None`` for all
+    :param body: a string, sent as it is, or any JSON value
+    :param location: the ``Location`` of a redirect
+    :param retry_after: the ``Retry-After`` header, seconds or an HTTP date, as text
+    :param seconds: how long to wait, or how long to take for the body
+    :param limit: the number of bytes to send
+    :raises ValueError: if the kind is unknown, does not support an option that was given, or a value is invalid
     """
 
     kind: str
@@ -141,39 +138,53 @@ class Fault:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"No fault is called {self.kind!r}; there are {', '.join(KINDS)}")
+        _check_kind(self.kind)
         options = KINDS[self.kind].options
         for option in fields(self):
             given = getattr(self, option.name)
-            if option.name in _NARROWING or given in (None, {}):
+            if option.name in ("kind", *_NARROWING) or given in (None, {}):
                 continue
-            if option.name not in options:
-                raise ValueError(f"The fault {self.kind} takes no {option.name}")
+            _check_option(self.kind, option.name)
         for name, default in options.items():
             if getattr(self, name) is None and default is not None:
                 object.__setattr__(self, name, default)
-        self._check_values()
+        self._check_matching()
+        self._check_response()
 
-    def _check_values(self) -> None:
+    def _check_matching(self) -> None:
         if self.operation is not None and self.operation not in OPERATIONS:
-            raise ValueError(f"No operation is called {self.operation!r}; there are {', '.join(OPERATIONS)}")
-        if self.times is not None and (not isinstance(self.times, int) or self.times < 1):
-            raise ValueError("times must be 1 or more, or None for always")
+            raise ValueError(
+                f"operation {self.operation!r} is not supported; expected one of {', '.join(OPERATIONS)}"
+            )
+        if self.flow_id is not None and not isinstance(self.flow_id, str):
+            raise ValueError(f"flow_id is {self.flow_id!r}; give text, or leave it out to match all flows")
         if self.inputs is not None and not isinstance(self.inputs, dict):
-            raise ValueError("inputs must be an object")
-        # Below 200 is no final reply.
-        if self.status is not None and (not isinstance(self.status, int) or not 200 <= self.status <= 599):
-            raise ValueError("status must be a number from 200 to 599")
+            raise ValueError(
+                f"inputs is {self.inputs!r}; give an object, or leave it out to match all inputs"
+            )
+        if self.times is not None and not (_is_whole(self.times) and self.times >= 1):
+            raise ValueError(
+                f"times is {self.times!r}; give a whole number, 1 or more, or None to strike all requests"
+            )
+
+    def _check_response(self) -> None:
+        # Below 200 is no final response.
+        if self.status is not None and not (_is_whole(self.status) and 200 <= self.status <= 599):
+            raise ValueError(f"status is {self.status!r}; give a whole number from 200 to 599")
         if self.kind == "redirect" and not self.location:
-            raise ValueError("The fault redirect needs a location")
-        if self.seconds is not None and (not isinstance(self.seconds, int | float) or self.seconds < 0):
-            raise ValueError("seconds must be a number, 0 or more")
+            raise ValueError("The fault redirect needs a location, such as 'https://service.example/'")
+        if self.seconds is not None and not (_is_finite(self.seconds) and self.seconds >= 0):
+            raise ValueError(f"seconds is {self.seconds!r}; give a number, 0 or more")
+        if self.limit is not None and not (_is_whole(self.limit) and self.limit >= 0):
+            raise ValueError(f"limit is {self.limit!r}; give a whole number of bytes, 0 or more")
         if not isinstance(self.headers, dict):
-            raise ValueError("headers must be an object")
-        for text in (*self.headers, *self.headers.values(), self.location or "", self.retry_after or ""):
-            if not isinstance(text, str) or not text.isascii() or not (text == "" or text.isprintable()):
-                raise ValueError("A header must be printable ASCII text")
+            raise ValueError(f"headers is {self.headers!r}; give an object of names and values")
+        for name, value in self.headers.items():
+            _check_header("A name in headers", name)
+            _check_header(f"The header {name}", value)
+        for option in ("location", "retry_after"):
+            if (given := getattr(self, option)) is not None:
+                _check_header(option, given)
 
     @property
     def accepts(self) -> bool | None:
@@ -183,16 +194,12 @@ class Fault:
         return KINDS[self.kind].accepts
 
     @property
-    def replies(self) -> bool:
-        """Whether a struck request gets a reply."""
-        return KINDS[self.kind].replies
+    def responds(self) -> bool:
+        """Whether a struck request gets a response."""
+        return KINDS[self.kind].responds
 
     def matches(self, target: Target) -> bool:
-        """
-        Tell whether a request is one to strike.
-
-        :param target: what is known of the request.
-        """
+        """Return whether the fault strikes a request."""
         return (
             (self.operation is None or self.operation == target.operation)
             and (self.flow_id is None or self.flow_id == target.flow_id)
@@ -201,14 +208,37 @@ class Fault:
         )
 
 
+def _check_kind(kind: object) -> None:
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"kind {kind!r} is not supported; expected one of {', '.join(KINDS)}")
+
+
+def _check_option(kind: str, name: str) -> None:
+    known = (*KINDS[kind].options, *_NARROWING)
+    if name not in known:
+        raise ValueError(f"The fault {kind} has no option {name!r}; expected one of {', '.join(known)}")
+
+
+def _check_header(name: str, text: object) -> None:
+    if not isinstance(text, str) or not text.isascii() or not (text == "" or text.isprintable()):
+        raise ValueError(f"{name} is {text!r}; give printable ASCII text")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 class Target(NamedTuple):
     """
     What faults are matched against.
 
-    :param operation: the operation.
-    :param flow_id: the flow, as far as known.
-    :param inputs: the inputs, as far as known.
-    :param acceptable: whether the request would be accepted.
+    :param flow_id: the flow, ``None`` if the request does not identify one
+    :param inputs: the inputs, ``None`` if the request has none
+    :param acceptable: whether the request would be accepted
     """
 
     operation: Operation
@@ -222,9 +252,8 @@ class ScriptedFault:
     """
     A fault in the queue.
 
-    :param fault: the fault.
-    :param remaining: how many more requests it strikes, ``None`` for all.
-    :param struck: how many requests it has struck.
+    :param remaining: the number of requests it will still strike, ``None`` for all
+    :param struck: the number of requests it has struck
     """
 
     fault: Fault
@@ -232,13 +261,13 @@ class ScriptedFault:
     struck: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fault as ``/_control/faults`` shows it, without the options that are not set."""
+        """Return the fault in the form of ``/_control/faults``, without the options that are not set."""
         shown = {name: value for name, value in asdict(self.fault).items() if value not in (None, {})}
         return {**shown, "times": self.fault.times, "remaining": self.remaining, "struck": self.struck}
 
 
 class Faults:
-    """The queue of faults of a service; any thread may use it."""
+    """The faults of a service, in order; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._queue: list[ScriptedFault] = []
@@ -248,35 +277,33 @@ class Faults:
         """
         Queue a fault.
 
-        :param kind: the kind.
-        :param options: the other fields of :class:`Fault`.
-        :raises ValueError: if there is no such kind or option.
+        :param kind: a kind of the table at the top of :mod:`.faults`
+        :param options: the other fields of :class:`Fault`
+        :raises ValueError: if the kind is unknown, does not support an option, or a value is invalid
         """
-        try:
-            fault = Fault(kind, **options)
-        except TypeError as error:
-            raise ValueError(f"The fault {kind} cannot take these options: {error}") from error
+        _check_kind(kind)
+        known = {option.name for option in fields(Fault)}
+        for name in options:
+            if name not in known:
+                _check_option(kind, name)
+        fault = Fault(kind, **options)
         scripted = ScriptedFault(fault, fault.times)
         with self._lock:
             self._queue.append(scripted)
         return scripted
 
     def all(self) -> list[ScriptedFault]:
-        """Return all the faults since the last clearing, the used up ones too."""
+        """Return all faults since the last :meth:`clear`, those that are used up included."""
         with self._lock:
             return list(self._queue)
 
     def clear(self) -> None:
-        """Forget all the faults."""
+        """Remove all faults."""
         with self._lock:
             self._queue.clear()
 
     def take(self, target: Target) -> Fault | None:
-        """
-        Return the fault that strikes a request, and count it.
-
-        :param target: what is known of the request.
-        """
+        """Return the fault that strikes a request, and count it."""
         with self._lock:
             for scripted in self._queue:
                 if scripted.remaining != 0 and scripted.fault.matches(target):
@@ -288,12 +315,7 @@ class Faults:
 
 
 def includes(actual: Any, wanted: Any) -> bool:
-    """
-    Tell whether a JSON value includes another: objects by their fields, all else by equality.
-
-    :param actual: the value.
-    :param wanted: what it must include.
-    """
+    """Return whether a JSON value includes another: objects by their fields, all else by equality."""
     if isinstance(wanted, dict):
         return isinstance(actual, dict) and all(
             name in actual and includes(actual[name], value) for name, value in wanted.items()

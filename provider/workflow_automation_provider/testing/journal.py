@@ -1,9 +1,9 @@
 """
-The journal: what the local service accepted, and every request that arrived, readable from any process.
+The journal: what the local service accepted, and every request that it received, readable from any process.
 
-A JSON-lines file. Three kinds of line, by their ``event``: ``run``, ``upload`` and ``request``; the fields are
-those of :class:`Run`, :class:`Upload` and :class:`Request`. A line without its newline was never finished
-(the writer was killed) and its request was never answered, so it is not read.
+The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload`` or ``request``; its other fields are
+those of :class:`Run`, :class:`Upload` or :class:`Request`. A last line without a newline is not read: its writer was
+killed before it responded to the request.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Operation = Literal["trigger_by_path", "trigger_by_key", "upload"]
 OPERATIONS: tuple[Operation, ...] = ("trigger_by_path", "trigger_by_key", "upload")
 """The names of all operations."""
 
-Outcome = Literal["replied", "not replied", "client left", "closed unread"]
-"""How the service dealt with a request."""
+Outcome = Literal["responded", "no response", "client left", "closed unread"]
+"""How a request ended."""
 
 
 class JournalError(Exception):
@@ -49,12 +49,10 @@ class Run:
     """
     A run that was started.
 
-    :param run_id: the run's id, a string or a number as it was answered.
-    :param flow_id: the flow that was started.
-    :param inputs: the inputs it was started with.
-    :param by: whether the flow was named by the path or by the key.
-    :param key: the name of the key, if started by key.
-    :param at: when, in ISO format.
+    :param run_id: a string or a number, as in the response
+    :param by: whether the path or the key identified the flow
+    :param key: the name of the key, ``None`` for a trigger by path
+    :param at: the time as ISO 8601 text, in UTC
     """
 
     event: ClassVar[str] = "run"
@@ -69,17 +67,22 @@ class Run:
 @dataclass(frozen=True)
 class Upload:
     """
-    Files that were taken for a run.
+    Files that were uploaded for a run.
 
-    :param run_id: the run, as the client sent it; ``None`` if the body was too large to parse and does not
-        begin with it.
-    :param flow_id: the flow, likewise.
-    :param files: the elements of ``files``, long strings described (see :mod:`.bodies`); ``None`` if the body
-        was too large to parse.
-    :param key: the name of the key.
-    :param size: bytes of the whole body.
-    :param sha256: SHA-256 of the whole body.
-    :param at: when, in ISO format.
+    In ``files``, a string of more than 256 characters is replaced by a summary::
+
+        {"long_string": {"length": 1368, "sha256": "…", "decoded": {"length": 1024, "sha256": "…"}}}
+
+    ``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present only if
+    the string looks like base64: the number of decoded bytes, and their hash.
+
+    :param run_id: as the client sent it; ``None`` if the body was too large to be parsed and did not begin with it
+    :param flow_id: as the client sent it; ``None`` likewise
+    :param files: the elements of ``files``; ``None`` if the body was too large to be parsed
+    :param key: the name of the key
+    :param size: bytes of the whole body
+    :param sha256: the hash of the whole body
+    :param at: the time as ISO 8601 text, in UTC
     """
 
     event: ClassVar[str] = "upload"
@@ -95,19 +98,18 @@ class Upload:
 @dataclass(frozen=True)
 class Request:
     """
-    A request that arrived, accepted or not; pages and control requests are not counted.
+    A request that was received, accepted or not; those for pages and control endpoints are left out.
 
-    :param method: the HTTP method; empty for a request closed unread.
-    :param path: the path as sent, without the query; empty for a request closed unread.
-    :param operation: the operation, ``None`` if the path is not one.
-    :param flow_id: the flow named by path, key or body, as far as known.
-    :param run_id: the run that was started or given files, ``None`` if the request was not accepted.
-    :param status: the status that was answered, ``None`` if there was no reply.
-    :param fault: the kind of fault that struck it, if any.
-    :param outcome: how it ended.
-    :param key_sent: whether an ``X-API-Key`` header came with it.
-    :param size: bytes of the body.
-    :param at: when, in ISO format.
+    :param method: empty for a request that was closed unread
+    :param path: as sent, without the query; empty for a request that was closed unread
+    :param operation: ``None`` if the path is not that of an operation
+    :param flow_id: the flow identified by the path, the key or the body; ``None`` if none does
+    :param run_id: the run that was started or given files, ``None`` if the request was not accepted
+    :param status: the status of the response, ``None`` if there was none
+    :param fault: the kind of the fault that struck the request
+    :param key_sent: whether the request had an ``X-API-Key`` header
+    :param size: bytes of the body
+    :param at: the time as ISO 8601 text, in UTC
     """
 
     event: ClassVar[str] = "request"
@@ -133,31 +135,30 @@ RecordT = TypeVar("RecordT", Run, Upload, Request)
 
 def decode_lines(data: bytes) -> list[dict[str, Any]]:
     """
-    Read the finished lines of a journal.
+    Read the complete lines of a journal.
 
-    :param data: the contents of the file.
-    :raises JournalError: if a finished line is not one of a journal.
+    :raises JournalError: if a complete line is not one of a journal
     """
     lines = []
-    # What follows the last newline is empty or half written.
+    # What follows the last newline is empty or incomplete.
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise JournalError(f"Line {number} is not JSON; this is not a journal") from error
+            raise JournalError(f"line {number} is not JSON") from error
         if not isinstance(value, dict) or value.get("event") not in {"run", "upload", "request"}:
-            raise JournalError(f"Line {number} is not an event; this is not a journal")
+            raise JournalError(f"line {number} is not an event")
         lines.append(value)
     return lines
 
 
 class Journal:
     """
-    Reads a journal, also while a service in this or another process writes it.
+    Read a journal, also while a service in this or another process writes it.
 
-    Every call reads the file anew.
+    Every call reads the file again.
 
-    :param path: the journal's file; it need not exist yet.
+    :param path: a file that need not exist yet
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -168,14 +169,14 @@ class Journal:
         return self._records(Run)
 
     def uploads(self) -> list[Upload]:
-        """Return the uploads that were taken, oldest first."""
+        """Return the uploads that were accepted, oldest first."""
         return self._records(Upload)
 
     def requests(self, operation: Operation | None = None) -> list[Request]:
         """
-        Return every request that arrived, accepted or not, oldest first.
+        Return every request that was received, accepted or not, oldest first.
 
-        :param operation: only those of this operation.
+        :param operation: only those of this operation; by default all
         """
         return [r for r in self._records(Request) if operation is None or r.operation == operation]
 
@@ -184,11 +185,17 @@ class Journal:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return []
+        try:
+            lines = decode_lines(data)
+        except JournalError as error:
+            raise JournalError(f"{self.path} is not a journal: {error}") from error
         found = []
-        for line in decode_lines(data):
+        for line in lines:
             if line.pop("event") == record.event:
                 try:
                     found.append(record(**line))
                 except TypeError as error:
-                    raise JournalError(f"A {record.event} line has other fields: {error}") from error
+                    raise JournalError(
+                        f"{self.path} is not a journal of this version: a {record.event} line has other fields"
+                    ) from error
         return found

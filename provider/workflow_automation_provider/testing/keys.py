@@ -16,12 +16,12 @@ class Key:
     """
     An API key, created for one flow.
 
-    :param value: what a client sends in ``X-API-Key``; never shown nor journalled.
-    :param flow_id: the flow the key belongs to.
-    :param name: the key's name; the keys of one flow must have different names, because the journal counts
-        the runs of a key by flow and name.
-    :param max_runs: how many runs the key may start; ``None`` for any number.
-    :param expires_on: the last day (UTC) or the last moment the key is good for; ``None`` for ever.
+    :param value: what a client sends in ``X-API-Key``; appears neither in ``repr()`` nor in the journal
+    :param flow_id: the flow that the key belongs to
+    :param name: must differ among the keys of one flow, because the journal counts the runs of a key by flow and name
+    :param max_runs: the number of runs that the key may start, ``None`` for any number
+    :param expires_on: the last day (UTC) or the last moment on which the key is valid, ``None`` if it never expires
+    :raises ValueError: if a field is invalid
     """
 
     value: str = field(repr=False)
@@ -31,19 +31,34 @@ class Key:
     expires_on: date | None = None
 
     def __post_init__(self) -> None:
-        if not self.value or not self.flow_id:
-            raise ValueError("A key needs a value and a flow_id")
+        for option in ("value", "flow_id", "name"):
+            given = getattr(self, option)
+            if not isinstance(given, str):
+                # Whatever was given for the value stays out of the message.
+                raise ValueError(f"{option} of a key is a {type(given).__name__}; give text")
+            if not given:
+                raise ValueError(f"{option} of a key is empty; give text")
+        if self.max_runs is not None and (
+            not isinstance(self.max_runs, int) or isinstance(self.max_runs, bool) or self.max_runs < 0
+        ):
+            raise ValueError(
+                f"max_runs of a key is {self.max_runs!r}; give a whole number, 0 or more, or None for no limit"
+            )
+        if self.expires_on is not None and not isinstance(self.expires_on, date):
+            raise ValueError(
+                f"expires_on of a key is {self.expires_on!r}; give a date or a datetime, or None for no expiry"
+            )
 
     def expired(self, now: datetime | None = None) -> bool:
         """
-        Tell whether the key's expiry date has passed.
+        Return whether the key has expired.
 
-        :param now: the moment to judge by, with a time zone; the present by default.
+        :param now: the moment to compare with, with a time zone; by default the present
         """
         if self.expires_on is None:
             return False
         now = now or datetime.now(UTC)
-        # A datetime is a date too, so the narrower type has to be asked for first.
+        # A datetime is also a date, so it has to be checked first.
         if isinstance(self.expires_on, datetime):
             last = self.expires_on if self.expires_on.tzinfo else self.expires_on.replace(tzinfo=UTC)
             return now > last
@@ -51,4 +66,4 @@ class Key:
 
 
 DEMO_KEY = Key("demo-key", DEMO_FLOW_ID, name="demo")
-"""The key that a service knows unless it is given others."""
+"""The key of a service that is given no others."""

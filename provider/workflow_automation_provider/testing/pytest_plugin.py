@@ -1,58 +1,133 @@
 """
 pytest fixtures for DAG authors.
 
-Load them from a ``conftest.py``:
+Load them in a ``conftest.py``:
 
 .. code-block:: python
 
     pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
+
+=====================================  ==============================================================================
+Fixture                                Provides
+=====================================  ==============================================================================
+``workflow_automation_keys``           the API keys that the service accepts; override it for flows of your own
+``workflow_automation_service``        a fresh local service for each test
+``workflow_automation_connection``     the id of the default connection, which points at the service
+``workflow_automation_connect``        a function that points further connections at the service
+``workflow_automation_context``        a function that makes the context to execute an operator with, without
+                                       Airflow's database
+=====================================  ==============================================================================
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
+from workflow_automation_provider.testing.context import StateStore, make_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from workflow_automation_provider.testing.context import Task
+    from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["CONNECTION_ID", "workflow_automation_connection", "workflow_automation_service"]
+__all__ = [
+    "CONNECTION_ID",
+    "Connect",
+    "MakeContext",
+    "workflow_automation_connect",
+    "workflow_automation_connection",
+    "workflow_automation_context",
+    "workflow_automation_keys",
+    "workflow_automation_service",
+]
 
 CONNECTION_ID = "workflow_automation_default"
-"""The connection that is pointed at the service."""
+"""The default connection of the operators."""
+
+
+class Connect(Protocol):
+    """The type of the fixture ``workflow_automation_connect``."""
+
+    def __call__(
+        self,
+        conn_id: str = CONNECTION_ID,
+        key: Key | None = None,
+        *,
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Point a connection at the service; return its id."""
+
+
+class MakeContext(Protocol):
+    """The type of the fixture ``workflow_automation_context``."""
+
+    def __call__(self, task: Task, *, try_number: int = 1, **more: Any) -> dict[str, Any]:
+        """Return the context of one try of a task."""
 
 
 @pytest.fixture
-def workflow_automation_service(tmp_path: Path) -> Iterator[LocalService]:
-    """
-    Run a fresh local service with one key, for the flow ``demo-flow``.
+def workflow_automation_keys() -> Sequence[Key]:
+    """Return the API keys that the service accepts; override this fixture for flows of your own."""
+    return [DEMO_KEY]
 
-    :param tmp_path: where its journal is kept.
-    """
-    with LocalService(keys=[DEMO_KEY], journal=tmp_path / "workflow-automation-journal.jsonl") as service:
+
+@pytest.fixture
+def workflow_automation_service(
+    workflow_automation_keys: Sequence[Key], tmp_path: Path
+) -> Iterator[LocalService]:
+    """Run a fresh local service that accepts ``workflow_automation_keys``."""
+    journal = tmp_path / "workflow-automation-journal.jsonl"
+    with LocalService(keys=workflow_automation_keys, journal=journal) as service:
         yield service
 
 
 @pytest.fixture
-def workflow_automation_connection(
+def workflow_automation_connect(
     workflow_automation_service: LocalService, monkeypatch: pytest.MonkeyPatch
-) -> str:
+) -> Connect:
     """
-    Point the default connection at the local service, and return the connection's id.
+    Return a function that points a connection at the local service, for the duration of the test.
 
-    :param workflow_automation_service: the service.
-    :param monkeypatch: sets the environment variable.
+    Its arguments are the connection's id, the key (by default the first of ``workflow_automation_keys``) and ``extra``,
+    such as ``{"timeout": 5}``. It returns the id.
     """
-    connection = {
-        "conn_type": "workflow_automation",
-        "host": workflow_automation_service.base_url,
-        "password": workflow_automation_service.keys[0].value,
-        "extra": {"flow_id": workflow_automation_service.keys[0].flow_id},
-    }
-    monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION_ID.upper()}", json.dumps(connection))
-    return CONNECTION_ID
+
+    def connect(
+        conn_id: str = CONNECTION_ID, key: Key | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> str:
+        connection = workflow_automation_service.airflow_connection(key, extra)
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
+        return conn_id
+
+    return connect
+
+
+@pytest.fixture
+def workflow_automation_connection(workflow_automation_connect: Connect) -> str:
+    """Point the default connection at the local service with the first key; return the connection's id."""
+    return workflow_automation_connect()
+
+
+@pytest.fixture
+def workflow_automation_context() -> MakeContext:
+    """
+    Return a function that makes the context to execute an operator with, without Airflow's database.
+
+    The contexts of one test share a task state store (Airflow 3.3+) for each ``task_id``: made again with
+    ``try_number=2``, the context is that of a retry. Further arguments, such as ``ds``, are variables for templates.
+    """
+    # Only where Airflow has a task state store: operators behave differently without one.
+    has_store = find_spec("airflow.models.task_state_store") is not None
+    stores: dict[str, StateStore] = {}
+
+    def make(task: Task, *, try_number: int = 1, **more: Any) -> dict[str, Any]:
+        store = stores.setdefault(task.task_id, StateStore()) if has_store else None
+        return make_context(task, try_number=try_number, store=store, **more)
+
+    return make

@@ -1,30 +1,24 @@
-"""The local service, to be used from a test or a script."""
+"""The local service, to start from a test or a script."""
 
 from __future__ import annotations
 
-import asyncio
+import ipaddress
+import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import urlsplit
 
-from workflow_automation_provider.testing.api import Api
-from workflow_automation_provider.testing.app import make_app
-from workflow_automation_provider.testing.bodies import PARSE_LIMIT
-from workflow_automation_provider.testing.control import Control
+from workflow_automation_provider.testing._server.running import RunningService
+from workflow_automation_provider.testing._server.settings import PARSE_LIMIT, RunIdType, Settings
 from workflow_automation_provider.testing.faults import Faults
-from workflow_automation_provider.testing.guard import Guard
 from workflow_automation_provider.testing.journal import Journal
-from workflow_automation_provider.testing.journal_writer import JournalWriter
 from workflow_automation_provider.testing.keys import DEMO_KEY, Key
-from workflow_automation_provider.testing.pages import Pages
-from workflow_automation_provider.testing.server import BackgroundServer, listen
-from workflow_automation_provider.testing.state import RunIdType, State
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
 
@@ -37,21 +31,22 @@ class LocalService:
     """
     A service that speaks the interface, on a local address; a context manager.
 
-    Stopped and started again it listens on the same port and goes on with the same journal.
+    Started again after a stop, it listens on the same port and continues the same journal.
 
-    :param keys: the keys it knows.
-    :param flows: the flows it knows, besides those of the keys; ``None`` for any flow.
-    :param journal: the journal's file; a temporary one by default.
-    :param host: the address to listen on.
-    :param port: the port, 0 for any free one.
-    :param certfile: the certificate, to serve HTTPS.
-    :param keyfile: the certificate's private key, unless it is in ``certfile``.
-    :param run_id_type: whether run ids are answered as strings or as numbers.
-    :param first_run_id: the id of the first run, however large.
-    :param public_url: the address in run links, if clients reach the service by another than it listens on. Its host
-        is answered to, besides loopback and ``host``; with a ``host`` of ``0.0.0.0`` or ``::``, so is any IP address.
-    :param parse_limit: bodies of more bytes are only counted and hashed.
-    :raises ValueError: if two keys have the same value, or the same flow and name.
+    :param keys: the API keys that it accepts
+    :param flows: the flow IDs that it knows, besides those of the keys; by default every flow is known
+    :param journal: the journal's file; by default a temporary one
+    :param host: the address to listen on
+    :param port: 0 for any free port
+    :param certfile: a certificate, to serve HTTPS
+    :param keyfile: the certificate's private key, unless it is in ``certfile``
+    :param run_id_type: the JSON type of the run IDs in responses, ``"string"`` or ``"number"``
+    :param first_run_id: the ID of the first run, however large
+    :param public_url: the base of the run links, where clients reach the service by another URL than :attr:`url`.
+        Requests for its host are accepted, besides those for loopback and ``host``; with a ``host`` of ``0.0.0.0`` or
+        ``::``, so are those for any IP address
+    :param parse_limit: bytes; larger bodies are counted and hashed, not parsed
+    :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same flow and name
     """
 
     def __init__(
@@ -69,12 +64,29 @@ class LocalService:
         public_url: str | None = None,
         parse_limit: int = PARSE_LIMIT,
     ) -> None:
-        self.keys = tuple(keys)
-        _check_keys(self.keys)
+        _check_text("host", host)
+        if public_url is not None:
+            _check_url("public_url", public_url)
+        if keyfile is not None and certfile is None:
+            raise ValueError("keyfile needs a certfile: give the certificate as well")
         if run_id_type not in get_args(RunIdType):
-            raise ValueError(f"run_id_type must be one of {get_args(RunIdType)}")
-        self.flows = None if flows is None else tuple(flows)
-        self.host = host
+            raise ValueError(
+                f"run_id_type {run_id_type!r} is not supported; expected one of 'string', 'number'"
+            )
+        _check_number("port", port, 0, 65535)
+        _check_number("first_run_id", first_run_id, 0)
+        _check_number("parse_limit", parse_limit, 0)
+        self._settings = Settings(
+            keys=_checked_keys(keys),
+            flows=None if flows is None else _checked_flows(flows),
+            host=host,
+            certfile=certfile,
+            keyfile=keyfile,
+            run_id_type=run_id_type,
+            first_run_id=first_run_id,
+            public_url=public_url,
+            parse_limit=parse_limit,
+        )
         self.port = port
         self.faults = Faults()
         if journal is None:
@@ -82,24 +94,21 @@ class LocalService:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             journal = Path(folder) / "journal.jsonl"
         self.journal = Journal(journal)
-        self._tls = (certfile, keyfile)
-        self._run_id_type: RunIdType = run_id_type
-        self._first_run_id = first_run_id
-        self._public_url = public_url
-        self._parse_limit = parse_limit
-        self._running: tuple[BackgroundServer, JournalWriter] | None = None
+        self._running: RunningService | None = None
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The API keys that it accepts."""
+        return self._settings.keys
 
     @property
     def url(self) -> str:
-        """The service's address, without ``/api``; has a port once the service was started."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        # Not an address one can connect to everywhere.
-        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - only read
-        return f"{'https' if self._tls[0] else 'http'}://{host}:{self.port}"
+        """The address of the service, without ``/api``; it has a port once the service was started."""
+        return self._settings.url(self.port)
 
     @property
     def base_url(self) -> str:
-        """The base address of the operations."""
+        """The base URL of the operations."""
         return f"{self.url}/api"
 
     @property
@@ -109,58 +118,50 @@ class LocalService:
 
     @property
     def uploads(self) -> list[Upload]:
-        """The uploads that were taken, oldest first."""
+        """The uploads that were accepted, oldest first."""
         return self.journal.uploads()
+
+    def airflow_connection(
+        self, key: Key | None = None, extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """
+        Return an Airflow connection to this service, in the form of ``AIRFLOW_CONN_…`` as JSON.
+
+        :param key: one of :attr:`keys`, by default the first
+        :param extra: further extras of the connection, such as ``{"timeout": 5}``; they override those set here
+        :raises ValueError: if the service does not have the key
+        """
+        if key is None:
+            key = next(iter(self.keys), None)
+        elif key not in self.keys:
+            raise ValueError(f"The service does not accept {key!r}: add it to the keys of the service")
+        extras: dict[str, Any] = {} if key is None else {"flow_id": key.flow_id}
+        if urlsplit(self.url).scheme == "http" and not _is_loopback(urlsplit(self.url).hostname or ""):
+            extras["allow_http"] = True
+        connection: dict[str, Any] = {"conn_type": "workflow_automation", "host": self.base_url}
+        if key is not None:
+            connection["password"] = key.value
+        return {**connection, "extra": {**extras, **(extra or {})}}
 
     def start(self) -> None:
         """
-        Start serving; when this returns, requests are answered.
+        Start serving; once this returns, requests are served.
 
-        :raises OSError: if the port is taken.
-        :raises JournalError: if the journal's file is something else, or another service is writing it.
+        :raises OSError: if the port is in use
+        :raises JournalError: if the journal's file is not a journal, or another service is writing it
+        :raises RuntimeError: if the service is running already
         """
         if self._running is not None:
-            raise RuntimeError("The service is running already")
-        sock = listen(self.host, self.port)
-        writer = None
-        try:
-            writer = JournalWriter(self.journal.path)
-            self.port = sock.getsockname()[1]
-            stopping = asyncio.Event()
-            state = self._remembered_state()
-            api = Api(state, self.faults, writer, stopping, self._parse_limit)
-            app = make_app(
-                api,
-                Pages(state),
-                Control(self.faults, self.journal),
-                Guard(self.host, self._public_url),
-            )
-            server = BackgroundServer(app, sock, stopping, *self._tls)
-            server.start()
-        except BaseException:
-            sock.close()
-            if writer is not None:
-                writer.close()
-            raise
-        self._running = (server, writer)
+            raise RuntimeError("The service is running already: stop it before starting it again")
+        self._running = RunningService(self._settings, self.port, self.faults, self.journal)
+        self.port = self._running.port
 
     def stop(self) -> None:
-        """Stop serving, at once; does nothing if the service is not running."""
+        """Stop serving, without waiting for requests that hang; does nothing if the service is not running."""
         if self._running is None:
             return
-        server, writer = self._running
-        self._running = None
-        server.stop()
-        writer.close()
-
-    def _remembered_state(self) -> State:
-        url = (self._public_url or self.url).rstrip("/")
-        state = State(self.keys, self.flows, self._run_id_type, self._first_run_id, url)
-        for run in self.journal.runs():
-            state.add_run(run)
-        for upload in self.journal.uploads():
-            state.add_upload(upload)
-        return state
+        running, self._running = self._running, None
+        running.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -172,8 +173,53 @@ class LocalService:
         self.stop()
 
 
-def _check_keys(keys: tuple[Key, ...]) -> None:
+def _checked_keys(given: Iterable[Key]) -> tuple[Key, ...]:
+    # A lone key is not iterable, and its representation does not show its value.
+    if isinstance(given, Key | str) or not isinstance(given, Iterable):
+        raise ValueError(f"keys is a {type(given).__name__}; give a list of Key objects")
+    keys = tuple(given)
+    for number, key in enumerate(keys):
+        if not isinstance(key, Key):
+            raise ValueError(f"keys[{number}] is a {type(key).__name__}; give a Key object")
     if len({key.value for key in keys}) < len(keys):
-        raise ValueError("Two keys have the same value")
+        raise ValueError("Two keys have the same value: give each key a value of its own")
     if len({(key.flow_id, key.name) for key in keys}) < len(keys):
-        raise ValueError("Two keys of one flow have the same name")
+        raise ValueError("Two keys of one flow have the same name: give each a name of its own")
+    return keys
+
+
+def _checked_flows(given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(f"flows is {given!r}; give a list of flow IDs, or None if every flow is known")
+    flows = tuple(given)
+    for number, flow_id in enumerate(flows):
+        _check_text(f"flows[{number}]", flow_id)
+    return flows
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} is {value!r}; give text that is not empty")
+
+
+def _check_number(name: str, value: object, least: int, most: int | None = None) -> None:
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not fits or (most is not None and value > most):  # type: ignore[operator]
+        allowed = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name} is {value!r}; give a whole number, {allowed}")
+
+
+def _check_url(name: str, value: object) -> None:
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else None
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{name} is {value!r}; give a URL, such as 'http://service.example:8070'")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

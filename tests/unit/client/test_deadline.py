@@ -360,7 +360,7 @@ def test_close_that_fails_does_not_lose_the_run(service, client, attempt, monkey
 
 @pytest.mark.parametrize("body", [None, '{"run_id": ""}'])
 def test_reply_that_cannot_be_read_for_an_unforeseen_reason(service, client, trigger, monkeypatch, body):
-    service.faults.add("reply", body=body, times=1)
+    service.faults.add("response", body=body, times=1)
     real = type(client._redactor).reveals
 
     def fail_once(self, text, *, key_only=False):

@@ -50,7 +50,7 @@ def fail(attempt, client, service=None, *, key, sent=1, effects=None):
 def test_success_sends_once_and_returns_the_answer(service, client, attempt, status):
     attempt.prepare(service)
     before = attempt.effects(service)
-    service.faults.add("reply", operation=attempt.operation, status=status)
+    service.faults.add("response", operation=attempt.operation, status=status)
     answer = attempt.send(client)
     if attempt.uploads:
         assert answer == "1 file received"
@@ -91,7 +91,7 @@ def test_each_request_has_a_connection_of_its_own(service, client, attempt):
     service.faults.add("stale", operation=attempt.operation)
     attempt.send(client)
     attempt.send(client)
-    assert [r.outcome for r in attempt.requests(service)] == ["replied", "replied"]
+    assert [r.outcome for r in attempt.requests(service)] == ["responded", "responded"]
     assert "closed unread" not in {r.outcome for r in service.journal.requests()}
 
 
@@ -164,7 +164,7 @@ WITHOUT_RUN_ID = [
 
 @pytest.mark.parametrize("body", WITHOUT_RUN_ID)
 def test_reply_without_run_id_by_path_is_unusable(service, client, body, key):
-    service.faults.add("reply", body=body)
+    service.faults.add("response", body=body)
     with pytest.raises(ReplyUnusableError, match="run_id") as caught:
         client.trigger_flow({}, "demo-flow")
     assert (caught.value.status, len(service.runs)) == (201, 1)
@@ -172,7 +172,7 @@ def test_reply_without_run_id_by_path_is_unusable(service, client, body, key):
 
 @pytest.mark.parametrize("body", [*WITHOUT_RUN_ID, "null"])
 def test_reply_without_run_id_by_key_is_success_and_kept(service, client, body):
-    service.faults.add("reply", status=200, body=body)
+    service.faults.add("response", status=200, body=body)
     run = client.trigger_flow({})
     assert (run.run_id, run.reply) == (None, json.loads(body))
     assert len(service.runs) == len(service.journal.requests()) == 1

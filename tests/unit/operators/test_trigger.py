@@ -61,14 +61,14 @@ class TestTries:
         assert f"Started run 1001: {link(service, 1001)}" in log()
 
     def test_a_run_without_an_id_is_told_of(self, service, store, context, log):
-        service.faults.add("reply", body={"run_link": "http://there/9"})
+        service.faults.add("response", body={"run_link": "http://there/9"})
         trigger().execute(context(store))
         assert "Started a run, but the response has no run_id" in log()
         assert "list of runs. http://there/9" in log()
         assert "None" not in log()
 
     def test_a_run_without_anything_is_told_of(self, service, store, context, log):
-        service.faults.add("reply", body={})
+        service.faults.add("response", body={})
         trigger().execute(context(store))
         assert "list of runs. It has no run_link either." in log()
 
@@ -87,7 +87,7 @@ class TestTries:
         )
 
     def test_what_is_not_known_is_left_out(self, service, store, context, log):
-        service.faults.add("reply", body={"accepted": True})
+        service.faults.add("response", body={"accepted": True})
         first = trigger().execute(context(store))
         second = trigger().execute(context(store, try_number=2))
 
@@ -96,7 +96,7 @@ class TestTries:
         assert "a run without a run_id was started. Nothing is started now." in log()
 
     def test_a_run_without_a_link(self, service, store, context):
-        service.faults.add("reply", body={"run_id": 7})
+        service.faults.add("response", body={"run_id": 7})
         now = context(store)
 
         assert trigger().execute(now) == {"run_id": "7"}

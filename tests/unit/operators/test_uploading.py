@@ -110,7 +110,7 @@ class TestResult:
         assert upload({"row": 1}, run_id=run_id).execute(context(task_id="upload"))["run_id"] == "1001"
 
     def test_of_a_long_reply_the_start_is_kept(self, service, store, attempt, log):
-        service.faults.add("reply", operation="upload", body=json.dumps("a" * 2000 + "b"))
+        service.faults.add("response", operation="upload", body=json.dumps("a" * 2000 + "b"))
         (request,) = upload({"row": 1}).execute(attempt())["requests"]
         assert request["reply"] == store.entries[f"{KEY}_0"]["request"]["reply"] == "a" * 2000
         assert "a" * 2000 in (text := log())

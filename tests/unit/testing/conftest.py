@@ -21,6 +21,11 @@ def http(service):
         yield client
 
 
+def only_request(service):
+    (request,) = service.journal.requests()
+    return request
+
+
 class Caller:
     """Sends well-formed requests for the three operations."""
 
@@ -41,3 +46,20 @@ class Caller:
 @pytest.fixture
 def call(http):
     return Caller(http)
+
+
+@pytest.fixture
+def serve(tmp_path):
+    services = []
+
+    def start(**options):
+        service = LocalService(**{"journal": tmp_path / "other.jsonl", **options})
+        service.start()
+        http = httpx.Client(base_url=service.url, trust_env=False)
+        services.append((service, http))
+        return service, Caller(http)
+
+    yield start
+    for service, http in services:
+        http.close()
+        service.stop()

@@ -13,14 +13,9 @@ import pytest
 from workflow_automation_provider.testing import Fault, Faults
 from workflow_automation_provider.testing.faults import KINDS, Target, includes
 
-from .conftest import KEY
+from .conftest import KEY, only_request
 
 FAST = {"seconds": 0.05}
-
-
-def only_request(service):
-    (request,) = service.journal.requests()
-    return request
 
 
 def connect(service):
@@ -86,7 +81,7 @@ def test_redirect(service, call):
 
 
 @pytest.mark.parametrize("kind", ["drop_before", "drop_after", "hang_before", "hang_after"])
-def test_closed_without_a_reply(service, kind):
+def test_closed_without_a_response(service, kind):
     service.faults.add(kind, **(FAST if "hang" in kind else {}))
     with connect(service) as sock:
         started = time.monotonic()
@@ -95,7 +90,7 @@ def test_closed_without_a_reply(service, kind):
         assert (time.monotonic() - started >= 0.05) is ("hang" in kind)
     assert len(service.runs) == kind.endswith("after")
     request = only_request(service)
-    assert (request.status, request.fault, request.outcome) == (None, kind, "not replied")
+    assert (request.status, request.fault, request.outcome) == (None, kind, "no response")
     assert (request.run_id == "1001") is kind.endswith("after")
 
 
@@ -107,7 +102,7 @@ def test_reset(service, kind):
         with pytest.raises(ConnectionResetError):
             read_to_end(sock)
     assert len(service.runs) == kind.endswith("after")
-    assert only_request(service).outcome == "not replied"
+    assert only_request(service).outcome == "no response"
 
 
 def test_hang_after_is_journalled_before_it_hangs(service, http):
@@ -156,15 +151,15 @@ def test_status_after(service, call, status):
     assert (only_request(service).status, only_request(service).run_id) == (status, "1001")
 
 
-def test_reply(service, call):
-    service.faults.add("reply", status=202, body={"run_id": 7}, headers={"X-A": "b"})
+def test_response(service, call):
+    service.faults.add("response", status=202, body={"run_id": 7}, headers={"X-A": "b"})
     response = call.by_key()
     assert (response.status_code, response.json(), response.headers["x-a"]) == (202, {"run_id": 7}, "b")
     assert len(service.runs) == 1
 
 
-def test_reply_is_the_usual_one_but_for_what_is_scripted(service, call):
-    service.faults.add("reply", status=200)
+def test_response_is_the_usual_one_but_for_what_is_scripted(service, call):
+    service.faults.add("response", status=200)
     response = call.by_key()
     assert (response.status_code, response.json()["run_id"]) == (200, "1001")
 
@@ -203,7 +198,7 @@ def test_empty(service, call, options, status):
 
 
 def test_a_status_without_body_has_none_whatever_is_scripted(service, call):
-    service.faults.add("reply", status=204)
+    service.faults.add("response", status=204)
     assert call.by_path().content == b""
     assert call.by_path().status_code == 201
 
@@ -360,7 +355,7 @@ def test_other_paths_and_methods_are_not_struck(service, http):
         ("delay", {"seconds": -1}),
     ],
 )
-def test_what_makes_no_sense_is_refused_when_scripted(kind, options):
+def test_what_makes_no_sense_is_rejected_when_scripted(kind, options):
     with pytest.raises(ValueError, match=r"\w"):
         Faults().add(kind, **options)
 
@@ -400,4 +395,4 @@ def test_threads_share_the_queue():
 def test_defaults_are_filled_in():
     assert Fault("busy").status == 429
     assert Fault("hang_after").seconds == 30
-    assert Fault("reply").status is None
+    assert Fault("response").status is None

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import json
-import os
-import signal
 import ssl
-import subprocess
 import sys
 import time
 
 import httpx
 import pytest
 
-from workflow_automation_provider.testing import DEMO_KEY, JournalError, LocalService
+from workflow_automation_provider.testing import JournalError, LocalService
 
 from .conftest import Caller
 
@@ -58,7 +54,7 @@ def test_a_taken_port_is_an_error_and_leaves_the_journal_free(service, tmp_path)
         pass
 
 
-def test_a_refused_journal_leaves_the_port_free(tmp_path):
+def test_a_rejected_journal_leaves_the_port_free(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a journal\n")
     service = LocalService(journal=path)
@@ -122,123 +118,7 @@ def test_many_requests_at_once(service):
     assert len(service.runs) == 100
 
 
-def test_it_imports_neither_airflow_nor_our_client():
-    code = (
-        "import sys, workflow_automation_provider.testing.service\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('airflow', 'httpx')"
-        " or name.startswith(('workflow_automation_provider.client', 'workflow_automation_provider.hooks'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("stop_by", [signal.SIGINT, signal.SIGTERM])
-def test_command_line(tmp_path, stop_by):
-    journal, port_file = tmp_path / "journal.jsonl", tmp_path / "port"
-    arguments = ["--port", "0", "--journal", journal, "--port-file", port_file]
-    arguments += ["--key", "hidden", "--key", "secret:flow:1", "--flow", "x", "--run-ids", "number"]
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
-    with process:
-        first = process.stdout.readline()
-        rest = [process.stdout.readline() for _ in range(4)]
-        wait_for(port_file)
-        url = f"http://127.0.0.1:{port_file.read_text().strip()}"
-        assert first == f"Base URL: {url}/api\n"
-        with httpx.Client(base_url=url, trust_env=False) as http:
-            call = Caller(http)
-            assert call.by_key(key="secret").json()["run_id"] == 1001
-            assert call.by_key(key="hidden").status_code == 201
-            assert call.by_path(flow_id="y").status_code == 404
-        process.send_signal(stop_by)
-        assert process.wait(5) == 0
-        rest.append(process.stdout.read())
-    shown = first + "".join(rest)
-    assert str(journal) in shown
-    assert "hidden" not in shown
-    assert "secret" not in shown
-    runs = [json.loads(line)["flow_id"] for line in journal.read_text().splitlines() if '"run"' in line]
-    assert runs == ["flow:1", "demo-flow"]
-
-
-def wait_for(path):
-    deadline = time.monotonic() + 5
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_command_line_with_a_taken_port(service):
-    done = subprocess.run([*COMMAND, "--port", str(service.port)], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"Cannot serve on 127.0.0.1 port {service.port}: ")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_command_line_without_the_extra(tmp_path, missing):
-    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
-    }
-    done = subprocess.run(COMMAND, capture_output=True, text=True, env=environment)
-    assert done.returncode == 2
-    assert "pip install 'airflow-provider-workflow-automation[testing]'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_command_line_shows_the_demo_key():
-    process = subprocess.Popen([*COMMAND, "--port", "0"], stdout=subprocess.PIPE, text=True)
-    with process:
-        lines = [process.stdout.readline() for _ in range(4)]
-        process.terminate()
-    assert DEMO_KEY.value in lines[3]
-
-
-def test_unknown_names_of_the_package():
-    from workflow_automation_provider import testing
-
-    with pytest.raises(AttributeError):
-        testing.nonsense  # noqa: B018
-
-
-def test_pytest_plugin(pytester_like):
-    assert pytester_like.returncode == 0, pytester_like.stdout + pytester_like.stderr
-
-
-@pytest.fixture
-def pytester_like(tmp_path):
-    (tmp_path / "conftest.py").write_text(
-        'pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]\n'
-    )
-    (tmp_path / "test_it.py").write_text(
-        "import json, os\n"
-        "def test_it(workflow_automation_connection, workflow_automation_service):\n"
-        "    assert workflow_automation_connection == 'workflow_automation_default'\n"
-        "    connection = json.loads(os.environ['AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT'])\n"
-        "    assert connection == {'conn_type': 'workflow_automation',\n"
-        "        'host': workflow_automation_service.base_url, 'password': 'demo-key',\n"
-        "        'extra': {'flow_id': 'demo-flow'}}\n"
-        "    assert workflow_automation_service.keys[0].flow_id == 'demo-flow'\n"
-        "    assert workflow_automation_service.runs == []\n"
-        "def test_after():\n"
-        "    assert 'AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT' not in os.environ\n"
-    )
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-W",
-            "error",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:anyio",
-            str(tmp_path),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+def test_service_without_a_journal_path_has_one_of_its_own():
+    with LocalService() as one, LocalService() as two:
+        assert one.journal.path != two.journal.path
+        assert one.journal.path.exists()

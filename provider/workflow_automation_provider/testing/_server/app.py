@@ -9,29 +9,22 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from workflow_automation_provider.testing.bodies import ClientLeftError, receive_body
+from workflow_automation_provider.testing._server.bodies import ClientLeftError, receive_body
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from workflow_automation_provider.testing.api import Api
-    from workflow_automation_provider.testing.control import Control
-    from workflow_automation_provider.testing.guard import Guard
-    from workflow_automation_provider.testing.pages import Pages
-    from workflow_automation_provider.testing.rules import Refusal
+    from workflow_automation_provider.testing._server.api import Api
+    from workflow_automation_provider.testing._server.control import Control
+    from workflow_automation_provider.testing._server.guard import Guard
+    from workflow_automation_provider.testing._server.pages import Pages
+    from workflow_automation_provider.testing._server.rules import Rejection
 
 __all__ = ["make_app"]
 
 
 def make_app(api: Api, pages: Pages, control: Control, guard: Guard) -> ASGIApp:
-    """
-    Put the parts of the service together.
-
-    :param api: the operations.
-    :param pages: the pages.
-    :param control: the control endpoints.
-    :param guard: who is answered.
-    """
+    """Put the parts of the service together."""
     site = Starlette(
         routes=[
             Route("/", pages.index),
@@ -45,20 +38,20 @@ def make_app(api: Api, pages: Pages, control: Control, guard: Guard) -> ASGIApp:
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = guard.judge(scope)
-        if refusal is not None:
-            await _refuse(refusal, scope, receive, send)
+        rejection = guard.judge(scope)
+        if rejection is not None:
+            await _reject(rejection, scope, receive, send)
             return
         raw_path: bytes = scope["raw_path"]
         of_site = raw_path == b"/" or raw_path.startswith((b"/runs/", b"/_control/"))
-        # All else counts as meant for the operations, so that a call to a wrong address is in the journal.
+        # Everything else is treated as an operation, so that a request to a wrong path appears in the journal.
         await (site if of_site else api)(scope, receive, send)
 
     return app
 
 
-async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    # The body is read first, for a client that is still sending may not look at the answer.
+async def _reject(rejection: Rejection, scope: Scope, receive: Receive, send: Send) -> None:
+    # The body is read first, because a client that is still sending may not read the response.
     with contextlib.suppress(ClientLeftError):
         await receive_body(receive, limit=0)
-        await JSONResponse({"error": refusal.error}, refusal.status)(scope, receive, send)
+        await JSONResponse({"error": rejection.error}, rejection.status)(scope, receive, send)

@@ -1,33 +1,33 @@
-"""The three operations as an ASGI application: receive, judge, perhaps strike with a fault, journal, reply."""
+"""The three operations as an ASGI application: receive, judge, apply a fault if one matches, journal, respond."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.testing.bodies import (
+from workflow_automation_provider.testing._server.bodies import (
     Body,
     BodyError,
     ClientLeftError,
     receive_body,
 )
-from workflow_automation_provider.testing.calls import Call, read_call
-from workflow_automation_provider.testing.connection import Connection
-from workflow_automation_provider.testing.fault_replies import faulty_reply, send_faulty
+from workflow_automation_provider.testing._server.calls import Call, read_call
+from workflow_automation_provider.testing._server.client_connection import ClientConnection
+from workflow_automation_provider.testing._server.fault_responses import faulty_response, send_faulty
+from workflow_automation_provider.testing._server.responses import Exchange, Response, json_response
+from workflow_automation_provider.testing._server.rules import Rejection, StartRun, TakeFiles, Verdict, judge
 from workflow_automation_provider.testing.faults import Target
 from workflow_automation_provider.testing.journal import Request, Run, Upload
-from workflow_automation_provider.testing.replies import Exchange, Reply, json_reply
-from workflow_automation_provider.testing.rules import Refusal, StartRun, TakeFiles, Verdict, judge
 
 if TYPE_CHECKING:
     import asyncio
 
     from starlette.types import Receive, Scope, Send
 
+    from workflow_automation_provider.testing._server.journal_writer import JournalWriter
+    from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.faults import Fault, Faults
     from workflow_automation_provider.testing.journal import Outcome
-    from workflow_automation_provider.testing.journal_writer import JournalWriter
-    from workflow_automation_provider.testing.state import State
 
 __all__ = ["Api"]
 
@@ -36,11 +36,8 @@ class Api:
     """
     The operations of the interface.
 
-    :param state: what the service knows.
-    :param faults: the faults to strike with.
-    :param journal: where to write what was accepted.
-    :param stopping: set when the service stops.
-    :param parse_limit: bodies of more bytes are not parsed.
+    :param stopping: set when the service stops
+    :param parse_limit: bytes; larger bodies are counted and hashed, not parsed
     """
 
     def __init__(
@@ -53,67 +50,61 @@ class Api:
         self._parse_limit = parse_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """
-        Answer one request.
-
-        :param scope: the ASGI scope.
-        :param receive: the ASGI callable.
-        :param send: the ASGI callable.
-        """
+        """Respond to one request."""
         try:
             call = read_call(scope, await receive_body(receive, self._parse_limit))
         except ClientLeftError as left:
             call = read_call(scope, Body(left.size, "", None, b""))
             self._journal.write(self._request(call, outcome="client left"))
             return
-        exchange = Exchange(receive, send, Connection.of(scope), self._stopping)
+        exchange = Exchange(receive, send, ClientConnection.of(scope), self._stopping)
         verdict = judge(call, self._state)
-        fault = self._take_fault(call, acceptable=not isinstance(verdict, Refusal))
+        fault = self._take_fault(call, acceptable=not isinstance(verdict, Rejection))
         if fault is not None and fault.kind == "delay":
             if not await exchange.pause(fault.seconds or 0):
                 await exchange.drop()
                 return
-            # Another request may have used up the key meanwhile.
+            # Another request may have used up the key's runs in the meantime.
             verdict = judge(call, self._state)
-        reply = self._settle(call, verdict, fault)
+        response = self._settle(call, verdict, fault)
         if fault is None:
-            await exchange.reply(reply)
+            await exchange.respond(response)
             return
         if fault.kind == "stale":
             exchange.connection.close_next_unread(self._closed_unread)
-        await send_faulty(fault, reply, exchange)
+        await send_faulty(fault, response, exchange)
 
-    def _settle(self, call: Call, verdict: Verdict, fault: Fault | None) -> Reply:
+    def _settle(self, call: Call, verdict: Verdict, fault: Fault | None) -> Response:
         """
-        Journal the request and what it leads to, and return the reply.
+        Journal the request and what it leads to, and return the response.
 
-        Nothing is awaited here, so that no other request comes between judging and remembering.
+        Nothing is awaited here, so no other request comes between the verdict and its effect.
         """
-        if isinstance(verdict, Refusal) or (fault is not None and fault.accepts is False):
-            usual = _refused(verdict) if isinstance(verdict, Refusal) else Reply(400, b"")
-            reply = usual if fault is None else faulty_reply(fault, call, usual)
-            self._journal.write(self._request(call, fault=fault, status=reply.status))
-            return reply
+        if isinstance(verdict, Rejection) or (fault is not None and fault.accepts is False):
+            usual = _rejected(verdict) if isinstance(verdict, Rejection) else Response(400, b"")
+            response = usual if fault is None else faulty_response(fault, call, usual)
+            self._journal.write(self._request(call, fault=fault, status=response.status))
+            return response
         record, usual = self._accept(call, verdict)
-        reply = usual if fault is None else faulty_reply(fault, call, usual)
-        request = self._request(call, run_id=record.run_id, fault=fault, status=reply.status)
+        response = usual if fault is None else faulty_response(fault, call, usual)
+        request = self._request(call, run_id=record.run_id, fault=fault, status=response.status)
         try:
             self._journal.write(record, request)
         except RecursionError:
-            # Parsing goes a little deeper than writing.
-            return self._settle(call, Refusal(400, "the body is nested too deeply"), fault=None)
+            # The JSON parser allows slightly deeper nesting than the encoder.
+            return self._settle(call, Rejection(400, "the body is nested too deeply"), fault=None)
         if isinstance(record, Run):
             self._state.add_run(record)
         else:
             self._state.add_upload(record)
-        return reply
+        return response
 
-    def _accept(self, call: Call, verdict: StartRun | TakeFiles) -> tuple[Run | Upload, Reply]:
+    def _accept(self, call: Call, verdict: StartRun | TakeFiles) -> tuple[Run | Upload, Response]:
         if isinstance(verdict, StartRun):
             run_id = self._state.next_run_id()
             key_name = verdict.key.name if verdict.key else None
             run = Run(run_id, verdict.flow_id, verdict.inputs, verdict.by, key_name, _now())
-            return run, json_reply(201, {"run_id": run_id, "run_link": self._state.run_link(run_id)})
+            return run, json_response(201, {"run_id": run_id, "run_link": self._state.run_link(run_id)})
         upload = Upload(
             run_id=verdict.run_id,
             flow_id=verdict.flow_id,
@@ -124,9 +115,9 @@ class Api:
             at=_now(),
         )
         if verdict.files is None:
-            return upload, json_reply(200, "files received")
+            return upload, json_response(200, "files received")
         count = len(verdict.files)
-        return upload, json_reply(200, f"{count} file{'' if count == 1 else 's'} received")
+        return upload, json_response(200, f"{count} file{'' if count == 1 else 's'} received")
 
     def _take_fault(self, call: Call, *, acceptable: bool) -> Fault | None:
         if call.operation is None or call.method != "POST":
@@ -157,10 +148,10 @@ class Api:
         run_id: str | int | None = None,
         fault: Fault | None = None,
         status: int | None = None,
-        outcome: Outcome = "replied",
+        outcome: Outcome = "responded",
     ) -> Request:
-        if fault is not None and not fault.replies:
-            status, outcome = None, "not replied"
+        if fault is not None and not fault.responds:
+            status, outcome = None, "no response"
         return Request(
             method=call.method,
             path=call.path,
@@ -184,7 +175,7 @@ class Api:
 
 
 def _fields(call: Call) -> dict[str, Any]:
-    """Return what can be read of the body's fields, however wrong the body may be."""
+    """Return the fields that can be read from the body, even if it is invalid."""
     if call.body.data is None:
         return call.body.leading_fields()
     try:
@@ -193,9 +184,9 @@ def _fields(call: Call) -> dict[str, Any]:
         return {}
 
 
-def _refused(refusal: Refusal) -> Reply:
-    headers = {"allow": "POST"} if refusal.status == 405 else None
-    return json_reply(refusal.status, {"error": refusal.error}, headers)
+def _rejected(rejection: Rejection) -> Response:
+    headers = {"allow": "POST"} if rejection.status == 405 else None
+    return json_response(rejection.status, {"error": rejection.error}, headers)
 
 
 def _now() -> str:

@@ -1,9 +1,9 @@
 """
-One client connection, with the endings that ASGI has no word for.
+One TCP connection of a client, which the application can close or reset: ASGI offers neither.
 
-uvicorn lets its protocol class be replaced; this one hands itself to the application, which can then close or
-reset the connection instead of replying. That needs no second layer in front of the server, works the same
-under TLS, and costs nothing per byte.
+uvicorn accepts a protocol class of one's own; this one passes itself to the application, which can then close or
+reset the connection instead of responding. This needs no proxy in front of the server, works the same over TLS,
+and costs nothing per byte.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
-__all__ = ["Connection"]
+__all__ = ["ClientConnection"]
 
 _SCOPE_KEY = "workflow_automation.connection"
 
 
-class Connection(H11Protocol):
-    """A connection that the application can end in its own ways."""
+class ClientConnection(H11Protocol):
+    """A TCP connection that the application can close or reset."""
 
     def __init__(
         self,
@@ -48,14 +48,10 @@ class Connection(H11Protocol):
         self.app = with_connection
 
     @classmethod
-    def of(cls, scope: Scope) -> Connection:
-        """
-        Return the connection a request came on.
-
-        :param scope: the ASGI scope.
-        """
+    def of(cls, scope: Scope) -> ClientConnection:
+        """Return the connection that a request arrived on."""
         connection = scope[_SCOPE_KEY]
-        assert isinstance(connection, cls)  # noqa: S101 - put there above
+        assert isinstance(connection, cls)  # noqa: S101 - set in __init__
         return connection
 
     @property
@@ -64,30 +60,26 @@ class Connection(H11Protocol):
         return self.transport.is_closing()
 
     def drop(self) -> None:
-        """Close the connection as it stands; what was sent so far still goes out."""
+        """Close the connection; data already written is still sent."""
         self.transport.close()
 
     def reset(self) -> None:
-        """Reset the connection (RST); what was not sent yet is lost."""
+        """Reset the connection (RST); data not yet sent is lost."""
         sock = self.transport.get_extra_info("socket")
-        # Closing with a linger time of zero is how a socket is told to send RST instead of FIN.
+        # Closing with a linger time of zero sends RST instead of FIN.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     def close_next_unread(self, on_unread: Callable[[], None]) -> None:
         """
-        Close the connection when the next request comes in on it, without looking at it.
+        Close the connection when the next request arrives on it, without reading that request.
 
-        :param on_unread: called when that happens.
+        :param on_unread: called when that happens
         """
         self._on_unread = on_unread
 
     def data_received(self, data: bytes) -> None:
-        """
-        Take bytes from the client.
-
-        :param data: the bytes.
-        """
+        """Receive bytes from the client."""
         if self._on_unread is None:
             super().data_received(data)
         elif not self.closed:

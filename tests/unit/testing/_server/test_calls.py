@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.testing.calls import decode_segment, find_operation
+from workflow_automation_provider.testing._server.calls import decode_segment, find_operation
 
 
 @pytest.mark.parametrize(

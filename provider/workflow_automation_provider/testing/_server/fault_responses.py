@@ -1,4 +1,4 @@
-"""How each kind of fault answers, or does not."""
+"""The response of each kind of fault, and how it is sent or withheld."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_from_bytes
 
-from workflow_automation_provider.testing.replies import Exchange, Reply
+from workflow_automation_provider.testing._server.responses import Exchange, Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from workflow_automation_provider.testing.calls import Call
+    from workflow_automation_provider.testing._server.calls import Call
     from workflow_automation_provider.testing.faults import Fault
 
-__all__ = ["faulty_reply", "send_faulty"]
+__all__ = ["faulty_response", "send_faulty"]
 
 _ENDLESS_PART = b" " * 65_536
 
 
-def faulty_reply(fault: Fault, call: Call, usual: Reply) -> Reply:
+def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
     """
-    Return what a fault answers, whole and well formed; :func:`send_faulty` may then spoil it.
+    Return the complete, well-formed response of a fault; :func:`send_faulty` may then send it incompletely.
 
-    :param fault: the fault.
-    :param call: the request it strikes.
-    :param usual: what would have been answered, if it accepts.
+    :param call: the request that the fault strikes
+    :param usual: the response without the fault
     """
     status = usual.status if fault.status is None else fault.status
     match fault.kind:
         case "delay" | "stale" | "drip" | "truncate":
             return usual
         case "empty" | "endless":
-            return Reply(status, b"")
+            return Response(status, b"")
         case "echo_key":
             return _echo(status, call.key_value or b"", usual)
     headers = dict(fault.headers)
@@ -43,24 +42,22 @@ def faulty_reply(fault: Fault, call: Call, usual: Reply) -> Reply:
         headers["location"] = fault.location
     if fault.body is not None:
         body = _encode(fault.body)
-    elif fault.kind == "reply":
+    elif fault.kind == "response":
         body = usual.body
     else:
         body = _encode({"error": f"the fault {fault.kind}"})
-    return Reply(status, body, headers)
+    return Response(status, body, headers)
 
 
-async def send_faulty(fault: Fault, reply: Reply, exchange: Exchange) -> None:
+async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> None:
     """
-    Answer the way a fault does.
+    Send a response, or fail to, as the fault prescribes.
 
-    :param fault: the fault.
-    :param reply: what :func:`faulty_reply` returned.
-    :param exchange: the connection.
+    :param response: what :func:`faulty_response` returned
     """
     spoil = _SPOILED.get(fault.kind)
     if spoil is not None:
-        await spoil(fault, reply, exchange)
+        await spoil(fault, response, exchange)
     elif fault.kind.startswith("drop_"):
         await exchange.drop()
     elif fault.kind.startswith("reset_"):
@@ -68,51 +65,51 @@ async def send_faulty(fault: Fault, reply: Reply, exchange: Exchange) -> None:
     elif fault.kind.startswith("hang_"):
         await exchange.hang(fault.seconds or 0)
     else:
-        await exchange.reply(reply)
+        await exchange.respond(response)
 
 
-async def _drip(fault: Fault, reply: Reply, exchange: Exchange) -> None:
-    await exchange.start(reply, length=len(reply.body))
-    for byte in reply.body:
-        if not await exchange.pause((fault.seconds or 0) / len(reply.body)):
+async def _drip(fault: Fault, response: Response, exchange: Exchange) -> None:
+    await exchange.start(response, length=len(response.body))
+    for byte in response.body:
+        if not await exchange.pause((fault.seconds or 0) / len(response.body)):
             break
         await exchange.send_part(bytes([byte]))
     await exchange.send({"type": "http.response.body", "body": b""})
 
 
-async def _truncate(_: Fault, reply: Reply, exchange: Exchange) -> None:
-    await exchange.start(reply, length=len(reply.body))
-    await exchange.send_part(reply.body[: len(reply.body) // 2])
+async def _truncate(_: Fault, response: Response, exchange: Exchange) -> None:
+    await exchange.start(response, length=len(response.body))
+    await exchange.send_part(response.body[: len(response.body) // 2])
     await exchange.drop()
 
 
-async def _endless(fault: Fault, reply: Reply, exchange: Exchange) -> None:
-    await exchange.start(reply, length=None)
+async def _endless(fault: Fault, response: Response, exchange: Exchange) -> None:
+    await exchange.start(response, length=None)
     sent = 0
     while not exchange.connection.closed and sent < (fault.limit or 0):
         await exchange.send_part(_ENDLESS_PART)
         sent += len(_ENDLESS_PART)
-        # Gives way to the other requests: sending alone need not.
+        # Lets other requests run: sending alone may never yield.
         await exchange.pause(0)
     await exchange.drop()
 
 
-_SPOILED: Mapping[str, Callable[[Fault, Reply, Exchange], Awaitable[None]]] = {
+_SPOILED: Mapping[str, Callable[[Fault, Response, Exchange], Awaitable[None]]] = {
     "drip": _drip,
     "truncate": _truncate,
     "endless": _endless,
 }
 
 
-def _echo(status: int, key_value: bytes, usual: Reply) -> Reply:
+def _echo(status: int, key_value: bytes, usual: Response) -> Response:
     raw = key_value.decode("latin-1")
     forms = [raw, quote_from_bytes(key_value, safe=""), base64.b64encode(key_value).decode("ascii")]
-    # An accepted run is still answered with its id, so that a client goes on to log or return the reply.
+    # An accepted run keeps its ID in the response, so that a client goes on to log or return that response.
     body: Any = {"echo": forms}
     if status < 300:
         accepted = json.loads(usual.body)
         body = {**accepted, **body} if isinstance(accepted, dict) else f"{accepted} {' '.join(forms)}"
-    return Reply(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)})
+    return Response(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)})
 
 
 def _encode(body: Any) -> bytes:

@@ -11,35 +11,27 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from workflow_automation_provider.testing.connection import Connection
+from workflow_automation_provider.testing._server.client_connection import ClientConnection
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 __all__ = ["BackgroundServer", "listen"]
 
-# A client's pooled connection must go stale by a fault, not by chance.
+# A pooled connection of a client must become stale through a fault, not by chance.
 _KEEP_ALIVE = 300
 _LAST_TASKS = 2.0
 
 
 class _Server(uvicorn.Server):
-    """
-    Tells when it has started.
-
-    :param config: as uvicorn takes it.
-    """
+    """A uvicorn server that signals when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """
-        Start listening.
-
-        :param sockets: where to listen.
-        """
+        """Start listening, then set ``ready``."""
         await super().startup(sockets)
         self.ready.set()
 
@@ -48,9 +40,8 @@ def listen(host: str, port: int) -> socket.socket:
     """
     Open the listening socket.
 
-    :param host: the address to listen on.
-    :param port: the port, 0 for any free one.
-    :raises OSError: if the port is taken.
+    :param port: 0 for any free port
+    :raises OSError: if the port is in use
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=512)
@@ -58,13 +49,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 class BackgroundServer:
     """
-    Serves an application from a thread of its own until stopped.
+    Serve an application from a thread of its own until stopped.
 
-    :param app: the application.
-    :param sock: the listening socket; closed by :meth:`stop`.
-    :param stopping: the event the application is told by that the service stops.
-    :param certfile: the certificate for HTTPS.
-    :param keyfile: its private key.
+    :param sock: the listening socket; :meth:`stop` closes it
+    :param stopping: set by :meth:`stop`, so that the application ends its waits
+    :param certfile: the certificate, to serve HTTPS
+    :param keyfile: the certificate's private key, unless it is in ``certfile``
     """
 
     def __init__(
@@ -80,7 +70,7 @@ class BackgroundServer:
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._config = uvicorn.Config(
             app,
-            http=Connection,
+            http=ClientConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -91,17 +81,17 @@ class BackgroundServer:
             ssl_certfile=certfile,
             ssl_keyfile=keyfile,
         )
-        # Here rather than in the thread, so that a bad certificate is the caller's error.
+        # Here rather than in the thread, so that an invalid certificate raises in the caller.
         self._config.load()
         self._thread = threading.Thread(target=self._run, name="workflow-automation-service", daemon=True)
 
     def start(self) -> None:
-        """Start serving; when this returns, requests are answered."""
+        """Start serving; once this returns, requests are served."""
         self._thread.start()
         self._ready.result()
 
     def stop(self) -> None:
-        """Stop serving; open connections are closed, also those of hanging requests."""
+        """Stop serving; open connections are closed, those of hanging requests included."""
         self._ready.result().call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
@@ -109,7 +99,7 @@ class BackgroundServer:
         try:
             asyncio.run(self._serve())
         except BaseException as error:
-            # Handed to whoever waits in start().
+            # Raised in start(), which waits for it.
             if self._ready.done():
                 raise
             self._ready.set_exception(error)
@@ -124,7 +114,7 @@ class BackgroundServer:
             await serving
         self._ready.set_result(asyncio.get_running_loop())
         await self._stopping.wait()
-        # uvicorn's own shutdown takes its time and waits for requests that hang; this does neither.
+        # uvicorn's own shutdown is slow, and waits for hanging requests.
         for listener in server.servers:
             listener.close()
         for connection in list(server.server_state.connections):

@@ -1,4 +1,4 @@
-"""What a request asks for: its operation, its flow and its key, read from the bytes that were sent."""
+"""What a request asks for: operation, flow and key, read from the raw bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from workflow_automation_provider.testing.bodies import Body
+    from workflow_automation_provider.testing._server.bodies import Body
     from workflow_automation_provider.testing.journal import Operation
 
 __all__ = ["Call", "decode_segment", "find_operation", "read_call", "says_json"]
@@ -21,15 +21,13 @@ _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 @dataclass(frozen=True)
 class Call:
     """
-    A request, received and not yet judged.
+    A request that was received and not yet judged.
 
-    :param method: the HTTP method.
-    :param path: the path as sent, still percent-encoded.
-    :param operation: the operation the path stands for, ``None`` if none.
-    :param path_flow_id: the flow named by the path.
-    :param key_value: what came in ``X-API-Key``, ``None`` if the header is missing.
-    :param content_type: what came in ``Content-Type``.
-    :param body: the body.
+    :param path: the path as sent, still percent-encoded
+    :param operation: ``None`` if the path is not that of an operation
+    :param path_flow_id: the flow ID from the path, decoded; ``None`` if the path has none
+    :param key_value: the ``X-API-Key`` header, ``None`` if it is missing
+    :param content_type: the ``Content-Type`` header, empty if it is missing
     """
 
     method: str
@@ -42,27 +40,18 @@ class Call:
 
     @property
     def is_json(self) -> bool:
-        """Whether the request says that its body is JSON."""
+        """Whether the request declares a JSON body."""
         return says_json(self.content_type)
 
 
 def says_json(content_type: str) -> bool:
-    """
-    Tell whether a ``Content-Type`` is that of JSON.
-
-    :param content_type: the header.
-    """
+    """Return whether a ``Content-Type`` header declares JSON."""
     return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 def read_call(scope: Scope, body: Body) -> Call:
-    """
-    Read what a request asks for.
-
-    :param scope: the ASGI scope.
-    :param body: the body that was received.
-    """
-    # The decoded path cannot tell a%2Fb from a/b, so only the raw one is looked at.
+    """Read what a request asks for."""
+    # The decoded path does not distinguish a%2Fb from a/b, so only the raw path is read.
     raw_path: bytes = scope["raw_path"]
     operation, flow_id = find_operation(raw_path)
     headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
@@ -79,9 +68,9 @@ def read_call(scope: Scope, body: Body) -> Call:
 
 def find_operation(raw_path: bytes) -> tuple[Operation | None, str | None]:
     """
-    Find the operation, and the flow if the path names one.
+    Return the operation, and the flow ID if the path contains one.
 
-    :param raw_path: the path as sent, percent-encoded.
+    :param raw_path: the path as sent, percent-encoded
     """
     match raw_path.split(b"/"):
         case [b"", b"api", b"trigger"]:
@@ -97,11 +86,12 @@ def find_operation(raw_path: bytes) -> tuple[Operation | None, str | None]:
 
 def decode_segment(segment: bytes) -> str | None:
     """
-    Decode one path segment, ``None`` if it cannot be an identifier.
+    Decode one path segment.
 
-    :param segment: the segment as sent, percent-encoded.
+    :param segment: the segment as sent, percent-encoded
+    :return: ``None`` if it cannot be an identifier
     """
-    # A bare . or .. means a place in the path, not a name; encoded it is taken as a name.
+    # A bare . or .. is a relative path; only its percent-encoded form is an identifier.
     if segment in {b"", b".", b".."} or _BROKEN_ESCAPE.search(segment):
         return None
     try:

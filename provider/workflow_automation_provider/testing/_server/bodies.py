@@ -1,14 +1,14 @@
 r"""
-Request bodies: received piece by piece, parsed strictly, described briefly.
+Request bodies: received in pieces, parsed strictly, summarized for the journal.
 
-A string of more than :data:`LONG_STRING` characters is *described* in the journal instead of being copied:
+The journal has a summary in place of each string of more than :data:`LONG_STRING` characters:
 
 .. code-block:: json
 
     {"long_string": {"length": 1368, "sha256": "…", "decoded": {"length": 1024, "sha256": "…"}}}
 
-``length`` and ``sha256`` are of the string (characters; its UTF-8 bytes). ``decoded`` is there only if the
-string looks like base64, and is of the bytes it stands for.
+``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present only if the
+string looks like base64: the number of decoded bytes, and their hash.
 """
 
 from __future__ import annotations
@@ -24,13 +24,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-__all__ = ["LONG_STRING", "PARSE_LIMIT", "Body", "BodyError", "ClientLeftError", "describe", "receive_body"]
-
-PARSE_LIMIT = 64 * 1024 * 1024
-"""Bytes: larger bodies are only counted and hashed."""
+__all__ = ["LONG_STRING", "Body", "BodyError", "ClientLeftError", "receive_body", "summarize"]
 
 LONG_STRING = 256
-"""Characters: longer strings are described, not kept."""
+"""Characters; longer strings are summarized."""
 
 _HEAD = 64 * 1024
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -40,7 +37,7 @@ class ClientLeftError(Exception):
     """
     The client closed the connection before its body was complete.
 
-    :param size: the bytes that had arrived.
+    :param size: the bytes that had arrived
     """
 
     def __init__(self, size: int) -> None:
@@ -49,7 +46,7 @@ class ClientLeftError(Exception):
 
 
 class BodyError(Exception):
-    """The body is not what the operation asks for."""
+    """The body is not what the operation requires."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,9 @@ class Body:
     """
     A received body.
 
-    :param size: its bytes.
-    :param sha256: its SHA-256.
-    :param data: the body, ``None`` if it is too large to be kept.
-    :param head: its beginning.
+    :param size: in bytes
+    :param data: the whole body, ``None`` if it is too large to be kept
+    :param head: the beginning of the body, at most 64 KiB
     """
 
     size: int
@@ -71,14 +67,14 @@ class Body:
     @cached_property
     def fields(self) -> dict[str, Any]:
         """
-        The fields of the JSON object that the body is.
+        The fields of the body, a JSON object.
 
-        :raises BodyError: if it is anything else, or too large.
+        :raises BodyError: if the body is anything else, or too large
         """
         if self.data is None:
             raise BodyError("too large to be parsed")
         try:
-            # Decoded here because json would also take UTF-16 and UTF-32.
+            # Decoded here because json.loads also accepts UTF-16 and UTF-32.
             value = json.loads(self.data.decode("utf-8"), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise BodyError("not JSON") from error
@@ -87,7 +83,7 @@ class Body:
         return value
 
     def leading_fields(self) -> dict[str, Any]:
-        """Return the fields that come, complete, at the beginning of a body too large to be parsed."""
+        """Return the complete fields at the beginning of a body that is too large to be parsed."""
         decoder = json.JSONDecoder()
         text = self.head.decode("utf-8", errors="replace")
         fields: dict[str, Any] = {}
@@ -106,13 +102,12 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-async def receive_body(receive: Receive, limit: int = PARSE_LIMIT) -> Body:
+async def receive_body(receive: Receive, limit: int) -> Body:
     """
-    Receive a whole body, keeping no more than a limit of it in memory.
+    Receive a whole body.
 
-    :param receive: the ASGI callable.
-    :param limit: above so many bytes only the size, the hash and the beginning are kept.
-    :raises ClientLeftError: if the client closes the connection first.
+    :param limit: bytes; of a larger body, only the size, the hash and the beginning are kept
+    :raises ClientLeftError: if the client closes the connection first
     """
     digest = hashlib.sha256()
     kept = bytearray()
@@ -135,27 +130,23 @@ async def receive_body(receive: Receive, limit: int = PARSE_LIMIT) -> Body:
     return Body(size, digest.hexdigest(), bytes(kept) if size <= limit else None, bytes(kept[:_HEAD]))
 
 
-def describe(value: Any) -> Any:
-    """
-    Return a JSON value with its long strings described.
-
-    :param value: any JSON value.
-    """
+def summarize(value: Any) -> Any:
+    """Return a JSON value with its long strings summarized."""
     if isinstance(value, str) and len(value) > LONG_STRING:
-        return {"long_string": _describe_string(value)}
+        return {"long_string": _summarize_string(value)}
     if isinstance(value, list):
-        return [describe(element) for element in value]
+        return [summarize(element) for element in value]
     if isinstance(value, dict):
-        return {name: describe(element) for name, element in value.items()}
+        return {name: summarize(element) for name, element in value.items()}
     return value
 
 
-def _describe_string(text: str) -> dict[str, Any]:
-    description: dict[str, Any] = _fingerprint(text.encode("utf-8", errors="surrogatepass"))
-    description["length"] = len(text)
+def _summarize_string(text: str) -> dict[str, Any]:
+    summary: dict[str, Any] = _fingerprint(text.encode("utf-8", errors="surrogatepass"))
+    summary["length"] = len(text)
     if len(text) % 4 == 0 and _BASE64.fullmatch(text):
-        description["decoded"] = _fingerprint(base64.b64decode(text))
-    return description
+        summary["decoded"] = _fingerprint(base64.b64decode(text))
+    return summary
 
 
 def _fingerprint(data: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.testing import LocalService
-from workflow_automation_provider.testing.guard import Guard
+from workflow_automation_provider.testing._server.guard import Guard
 
 PATHS = ["/", "/runs/1001", "/_control/journal", "/api/trigger"]
 FAULT = b'{"kind": "refuse"}'
@@ -58,7 +58,7 @@ def test_foreign_host(service, host):
     assert service.journal.requests() == []
 
 
-def test_large_upload_to_a_foreign_host_is_read_and_refused(service, http):
+def test_large_upload_to_a_foreign_host_is_read_and_rejected(service, http):
     response = http.post("/api/public/upload", content=b"x" * 3_000_000, headers={"Host": "evil.example"})
     assert response.status_code == 421
 

@@ -1,18 +1,18 @@
 """
-The control endpoints, for a test in another process; :class:`.control_client.ControlClient` speaks to them.
+The control endpoints, for tests in another process, via :class:`~..control_client.ControlClient` or curl.
 
-They ask for no key: every program that reaches the service may script it, which is made to listen on a loopback
-address. Web pages may not: :mod:`.guard`.
+They require no key: every program that can reach the service may use them, which is why the service listens on a
+loopback address by default. Web pages may not: see :mod:`.guard`.
 
 ====================  ========  ======================================================================
-Path                  Method    What it does
+Path                  Method    Action
 ====================  ========  ======================================================================
-``/_control/health``  GET       answers ``{"status": "ok"}``
-``/_control/journal`` GET       answers ``runs``, ``uploads`` and ``requests``
-``/_control/faults``  GET       answers ``faults``, with how many more requests each will strike
-``/_control/faults``  POST      queues a fault: a JSON object with the fields of :class:`.faults.Fault`, sent as
-                                ``application/json``
-``/_control/faults``  DELETE    forgets all the faults
+``/_control/health``  GET       returns ``{"status": "ok"}``
+``/_control/journal`` GET       returns ``runs``, ``uploads`` and ``requests``
+``/_control/faults``  GET       returns ``faults``, each with the number of requests it will still strike
+``/_control/faults``  POST      queues a fault: a JSON object with the fields of :class:`~..faults.Fault`, sent
+                                as ``application/json``
+``/_control/faults``  DELETE    removes all faults
 ====================  ========  ======================================================================
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from workflow_automation_provider.testing.calls import says_json
+from workflow_automation_provider.testing._server.calls import says_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,23 +35,18 @@ __all__ = ["Control"]
 
 
 class Control:
-    """
-    The control endpoints of a service.
-
-    :param faults: the service's faults.
-    :param journal: the service's journal.
-    """
+    """The control endpoints of a service."""
 
     def __init__(self, faults: Faults, journal: Journal) -> None:
         self._faults = faults
         self._journal = journal
 
     async def health(self, _: Request) -> Response:
-        """Answer that the service is up."""
+        """Report that the service is up."""
         return _answer(200, {"status": "ok"})
 
     async def journal(self, _: Request) -> Response:
-        """Answer what is in the journal."""
+        """Return the contents of the journal."""
         return _answer(
             200,
             {
@@ -62,28 +57,29 @@ class Control:
         )
 
     async def list_faults(self, _: Request) -> Response:
-        """Answer the faults."""
+        """Return the faults."""
         return _answer(200, {"faults": [scripted.as_json() for scripted in self._faults.all()]})
 
     async def add_fault(self, request: Request) -> Response:
-        """
-        Queue a fault.
-
-        :param request: the request, a fault as JSON.
-        """
+        """Queue the fault that the request describes."""
         if not says_json(request.headers.get("content-type", "")):
-            return _answer(415, {"error": "send a fault with the Content-Type application/json"})
+            return _answer(
+                415,
+                {
+                    "error": "Content-Type must be application/json: add the header 'Content-Type: application/json'"
+                },
+            )
         try:
             options = json.loads(await request.body())
             if not isinstance(options, dict) or not isinstance(options.get("kind"), str):
-                raise ValueError("a fault is a JSON object with a kind")
+                raise ValueError('The body must be a JSON object with a "kind", such as {"kind": "busy"}')
             scripted = self._faults.add(**options)
         except ValueError as error:
             return _answer(400, {"error": str(error)})
         return _answer(201, scripted.as_json())
 
     async def clear_faults(self, _: Request) -> Response:
-        """Forget all the faults."""
+        """Remove all faults."""
         self._faults.clear()
         return _answer(200, {"faults": []})
 

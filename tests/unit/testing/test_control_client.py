@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_automation_provider.testing import LocalService
 from workflow_automation_provider.testing.control_client import ControlClient
 
 
@@ -42,16 +41,6 @@ def test_a_fault_without_end(control):
     assert control.faults()[0]["remaining"] is None
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'{"kind": "nonsense"}', b'{"kind": "delay", "x": 1}', b"\xff"]
-)
-def test_bad_faults(service, http, body):
-    response = http.post("/_control/faults", content=body, headers={"Content-Type": "application/json"})
-    assert response.status_code == 400
-    assert response.json()["error"]
-    assert service.faults.all() == []
-
-
 def test_client_tells_why_a_fault_is_bad(control):
     with pytest.raises(ValueError, match="redirect needs a location"):
         control.add_fault("redirect")
@@ -64,9 +53,3 @@ def test_journal(control, call):
     assert journal["runs"][0]["inputs"] == {"a": "b"}
     assert journal["uploads"][0]["files"] == ["x"]
     assert [request["operation"] for request in journal["requests"]] == ["trigger_by_path", "upload"]
-
-
-def test_service_without_a_journal_path_has_one_of_its_own():
-    with LocalService() as one, LocalService() as two:
-        assert one.journal.path != two.journal.path
-        assert one.journal.path.exists()

@@ -1,31 +1,26 @@
-"""What the running service knows: flows, keys, and the runs it started, also those before a restart."""
+"""The state of the running service: flows, keys, runs and uploads, those from before a restart included."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from workflow_automation_provider.testing._server.settings import RunIdType
     from workflow_automation_provider.testing.journal import Run, Upload
     from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["RunIdType", "State"]
-
-RunIdType = Literal["string", "number"]
-"""How run ids are answered."""
+__all__ = ["State"]
 
 
 class State:
     """
     The flows, keys, runs and uploads of a service.
 
-    :param keys: the keys that are known.
-    :param flows: the flows that are known, besides those of the keys; ``None`` for any.
-    :param run_id_type: whether run ids are answered as strings or as numbers.
-    :param first_run_id: the id of the first run.
-    :param url: where the service's pages are.
+    :param flows: the known flows, besides those of the keys; ``None`` if every flow is known
+    :param url: the address of the pages, for the run links
     """
 
     def __init__(
@@ -46,56 +41,32 @@ class State:
         self._started: Counter[tuple[str, str | None]] = Counter()
 
     def knows_flow(self, flow_id: str) -> bool:
-        """
-        Tell whether there is such a flow.
-
-        :param flow_id: the flow.
-        """
+        """Return whether there is such a flow."""
         return self.flows is None or flow_id in self.flows
 
     def find_key(self, value: bytes | None) -> Key | None:
-        """
-        Return the key with a value, ``None`` if there is none.
-
-        :param value: the value as sent.
-        """
+        """Return the key that has this value."""
         return None if value is None else self.keys.get(value)
 
     def exhausted(self, key: Key) -> bool:
-        """
-        Tell whether a key has started all the runs it may.
-
-        :param key: the key.
-        """
+        """Return whether a key has started its maximum number of runs."""
         return key.max_runs is not None and self._started[key.flow_id, key.name] >= key.max_runs
 
     def next_run_id(self) -> str | int:
-        """Return the id the next run will have, as it will be answered."""
+        """Return the ID of the next run, in the type of the response."""
         return str(self._next_run_id) if self.run_id_type == "string" else self._next_run_id
 
     def run_link(self, run_id: str | int) -> str:
-        """
-        Return the address of a run's page.
-
-        :param run_id: the run.
-        """
+        """Return the URL of a run's page."""
         return f"{self.url}/runs/{run_id}"
 
     def add_run(self, run: Run) -> None:
-        """
-        Remember a run that is in the journal.
-
-        :param run: the run.
-        """
+        """Add a run that is in the journal."""
         self.runs[str(run.run_id)] = run
         self._next_run_id = max(self._next_run_id, int(run.run_id) + 1)
         if run.by == "key":
             self._started[run.flow_id, run.key] += 1
 
     def add_upload(self, upload: Upload) -> None:
-        """
-        Remember an upload that is in the journal.
-
-        :param upload: the upload.
-        """
+        """Add an upload that is in the journal."""
         self.uploads.append(upload)

@@ -1,4 +1,4 @@
-"""The pages for people: a list of the runs, and one page per run (what ``run_link`` points at)."""
+"""The web pages: a list of the runs, and a page for each run, which is where its ``run_link`` leads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.journal import Run, Upload
-    from workflow_automation_provider.testing.state import State
 
 __all__ = ["Pages"]
 
@@ -28,11 +28,7 @@ pre { background: #f5f5f5; padding: .8rem; white-space: pre-wrap; overflow-wrap:
 
 
 class Pages:
-    """
-    The pages of a service.
-
-    :param state: what the service knows.
-    """
+    """The web pages of a service."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -49,11 +45,7 @@ class Pages:
         return _page("Runs", table if runs else "<p>No run has been started yet.</p>")
 
     async def run(self, request: Request) -> Response:
-        """
-        Show one run with its inputs and files.
-
-        :param request: the request, with the ``run_id`` in its path.
-        """
+        """Show one run with its inputs and files."""
         run = self._state.runs.get(request.path_params["run_id"])
         if run is None:
             return _page("No such run", '<p><a href="/">All runs</a></p>', status=404)
@@ -84,7 +76,7 @@ def _json(value: Any) -> str:
     try:
         text = json.dumps(value, indent=2, ensure_ascii=False)
     except RecursionError:
-        # Indenting goes less deep than reading and writing.
+        # With an indent, the encoder allows less nesting.
         text = "(nested too deeply to be shown)"
     return f"<pre>{escape(text)}</pre>"
 
@@ -98,7 +90,7 @@ def _page(title: str, body: str, status: int = 200) -> Response:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{_text(title)}</h1>{body}</body></html>"
     )
-    # Inputs may hold lone surrogates, which UTF-8 does not.
+    # Inputs may contain lone surrogates, which UTF-8 cannot encode.
     content = html.encode("utf-8", errors="backslashreplace")
     headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Response(content, status, headers, media_type="text/html")

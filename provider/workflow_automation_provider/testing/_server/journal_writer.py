@@ -1,4 +1,4 @@
-"""Writing the journal so that it survives the service being killed at any moment."""
+"""Writing the journal so that it survives a kill of the service at any moment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["JournalWriter"]
 
 class JournalWriter:
     """
-    Appends to a journal; only one writer may hold a file.
+    Append to a journal; a file has one writer at a time.
 
-    :param path: the journal's file; created if it does not exist.
-    :raises JournalError: if the file is something else, or another service is writing it.
+    :param path: created if it does not exist
+    :raises JournalError: if the file is not a journal, or another service is writing it
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -32,24 +32,22 @@ class JournalWriter:
 
     def write(self, *records: Record) -> None:
         """
-        Put records on disk; when this returns they survive a kill.
+        Write records to disk; once this returns, they survive a kill.
 
-        Records of one request go in one write, so that a kill cannot part them.
-
-        :param records: what to write, in order.
+        The records of one request are written at once, so that a kill cannot separate them.
         """
         lines = [json.dumps({"event": record.event, **vars(record)}) + "\n" for record in records]
         data = "".join(lines).encode("ascii")
         size = os.fstat(self._fd).st_size
         if os.write(self._fd, data) != len(data):
-            # A full disk. Half a line in the middle would make the rest unreadable.
+            # The disk is full. Half a line in the middle would make the rest unreadable.
             os.ftruncate(self._fd, size)
-            raise OSError(f"The journal {self.path} could not be written")
+            raise OSError(f"The journal {self.path} could not be written; is the disk full?")
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file."""
-        # Unlocked by hand: a process forked meanwhile would otherwise keep the lock.
+        """Close the file."""
+        # Unlocked explicitly: a process forked in the meantime would otherwise keep the lock.
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
 
@@ -57,13 +55,20 @@ class JournalWriter:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise JournalError(f"Another service is writing the journal {self.path}") from error
+            raise JournalError(
+                f"Another service is writing the journal {self.path}; stop it, or use another file"
+            ) from error
 
     def _drop_half_written_line(self) -> None:
         data = self.path.read_bytes()
         end = data.rfind(b"\n") + 1
-        # Whoever points us at a file that is no journal must not lose a byte of it.
-        decode_lines(data)
+        # A file that is not a journal must stay as it is, byte for byte.
+        try:
+            decode_lines(data)
+        except JournalError as error:
+            raise JournalError(f"{self.path} is not a journal: {error}; use another file") from error
         if not b'{"event": "'.startswith(data[end : end + 11]):
-            raise JournalError(f"The end of {self.path} is no half-written event; this is not a journal")
+            raise JournalError(
+                f"{self.path} is not a journal: it ends in something other than an event; use another file"
+            )
         os.ftruncate(self._fd, end)

@@ -1,0 +1,99 @@
+"""
+A task context without Airflow's database, to call ``execute`` of an operator directly.
+
+It has what the operators of this provider read: ``ti``, ``dag_run``, ``task`` and, where a state store is given,
+``task_state_store`` (Airflow 3.3+).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+__all__ = ["MinimalDagRun", "MinimalTaskInstance", "StateStore", "make_context"]
+
+
+class Task(Protocol):
+    """What a context reads of an operator."""
+
+    task_id: str
+    retries: int | None
+
+
+class StateStore:
+    """A task state store in memory; it keeps its entries across the tries of a task instance."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, str] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of an entry."""
+        return json.loads(self._entries[key]) if key in self._entries else default
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        """
+        Write an entry.
+
+        :param value: any JSON value
+        :param retention: accepted as Airflow does; entries are kept as long as the store
+        """
+        self._entries[key] = json.dumps(value)
+
+    def delete(self, key: str) -> None:
+        """Remove an entry, if there is one."""
+        self._entries.pop(key, None)
+
+
+@dataclass
+class MinimalTaskInstance:
+    """
+    A try of a task instance.
+
+    :param max_tries: the number of the last try that Airflow would still retry
+    :param xcoms: the XComs that the task pushed, such as the link to the run, by key
+    """
+
+    task_id: str
+    try_number: int
+    max_tries: int
+    id: UUID = field(default_factory=uuid4)
+    xcoms: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        """Keep an XCom in :attr:`xcoms`."""
+        self.xcoms[key] = value
+
+
+@dataclass
+class MinimalDagRun:
+    """
+    A DAG run.
+
+    :param clear_number: how often its tasks were cleared
+    """
+
+    start_date: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    clear_number: int = 0
+
+
+def make_context(
+    task: Task, *, try_number: int = 1, store: StateStore | None = None, **more: Any
+) -> dict[str, Any]:
+    """
+    Return the context of one try of a task.
+
+    :param task: the operator to execute
+    :param try_number: 1 for the first try; a later try sees what earlier ones wrote to ``store``
+    :param store: the task state store; None before Airflow 3.3, which has no such store
+    :param more: further variables, such as ``ds``, for the templates
+    """
+    context = {
+        "ti": MinimalTaskInstance(task.task_id, try_number, max_tries=task.retries or 0),
+        "dag_run": MinimalDagRun(),
+        "task": task,
+        **({} if store is None else {"task_state_store": store}),
+    }
+    return {**context, **more}
