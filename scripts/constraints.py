@@ -29,7 +29,12 @@ AIRFLOWS = {
     # Its ObjectStoragePath loses the connection with universal-pathlib 0.3.
     "3.0": Pins(
         before="2025-10-01",
-        newer=("apache-airflow-providers-common-compat=2026-01-01",),
+        newer=(
+            "apache-airflow-providers-common-compat=2026-01-01",
+            # Contracts against circles came with import-linter 2.6.
+            "grimp=2026-01-01",
+            "import-linter=2026-01-01",
+        ),
         also=("universal-pathlib<0.3",),
     ),
     "3.1": Pins(before="2026-05-01"),

@@ -35,7 +35,7 @@ class Key:
             given = getattr(self, option)
             if not isinstance(given, str):
                 # Whatever was given for the value stays out of the message.
-                raise ValueError(f"{option} of a key is a {type(given).__name__}; give text")
+                raise ValueError(f"{option} of a key is {type(given).__name__}; give text")
             if not given:
                 raise ValueError(f"{option} of a key is empty; give text")
         if self.max_runs is not None and (

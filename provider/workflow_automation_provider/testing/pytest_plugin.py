@@ -119,14 +119,17 @@ def workflow_automation_context() -> MakeContext:
     """
     Return a function that makes the context to execute an operator with, without Airflow's database.
 
-    The contexts of one test share a task state store (Airflow 3.3+) for each ``task_id``: made again with
-    ``try_number=2``, the context is that of a retry. Further arguments, such as ``ds``, are variables for templates.
+    Each context is that of a new task instance. With ``try_number=2`` or more it is that of a retry: it shares the task
+    state store (Airflow 3.3+) of the last context for the same ``task_id``. Further arguments, such as ``ds``, are
+    variables for templates.
     """
     # Only where Airflow has a task state store: operators behave differently without one.
     has_store = find_spec("airflow.models.task_state_store") is not None
     stores: dict[str, StateStore] = {}
 
     def make(task: Task, *, try_number: int = 1, **more: Any) -> dict[str, Any]:
+        if try_number == 1:
+            stores.pop(task.task_id, None)
         store = stores.setdefault(task.task_id, StateStore()) if has_store else None
         return make_context(task, try_number=try_number, store=store, **more)
 

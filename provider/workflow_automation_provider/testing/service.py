@@ -176,11 +176,11 @@ class LocalService:
 def _checked_keys(given: Iterable[Key]) -> tuple[Key, ...]:
     # A lone key is not iterable, and its representation does not show its value.
     if isinstance(given, Key | str) or not isinstance(given, Iterable):
-        raise ValueError(f"keys is a {type(given).__name__}; give a list of Key objects")
+        raise ValueError(f"keys is {type(given).__name__}; give a list of Key objects")
     keys = tuple(given)
     for number, key in enumerate(keys):
         if not isinstance(key, Key):
-            raise ValueError(f"keys[{number}] is a {type(key).__name__}; give a Key object")
+            raise ValueError(f"keys[{number}] is {type(key).__name__}; give a Key object")
     if len({key.value for key in keys}) < len(keys):
         raise ValueError("Two keys have the same value: give each key a value of its own")
     if len({(key.flow_id, key.name) for key in keys}) < len(keys):

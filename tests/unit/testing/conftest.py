@@ -63,3 +63,15 @@ def serve(tmp_path):
     for service, http in services:
         http.close()
         service.stop()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    trustme = pytest.importorskip("trustme")
+    folder = tmp_path_factory.mktemp("certificate")
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    issued.private_key_pem.write_to_path(folder / "key.pem")
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    return folder

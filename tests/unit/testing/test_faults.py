@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import threading
 import time
@@ -336,28 +337,64 @@ def test_other_paths_and_methods_are_not_struck(service, http):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("kind", "options", "message"),
     [
-        ("nonsense", {}),
-        ("redirect", {}),
-        ("drop_after", {"status": 500}),
-        ("delay", {"body": "x"}),
-        ("refuse", {"nonsense": 1}),
-        ("refuse", {"operation": "nonsense"}),
-        ("refuse", {"times": 0}),
-        ("refuse", {"times": "2"}),
-        ("refuse", {"status": 42}),
-        ("refuse", {"status": 101}),
-        ("refuse", {"inputs": []}),
-        ("refuse", {"headers": {"a": "b\r\nc: d"}}),
-        ("refuse", {"headers": ["a"]}),
-        ("busy", {"retry_after": 3}),
-        ("delay", {"seconds": -1}),
+        ("nonsense", {}, "kind 'nonsense' is not supported; expected one of refuse, busy, "),
+        (["busy"], {}, "kind ['busy'] is not supported; expected one of refuse, busy, "),
+        ("redirect", {}, "The fault redirect needs a location, such as 'https://service.example/'"),
+        (
+            "drop_after",
+            {"status": 500},
+            "The fault drop_after has no option 'status'; expected one of operation, ",
+        ),
+        (
+            "delay",
+            {"body": "x"},
+            "The fault delay has no option 'body'; expected one of seconds, operation, ",
+        ),
+        (
+            "refuse",
+            {"nonsense": 1},
+            "The fault refuse has no option 'nonsense'; expected one of status, body, ",
+        ),
+        ("refuse", {"nonsense": None}, "The fault refuse has no option 'nonsense'; expected one of status, "),
+        (
+            "refuse",
+            {"operation": "nonsense"},
+            "operation 'nonsense' is not supported; expected one of trigger_by_",
+        ),
+        ("refuse", {"flow_id": 7}, "flow_id is 7; give text"),
+        (
+            "refuse",
+            {"times": 0},
+            "times is 0; give a whole number, 1 or more, or None to strike all requests",
+        ),
+        ("refuse", {"times": "2"}, "times is '2'; give a whole number"),
+        ("refuse", {"times": True}, "times is True; give a whole number"),
+        ("refuse", {"status": 42}, "status is 42; give a whole number from 200 to 599"),
+        ("refuse", {"status": 101}, "status is 101; give a whole number from 200 to 599"),
+        ("refuse", {"status": "400"}, "status is '400'; give a whole number from 200 to 599"),
+        ("refuse", {"inputs": []}, "inputs is []; give an object"),
+        (
+            "refuse",
+            {"headers": {"a": "b\r\nc: d"}},
+            "The header a is 'b\\r\\nc: d'; give printable ASCII text",
+        ),
+        ("refuse", {"headers": {"é": "b"}}, "A name in headers is 'é'; give printable ASCII text"),
+        ("refuse", {"headers": ["a"]}, "headers is ['a']; give an object of names and values"),
+        ("busy", {"retry_after": 3}, "retry_after is 3; give printable ASCII text"),
+        ("redirect", {"location": "a\nb"}, "location is 'a\\nb'; give printable ASCII text"),
+        ("delay", {"seconds": -1}, "seconds is -1; give a number, 0 or more"),
+        ("delay", {"seconds": float("nan")}, "seconds is nan; give a number, 0 or more"),
+        ("delay", {"seconds": float("inf")}, "seconds is inf; give a number, 0 or more"),
+        ("endless", {"limit": "1"}, "limit is '1'; give a whole number of bytes, 0 or more"),
     ],
 )
-def test_what_makes_no_sense_is_rejected_when_scripted(kind, options):
-    with pytest.raises(ValueError, match=r"\w"):
-        Faults().add(kind, **options)
+def test_what_makes_no_sense_is_rejected_when_scripted(kind, options, message):
+    faults = Faults()
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        faults.add(kind, **options)
+    assert faults.all() == []
 
 
 def test_every_kind_is_in_the_table():

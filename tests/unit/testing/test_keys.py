@@ -60,3 +60,26 @@ def test_key_values_are_neither_shown_nor_journalled(service, call):
     call.upload("1001")
     assert "s3cret" not in repr(KEY)
     assert b"s3cret" not in service.journal.path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"value": ""}, "value of a key is empty; give text"),
+        ({"value": 31337}, "value of a key is int; give text"),
+        ({"flow_id": None}, "flow_id of a key is NoneType; give text"),
+        ({"name": ""}, "name of a key is empty; give text"),
+        ({"max_runs": -1}, "max_runs of a key is -1; give a whole number, 0 or more, or None for no limit"),
+        (
+            {"max_runs": True},
+            "max_runs of a key is True; give a whole number, 0 or more, or None for no limit",
+        ),
+        (
+            {"expires_on": "2026-01-31"},
+            "expires_on of a key is '2026-01-31'; give a date or a datetime, or None for no expiry",
+        ),
+    ],
+)
+def test_bad_fields_are_named_with_the_fix(fields, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Key(**{"value": "v", "flow_id": "f", **fields})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import httpx
 import pytest
 
 from workflow_automation_provider.testing import DEMO_KEY
+from workflow_automation_provider.testing.__main__ import main
 
 from .conftest import Caller
 
@@ -74,9 +77,98 @@ def test_command_line_without_the_extra(tmp_path, missing):
     assert "Traceback" not in done.stderr
 
 
-def test_command_line_shows_the_demo_key():
-    process = subprocess.Popen([*COMMAND, "--port", "0"], stdout=subprocess.PIPE, text=True)
+@contextlib.contextmanager
+def announced(*arguments):
+    """Run the command; what it prints, until it serves."""
+    port = ["--port", "0"]
+    process = subprocess.Popen([*COMMAND, *port, *arguments], stdout=subprocess.PIPE, text=True)
     with process:
-        lines = [process.stdout.readline() for _ in range(4)]
-        process.terminate()
-    assert DEMO_KEY.value in lines[3]
+        lines = []
+        # The last line is the fault's.
+        while not (lines and lines[-1].startswith("curl ")):
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
+        try:
+            yield "".join(lines)
+        finally:
+            process.terminate()
+
+
+def connections(printed):
+    """The environment after the printed lines were pasted into a shell."""
+    exports = "".join(line for line in printed.splitlines(keepends=True) if line.startswith("export "))
+    done = subprocess.run(
+        ["sh", "-c", f"{exports}env -0"], env={}, capture_output=True, text=True, check=True
+    )
+    found = dict(entry.partition("=")[::2] for entry in done.stdout.split("\0"))
+    return {name: json.loads(value) for name, value in found.items() if name.startswith("AIRFLOW_CONN_")}
+
+
+def test_the_demo_key_is_shown_and_its_connection_is_ready():
+    with announced() as printed:
+        base_url = printed.split()[2]
+        assert f"value {DEMO_KEY.value}" in printed
+        (connection,) = connections(printed).items()
+        assert connection == (
+            "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT",
+            {
+                "conn_type": "workflow_automation",
+                "host": base_url,
+                "password": DEMO_KEY.value,
+                "extra": {"flow_id": DEMO_KEY.flow_id},
+            },
+        )
+        with httpx.Client(base_url=base_url.removesuffix("/api"), trust_env=False) as http:
+            assert Caller(http).by_key(key=connection[1]["password"]).status_code == 201
+
+
+def test_each_key_has_a_connection_with_a_placeholder_for_its_value():
+    with announced("--key", "hidden:it's a flow", "--key", "secret") as printed:
+        pass
+    assert "hidden" not in printed
+    assert "secret" not in printed
+    found = connections(printed)
+    assert {name: (c["password"], c["extra"]) for name, c in found.items()} == {
+        "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT": ("VALUE OF KEY 1", {"flow_id": "it's a flow"}),
+        "AIRFLOW_CONN_WORKFLOW_AUTOMATION_2": ("VALUE OF KEY 2", {"flow_id": "demo-flow"}),
+    }
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+@pytest.mark.parametrize("https", [False, True], ids=["http", "https"])
+def test_the_printed_curl_command_scripts_a_fault(https, certificate):
+    options = ["--certfile", certificate / "cert.pem", "--keyfile", certificate / "key.pem"] if https else []
+    with announced(*options) as printed:
+        (command,) = [line for line in printed.splitlines() if line.startswith("curl ")]
+        environment = {"PATH": os.environ["PATH"], "NO_PROXY": "127.0.0.1"}
+        done = subprocess.run(
+            command, shell=True, env=environment, capture_output=True, text=True, check=True
+        )
+        assert json.loads(done.stdout)["kind"] == "busy"
+        url = printed.split()[2].removesuffix("/api")
+        with httpx.Client(base_url=url, verify=False, trust_env=False) as http:
+            response = Caller(http).by_path()
+            assert (response.status_code, response.headers["retry-after"]) == (429, "5")
+            assert Caller(http).by_path().status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--key", ":flow"], "--key number 1 has no value; expected VALUE or VALUE:FLOW_ID"),
+        (["--key", "a:x", "--key", "a:y"], "Two keys have the same value: give each key a value of its own"),
+        (["--port", "70000"], "port is 70000; give a whole number, 0 to 65535"),
+        (["--public-url", "here"], "public_url is 'here'; give a URL, such as 'http://service.example:8070'"),
+        (["--keyfile", "key.pem"], "keyfile needs a certfile: give the certificate as well"),
+    ],
+)
+def test_bad_arguments(arguments, message, capfd):
+    assert main(arguments) == 2
+    assert capfd.readouterr().err == f"{message}\n"
+
+
+def test_a_file_that_is_not_a_journal(tmp_path, capfd):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a journal\n")
+    assert main(["--port", "0", "--journal", str(path)]) == 2
+    assert capfd.readouterr().err == f"{path} is not a journal: line 1 is not JSON; use another file\n"

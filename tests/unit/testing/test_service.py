@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import ssl
 import sys
 import time
@@ -7,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from workflow_automation_provider.testing import JournalError, LocalService
+from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
 
 from .conftest import Caller
 
@@ -72,18 +73,6 @@ def test_a_bad_certificate_is_an_error_of_start(tmp_path):
         LocalService(journal=tmp_path / "j", certfile=str(bad), keyfile=str(bad)).start()
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    trustme = pytest.importorskip("trustme")
-    folder = tmp_path_factory.mktemp("certificate")
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    issued.private_key_pem.write_to_path(folder / "key.pem")
-    authority.cert_pem.write_to_path(folder / "authority.pem")
-    return folder
-
-
 def test_https_with_faults(certificate, tmp_path):
     service = LocalService(
         journal=tmp_path / "journal.jsonl",
@@ -122,3 +111,74 @@ def test_service_without_a_journal_path_has_one_of_its_own():
     with LocalService() as one, LocalService() as two:
         assert one.journal.path != two.journal.path
         assert one.journal.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": "demo-key"}, "keys is str; give a list of Key objects"),
+        ({"keys": DEMO_KEY}, "keys is Key; give a list of Key objects"),
+        ({"keys": [DEMO_KEY, "demo-key"]}, "keys[1] is str; give a Key object"),
+        (
+            {"flows": "demo-flow"},
+            "flows is 'demo-flow'; give a list of flow IDs, or None if every flow is known",
+        ),
+        ({"flows": ["a", ""]}, "flows[1] is ''; give text that is not empty"),
+        ({"host": None}, "host is None; give text that is not empty"),
+        ({"port": "8070"}, "port is '8070'; give a whole number, 0 to 65535"),
+        ({"port": 65536}, "port is 65536; give a whole number, 0 to 65535"),
+        ({"port": True}, "port is True; give a whole number, 0 to 65535"),
+        ({"first_run_id": -1}, "first_run_id is -1; give a whole number, 0 or more"),
+        ({"parse_limit": 1.5}, "parse_limit is 1.5; give a whole number, 0 or more"),
+        ({"run_id_type": "text"}, "run_id_type 'text' is not supported; expected one of 'string', 'number'"),
+        ({"public_url": "//x"}, "public_url is '//x'; give a URL, such as 'http://service.example:8070'"),
+        (
+            {"public_url": "http://["},
+            "public_url is 'http://['; give a URL, such as 'http://service.example:8070'",
+        ),
+        ({"keyfile": "key.pem"}, "keyfile needs a certfile: give the certificate as well"),
+    ],
+)
+def test_bad_arguments_are_named_with_the_fix(options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        LocalService(**options)
+
+
+def test_an_airflow_connection_to_it(tmp_path):
+    other = Key("other", "other-flow", name="other")
+    with LocalService(keys=[DEMO_KEY, other], journal=tmp_path / "j") as service:
+        plain = {"conn_type": "workflow_automation", "host": service.base_url}
+        demo = {**plain, "password": "demo-key", "extra": {"flow_id": "demo-flow"}}
+        assert service.airflow_connection() == service.airflow_connection(DEMO_KEY) == demo
+        assert service.airflow_connection(other, {"timeout": 5, "flow_id": "mine"}) == {
+            **plain,
+            "password": "other",
+            "extra": {"flow_id": "mine", "timeout": 5},
+        }
+        with pytest.raises(ValueError, match="add it to the keys of the service") as caught:
+            service.airflow_connection(Key("s3cret", "x"))
+        assert "s3cret" not in str(caught.value)
+
+
+def test_an_airflow_connection_without_keys(tmp_path):
+    with LocalService(keys=[], journal=tmp_path / "j") as service:
+        assert service.airflow_connection() == {
+            "conn_type": "workflow_automation",
+            "host": service.base_url,
+            "extra": {},
+        }
+
+
+@pytest.mark.parametrize(
+    ("options", "extra"),
+    [
+        ({"host": "192.0.2.1", "port": 1}, {"allow_http": True}),
+        ({"host": "0.0.0.0", "port": 1}, {}),
+        ({"host": "localhost", "port": 1}, {}),
+        ({"host": "::1", "port": 1}, {}),
+        ({"host": "192.0.2.1", "port": 1, "certfile": "cert.pem"}, {}),
+    ],
+)
+def test_plain_http_beyond_this_machine_is_allowed_in_the_connection(options, extra):
+    found = LocalService(**options).airflow_connection()["extra"]
+    assert found == {"flow_id": "demo-flow", **extra}

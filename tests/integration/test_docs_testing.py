@@ -1,0 +1,190 @@
+"""Every code block of docs/testing.md works: in a project of its own, without an activated environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import metadata, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+from code_blocks import read_code_blocks
+from packaging.requirements import Requirement
+
+from workflow_automation_provider.testing import Key
+from workflow_automation_provider.testing.__main__ import main
+from workflow_automation_provider.testing.faults import KINDS
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+BIN = Path(sys.executable).parent
+AIRFLOW_2 = version("apache-airflow").startswith("2.")
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """An almost empty environment: no PATH, and a HOME and a folder for temporary files to find leftovers in."""
+    folders = {"HOME": tmp_path / "home", "TMPDIR": tmp_path / "temporary"}
+    for folder in folders.values():
+        folder.mkdir()
+    return {name: str(folder) for name, folder in folders.items()}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """The project of the page, with the changes that it names for Airflow 2.11."""
+    folder = tmp_path / "my project"
+    for block in read_code_blocks(PAGE, "python"):
+        assert block.file_name, f"The block in line {block.line} names no file"
+        if block.is_under("Airflow 3.3 and later") and find_spec("airflow.models.task_state_store") is None:
+            continue
+        text = block.text
+        if AIRFLOW_2:
+            text = re.sub(r"logical_date=day\)  # Airflow 2\.11: (\w+=day)", r"\1)", text)
+        path = folder / block.file_name
+        assert not path.exists(), f"Two blocks are {block.file_name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "at_the_project"),
+    [(["-m", "pytest"], True), ([str(BIN / "pytest")], False)],
+    ids=["in the project", "from anywhere"],
+)
+def test_the_tests_of_the_page_pass(project, environment, tmp_path, command, at_the_project):
+    tests = [path.name for path in (project / "tests").glob("test_*.py")]
+    assert len(tests) >= 4
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            *command,
+            "-v",
+            "-p",
+            "no:cacheprovider",
+            *([] if at_the_project else [str(project)]),
+        ],
+        cwd=project if at_the_project else "/",
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in tests:
+        assert re.search(rf"{name}::\w+ PASSED", done.stdout), f"{name} has no test that passed"
+    left = [path.name for folder in environment.values() for path in Path(folder).iterdir()]
+    assert [name for name in left if not name.startswith("pytest-of-")] == []
+
+
+def test_the_install_command_names_what_there_is():
+    (command,) = [b.text for b in read_code_blocks(PAGE, "sh") if "pip install" in b.text]
+    requirement = Requirement(re.search(r"'(.+)'", command)[1])
+    found = metadata(requirement.name)
+    assert requirement.extras <= set(found.get_all("Provides-Extra"))
+
+
+def test_the_commands_of_the_page_work(environment, tmp_path):
+    command, calls = [b.text for b in read_code_blocks(PAGE, "sh", "on its own")]
+    shown = next(b.text for b in read_code_blocks(PAGE, "text", "on its own"))
+    # The shell finds curl, but no Python: the command is run as it is but for that.
+    assert command == "python -m workflow_automation_provider.testing\n"
+    port_file = tmp_path / "port"
+    process = subprocess.Popen(
+        [sys.executable, *command.split()[1:], "--port", "0", "--port-file", port_file],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            printed = [process.stdout.readline() for _ in shown.splitlines()]
+            port = re.search(r":(\d+)/api", printed[0])[1]
+            responses = [run(line.replace(":8070/", f":{port}/")) for line in calls.splitlines()]
+        finally:
+            process.terminate()
+    printed = re.sub(rf":{port}/", ":8070/", "".join(printed))
+    assert re.sub(r"/\S+/workflow-automation-\w+/", "", printed) == re.sub(
+        r"/\S+/workflow-automation-\w+/", "", shown
+    )
+    assert [response.get("kind") for response in responses] == ["busy", None, None, None]
+    assert [len(response.get("faults", [])) for response in responses] == [0, 1, 0, 0]
+    assert responses[3] == {"runs": [], "uploads": [], "requests": []}
+
+
+def run(line):
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_the_json_of_the_page_is_what_an_upload_holds(workflow_automation_service):
+    (block,) = read_code_blocks(PAGE, "json")
+    url = workflow_automation_service.base_url
+    headers = {"X-API-Key": "demo-key"}
+    with httpx.Client(base_url=url, headers=headers, trust_env=False) as http:
+        run_id = http.post("/trigger", json={"inputs": {}}).json()["run_id"]
+        file = {"name": "a.bin", "content": "A" * 1368}
+        http.post("/public/upload", json={"flow_id": "demo-flow", "run_id": run_id, "files": [file]})
+    (found,) = workflow_automation_service.uploads[0].files
+    hidden = re.sub(r'"[0-9a-f]{64}"', '"…"', json.dumps(found))
+    # 1368 characters are 1026 bytes without padding, 1024 with it.
+    assert json.loads(hidden.replace("1026", "1024")) == json.loads(block.text)
+
+
+def rows(first_column):
+    """The rows of the table whose first column is called so, as lists of cells."""
+    lines = iter(PAGE.read_text().splitlines())
+    for line in lines:
+        if line.startswith(f"| {first_column} |"):
+            next(lines)
+            break
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            return found
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    raise AssertionError(f"There is no table of {first_column}")
+
+
+def test_the_table_of_faults_is_that_of_the_code():
+    table = {kind.strip("`"): (accepted, options) for kind, accepted, _, options in rows("Kind")}
+    assert list(table) == list(KINDS)
+    for name, kind in KINDS.items():
+        accepted, options = table[name]
+        if name != "echo_key":
+            assert accepted == {True: "yes", False: "no", None: "as usual"}[kind.accepts]
+        assert set(re.findall(r"`(\w+)`", options)) == set(kind.options)
+        for option, default in kind.options.items():
+            if isinstance(default, int | float):
+                assert f"`{option}` {default:.0f}" in options
+
+
+def test_the_table_of_options_is_that_of_the_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    options = [name.strip("`") for name, _, _ in rows("Option")]
+    assert options == re.findall(r"^  (--[\w-]+)", shown, re.MULTILINE)
+    for name, default, _ in rows("Option"):
+        if default.startswith("`"):
+            text = shown.partition(f"\n  {name.strip('`')}")[2].partition("\n  --")[0]
+            assert default.strip("`") in text
+
+
+def test_the_table_of_keys_is_that_of_the_code():
+    table = {name.strip("`"): (required, default) for name, required, default, _ in rows("Field of `Key`")}
+    fields = dataclasses.fields(Key)
+    assert list(table) == [field.name for field in fields]
+    for field in fields:
+        required, default = table[field.name]
+        assert (required == "yes") is (field.default is dataclasses.MISSING)
+        if required == "no":
+            assert default == f"`{json.dumps(field.default)}`".replace("null", "None")

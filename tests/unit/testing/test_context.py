@@ -1,0 +1,128 @@
+"""A context without Airflow's database: what operators read of it, and that they can be executed with it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_automation_provider.testing.context import StateStore, make_context
+
+TASK = SimpleNamespace(task_id="trigger", retries=3)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def test_the_variables():
+    context = make_context(TASK, try_number=2, ds="2026-01-31")
+    assert set(context) == {"ti", "dag_run", "task", "ds"}
+    assert context["task"] is TASK
+    assert context["ds"] == "2026-01-31"
+    ti, dag_run = context["ti"], context["dag_run"]
+    assert (ti.task_id, ti.try_number, ti.max_tries, ti.xcoms) == ("trigger", 2, 3, {})
+    assert (dag_run.start_date, dag_run.clear_number) == (datetime(2026, 1, 1, tzinfo=UTC), 0)
+
+
+def test_the_state_store_is_there_if_given_and_variables_can_be_replaced():
+    store = StateStore()
+    context = make_context(TASK, store=store, dag_run="mine")
+    assert context["task_state_store"] is store
+    assert context["dag_run"] == "mine"
+
+
+def test_xcoms_are_kept_and_each_try_has_its_own():
+    first, second = make_context(TASK)["ti"], make_context(TASK)["ti"]
+    first.xcom_push(key="a", value=1)
+    assert first.xcoms == {"a": 1}
+    assert second.xcoms == {}
+    assert first.id != second.id
+
+
+@given(st.text(), JSON)
+def test_the_store_returns_what_was_set(key, value):
+    store = StateStore()
+    assert store.get(key) is None
+    assert store.get(key, "default") == "default"
+    store.set(key, value, retention="any")
+    assert store.get(key, "default") == value
+    store.delete(key)
+    store.delete(key)
+    assert store.get(key) is None
+
+
+def test_the_store_returns_copies():
+    store, value = StateStore(), {"a": []}
+    store.set("key", value)
+    value["a"].append(1)
+    store.get("key")["a"].append(2)
+    assert store.get("key") == {"a": []}
+
+
+@pytest.fixture
+def operators():
+    return pytest.importorskip("workflow_automation_provider.operators.flows")
+
+
+def test_operators_run_without_a_database(
+    operators,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_context,
+    tmp_path,
+    monkeypatch,
+):
+    """The trigger and the upload, with templates; any connection to a database fails the test."""
+
+    def no_database(*_, **__):
+        raise AssertionError("The database was asked")
+
+    monkeypatch.setattr("sqlalchemy.engine.Engine.connect", no_database)
+    (tmp_path / "2026-01-31.csv").write_text("a,b\n")
+    trigger = operators.TriggerFlowOperator(task_id="trigger", inputs={"day": "{{ ds }}"})
+    context = workflow_automation_context(trigger, ds="2026-01-31")
+    trigger.render_template_fields(context)
+    result = trigger.execute(context)
+    upload = operators.UploadFilesOperator(
+        task_id="upload", run_id=result["run_id"], files=[f"{tmp_path}/{{{{ ds }}}}.csv"]
+    )
+    context_of_upload = workflow_automation_context(upload, ds="2026-01-31")
+    upload.render_template_fields(context_of_upload)
+    assert upload.execute(context_of_upload)["files"] == 1
+
+    (run,) = workflow_automation_service.runs
+    assert run.inputs == {"day": "2026-01-31"}
+    assert context["ti"].xcoms == {"_link_FlowRunLink": result["run_link"]}
+    (uploaded,) = workflow_automation_service.uploads
+    assert [file["name"] for file in uploaded.files] == ["2026-01-31.csv"]
+
+
+def test_a_retry_and_a_new_task_instance(
+    operators,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_context,
+    caplog,
+):
+    pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is no such store")
+
+    def execute(try_number, task_id="trigger"):
+        trigger = operators.TriggerFlowOperator(task_id=task_id, inputs={}, retries=1)
+        return trigger.execute(workflow_automation_context(trigger, try_number=try_number))["run_id"]
+
+    found = [execute(1), execute(2), execute(2, "other"), execute(2), execute(1), execute(2)]
+    assert found == ["1001", "1001", "1002", "1001", "1003", "1003"]
+
+
+def test_before_airflow_3_3_there_is_no_store(workflow_automation_context):
+    try:
+        import airflow.models.task_state_store
+    except ImportError:
+        assert "task_state_store" not in workflow_automation_context(TASK)
+    else:
+        assert airflow.models.task_state_store
+        assert "task_state_store" in workflow_automation_context(TASK)
