@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
-__all__ = ["MinimalDagRun", "MinimalTaskInstance", "StateStore", "make_context"]
+__all__ = ["MinimalDagRun", "MinimalTaskInstance", "StateStore", "Task", "make_context"]
 
 
 class Task(Protocol):
