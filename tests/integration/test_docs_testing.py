@@ -167,7 +167,8 @@ def test_the_table_of_faults_is_that_of_the_code():
                 assert f"`{option}` {default:.0f}" in options
 
 
-def test_the_table_of_options_is_that_of_the_command(capsys):
+def test_the_table_of_options_is_that_of_the_command(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # no default is broken across lines
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out

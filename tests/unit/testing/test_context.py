@@ -101,6 +101,19 @@ def test_operators_run_without_a_database(
     assert [file["name"] for file in uploaded.files] == ["2026-01-31.csv"]
 
 
+def test_without_a_store_the_operators_read_two_things(
+    operators, workflow_automation_service, workflow_automation_connection
+):
+    """As docs/testing.md says of Airflow before 3.3."""
+    xcoms = {}
+    ti = SimpleNamespace(task_id="trigger", xcom_push=lambda key, value: xcoms.update({key: value}))
+    result = operators.TriggerFlowOperator(task_id="trigger", inputs={}).execute({"ti": ti})
+    assert xcoms == {"_link_FlowRunLink": result["run_link"]}
+    ti.task_id = "upload"
+    upload = operators.UploadFilesOperator(task_id="upload", run_id=result["run_id"], files=[{"name": "a"}])
+    assert upload.execute({"ti": ti})["files"] == 1
+
+
 def test_a_retry_and_a_new_task_instance(
     operators,
     workflow_automation_service,
