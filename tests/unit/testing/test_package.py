@@ -29,6 +29,6 @@ def test_it_imports_neither_airflow_nor_our_client():
 def test_the_modules_keep_to_the_contracts():
     """Among them: nothing but LocalService imports from _server, and there are no circles."""
     project = Path(__file__).parents[3]
-    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
