@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from airflow_launcher.waiting import wait_for
 from outcomes import UNKNOWN, Outcome, outcome, run_ids
-from processes import wait_for
 
 try:
     from airflow.sdk import RetryDecision
@@ -21,7 +22,6 @@ except ImportError:  # before Airflow 3.3, where all tests here are skipped
 
 if TYPE_CHECKING:
     from deployment import Deployment
-
     from workflow_automation_provider.testing import LocalService
 
 STARTED = "started a run"

@@ -12,7 +12,8 @@ from urllib.parse import quote, quote_plus
 
 import httpx
 import pytest
-from processes import wait_for
+
+from airflow_launcher.waiting import wait_for
 from services import KEY
 
 if TYPE_CHECKING:
