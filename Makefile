@@ -54,7 +54,9 @@ lint: $(STAMP) ## Check style, types and the layers of the package
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
 	@$(RUN) mypy
-	@$(RUN) mypy scripts tests/typing
+	@$(RUN) mypy scripts tests/support tests/typing
+	@$(RUN) mypy tests/crash
+	@$(RUN) mypy tests/system
 	@$(VENV)/bin/lint-imports
 
 demo: $(STAMP) ## Run an example DAG in Airflow against a local service
