@@ -44,7 +44,7 @@ mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see t
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
 
 soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
-	@PYTHONPATH=tests/support $(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
+	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
 
 system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (3 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system
@@ -54,7 +54,9 @@ lint: $(STAMP) ## Check style, types and the layers of the package
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
 	@$(RUN) mypy
-	@$(RUN) mypy scripts tests/typing
+	@$(RUN) mypy scripts tests/support tests/typing
+	@$(RUN) mypy tests/crash
+	@$(RUN) mypy tests/system
 	@$(VENV)/bin/lint-imports
 
 demo: $(STAMP) ## Run an example DAG in Airflow against a local service

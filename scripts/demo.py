@@ -8,31 +8,30 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from local_airflow import AIRFLOW_VERSION, CONN_ID, PROJECT, LocalAirflow, begin, shown, tail
-
-from workflow_automation_provider.testing import DEMO_FLOW_ID, DEMO_KEY, LocalService
+from airflow_launcher.airflow import VERSION, Airflow
+from airflow_launcher.connections import connection_to
+from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, begin, prepare, shown
+from workflow_automation_provider.testing import LocalService
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from airflow_launcher.processes import Program
 
 DAG_ID = "workflow_automation_trigger_upload"
+RUN_TIMEOUT = 180
 
 
-def run_dag(service: LocalService, log: Path) -> bool:
+def run_dag(service: LocalService) -> tuple[Program, bool]:
     """Run the DAG once, and tell whether it succeeded."""
-    connection = {
-        "conn_type": "workflow_automation",
-        "host": service.base_url,
-        "password": DEMO_KEY.value,
-        "extra": {"flow_id": DEMO_FLOW_ID},
-    }
-    airflow = LocalAirflow("demo", {f"AIRFLOW_CONN_{CONN_ID.upper()}": json.dumps(connection)})
-    airflow.prepare()
-    print(f"Running {DAG_ID} in Airflow {AIRFLOW_VERSION} (about 10 s) …")
+    airflow = Airflow(
+        HOMES / "demo", DAGS, connections={CONN_ID: connection_to(service.base_url)}, settings=SETTINGS
+    )
+    prepare(airflow)
+    print(f"Running {DAG_ID} in Airflow {VERSION} (about 10 s) …")
     began = time.monotonic()
-    succeeded = airflow.run(["dags", "test", DAG_ID], log)
+    program = airflow.program("demo", "dags", "test", DAG_ID)
+    succeeded = program.run(RUN_TIMEOUT)
     print(f"{'Succeeded' if succeeded else 'FAILED'} after {time.monotonic() - began:.0f} s.")
-    return succeeded
+    return program, succeeded
 
 
 def content_size(content: Any) -> int:
@@ -46,10 +45,10 @@ def content_size(content: Any) -> int:
 def main() -> int:
     """Run the demo; return the exit code."""
     begin()
-    log = PROJECT / ".airflow" / "demo" / "logs" / "demo.log"
     with LocalService() as service:
-        if not run_dag(service, log):
-            print(f"The end of its log:\n\n{tail(log)}\n\nThe whole log: {shown(log)}")
+        program, succeeded = run_dag(service)
+        if not succeeded:
+            print(f"The end of its log:\n\n{program.tail()}\n\nThe whole log: {shown(program.output)}")
             return 1
         print("\nWhat the service received:")
         for run in service.runs:
@@ -59,7 +58,7 @@ def main() -> int:
                 if upload.run_id == str(run.run_id):
                     for file in upload.files or ():
                         print(f"    file    {file['name']} ({content_size(file['content'])} bytes)")
-    print(f"\nThe task log: {shown(log)}")
+    print(f"\nThe task log: {shown(program.output)}")
     print("The run's page went with the service. To click around in Airflow and the service: make ui")
     return 0
 
@@ -67,5 +66,7 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except (RuntimeError, TimeoutError) as error:
+        sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit(130)

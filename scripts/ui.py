@@ -2,185 +2,68 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import socket
 import sys
 import time
-import urllib.error
-import urllib.request
-from typing import TYPE_CHECKING, Any
 
-import psutil  # type: ignore[import-untyped]
-from local_airflow import AIRFLOW_VERSION, CONN_ID, SIGNALS, LocalAirflow, begin, shown, tail
-
+from airflow_launcher.airflow import PASSWORD, USER, VERSION, Airflow
+from airflow_launcher.components import DAG_PROCESSOR, SCHEDULER, TRIGGERER, Component
+from airflow_launcher.ports import free_port, is_free
+from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, SIGNALS, begin, prepare, shown
 from workflow_automation_provider.testing import DEMO_FLOW_ID, DEMO_KEY, JournalError, LocalService
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-USER = PASSWORD = "admin"
-START_TIMEOUT = 180
 STOP_TIMEOUT = 5
 
 
-class Ui:
+def make_airflow(port: int, execution_port: int) -> Airflow:
     """
-    The running Airflow.
+    Return the Airflow to start, but for its scheduler.
 
-    :param port: where the UI listens.
+    :param port: where the UI listens
     :param execution_port: where the tasks report to. With SQLite, one process for both now and then blocks
         itself: the UI waits for the database while it keeps a task's transaction from ending.
     """
+    return Airflow(
+        HOMES / "ui",
+        DAGS,
+        components=[
+            Component("ui", ["api-server", "--apps", "core"]),
+            Component("execution-api", ["api-server", "--apps", "execution", "--port", str(execution_port)]),
+            DAG_PROCESSOR,
+            TRIGGERER,
+        ],
+        settings={
+            **SETTINGS,
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{execution_port}/execution/",
+            "CORE__PARALLELISM": "4",
+            "CORE__TEST_CONNECTION": "Enabled",
+        },
+        port=port,
+    )
 
-    def __init__(self, port: int, execution_port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self._execution_url = f"http://127.0.0.1:{execution_port}/execution/"
-        self._ports = (port, execution_port)
-        self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self._token = ""
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.airflow = LocalAirflow(
-            "ui",
-            {
-                "AIRFLOW__API__BASE_URL": self.url,
-                "AIRFLOW__API__HOST": "127.0.0.1",
-                "AIRFLOW__API__WORKERS": "1",
-                "AIRFLOW__CORE__AUTH_MANAGER": (
-                    "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
-                ),
-                "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-                "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": self._execution_url,
-                "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-                "AIRFLOW__CORE__PARALLELISM": "4",
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
-                "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            },
+
+def set_connection(airflow: Airflow, base_url: str) -> None:
+    """Add the connection, or point the one of an earlier start at the service."""
+    if airflow.api.answers(f"/api/v2/connections/{CONN_ID}"):
+        moved = {"connection_id": CONN_ID, "conn_type": "workflow_automation", "host": base_url}
+        airflow.api.ask("PATCH", f"/connections/{CONN_ID}?update_mask=host", moved)
+    else:
+        airflow.api.add_connection(
+            CONN_ID,
+            base_url,
+            DEMO_KEY.value,
+            description="The local service of make ui",
+            flow_id=DEMO_FLOW_ID,
         )
-        passwords = self.airflow.home / "passwords.json"
-        self.airflow.env["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"] = str(passwords)
-        self.airflow.prepare()
-        passwords.write_text(json.dumps({USER: PASSWORD}))
-
-    def start(self, service_url: str) -> None:
-        """
-        Start Airflow; when this returns, it can run DAGs.
-
-        :param service_url: the address for the connection.
-        :raises SystemExit: if it does not start.
-        """
-        for name, app, port in zip(("ui", "execution-api"), ("core", "execution"), self._ports, strict=True):
-            self._start(name, ["api-server", "--apps", app, "--port", str(port)])
-        self._start("dag-processor", ["dag-processor"])
-        # It would serve logs on a fixed port; the UI reads them from the disk. Likewise the scheduler.
-        self._start("triggerer", ["triggerer", "--skip-serve-logs"])
-        self._wait_for(lambda: bool(self._call("GET", f"{self.url}/api/v2/version")))
-        self._set_connection(service_url)
-        # Only now, because an example with a schedule runs at once.
-        self._start("scheduler", ["scheduler", "--skip-serve-logs"])
-        self._wait_for(self._healthy)
-
-    def _start(self, name: str, command: list[str]) -> None:
-        self._processes[name] = self.airflow.start(command, self.log(name))
-
-    def _wait_for(self, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
-        while True:
-            with contextlib.suppress(OSError):
-                if ready():
-                    return
-            self.check()
-            if time.monotonic() > deadline:
-                sys.exit(f"Airflow did not start within {START_TIMEOUT} s. Logs: {shown(self.airflow.logs)}")
-            time.sleep(0.5)
-
-    def check(self) -> None:
-        """
-        Check that all parts of Airflow still run.
-
-        :raises SystemExit: if one has ended.
-        """
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                sys.exit(f"Airflow's {name} ended:\n{tail(self.log(name))}\nLog: {shown(self.log(name))}")
-
-    def stop(self) -> None:
-        """Stop all that was started, and all that those have started."""
-        # Looked up before anything ends: orphans could no longer be found.
-        family = with_children(process.pid for process in self._processes.values())
-        for process in self._processes.values():
-            process.terminate()
-        _, alive = psutil.wait_procs(family, STOP_TIMEOUT)
-        alive = with_children(process.pid for process in alive)
-        for process in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(alive, STOP_TIMEOUT)
-
-    def log(self, name: str) -> Path:
-        """Return the path of a component's log."""
-        return self.airflow.logs / f"{name}.log"
-
-    def _healthy(self) -> bool:
-        health = self._call("GET", f"{self.url}/api/v2/monitor/health")
-        # Built when first asked for, which takes longer than the first task would wait.
-        self._call("GET", f"{self._execution_url}health")
-        parts = ("scheduler", "dag_processor", "triggerer")
-        return all(health[part]["status"] == "healthy" for part in parts)
-
-    def _set_connection(self, service_url: str) -> None:
-        """Make the connection, or point the one of an earlier start at the service."""
-        login = self._call("POST", f"{self.url}/auth/token", {"username": USER, "password": PASSWORD})
-        self._token = login["access_token"]
-        connections = f"{self.url}/api/v2/connections"
-        try:
-            self._call("PATCH", f"{connections}/{CONN_ID}?update_mask=host", connection(service_url))
-        except urllib.error.HTTPError as error:
-            if error.code != 404:
-                raise
-            self._call("POST", connections, connection(service_url))
-
-    def _call(self, method: str, url: str, body: Any = None) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, headers, method=method)
-        with self._direct.open(request, timeout=30) as response:
-            return json.load(response)
 
 
-def connection(base_url: str) -> dict[str, str]:
-    """Return the connection to the local service, as Airflow's API takes it."""
-    return {
-        "connection_id": CONN_ID,
-        "conn_type": "workflow_automation",
-        "description": "The local service of make ui",
-        "host": base_url,
-        "password": DEMO_KEY.value,
-        "extra": json.dumps({"flow_id": DEMO_FLOW_ID}),
-    }
-
-
-def with_children(pids: Iterable[int]) -> list[Any]:
-    """Return processes, and all that those have started."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            found += [process, *process.children(recursive=True)]
-    return found
-
-
-def free_port(variable: str, default: int) -> int:
+def chosen_port(variable: str, default: int) -> int:
     """
     Return the port that an environment variable names.
 
-    :raises SystemExit: if it is no port, or taken.
+    :raises SystemExit: if it is no port, or taken
     """
     text = os.environ.get(variable) or str(default)
     if not (text.isdecimal() and 0 < int(text) < 65536):
@@ -190,47 +73,38 @@ def free_port(variable: str, default: int) -> int:
     return int(text)
 
 
-def is_free(port: int) -> bool:
-    """Tell whether one can listen on a port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def main() -> None:
     """Run until interrupted."""
     begin()
-    if AIRFLOW_VERSION.startswith("2."):
+    if VERSION.startswith("2."):
         sys.exit("make ui needs Airflow 3.")
-    ui_port, service_port = free_port("UI_PORT", 8080), free_port("SERVICE_PORT", 8090)
+    ui_port, service_port = chosen_port("UI_PORT", 8080), chosen_port("SERVICE_PORT", 8090)
     if ui_port == service_port:
         sys.exit("UI_PORT and SERVICE_PORT are the same.")
-    taken = {ui_port, service_port}
-    execution_port = next(port for port in range(ui_port, 65536) if port not in taken and is_free(port))
-    ui = Ui(ui_port, execution_port)
-    with LocalService(port=service_port, journal=ui.airflow.home / "service.jsonl") as service:
+    airflow = make_airflow(ui_port, free_port())
+    prepare(airflow)
+    with LocalService(port=service_port, journal=airflow.home / "service.jsonl") as service:
         try:
-            print(f"Starting Airflow {AIRFLOW_VERSION} (about 30 s) …")
-            ui.start(service.base_url)
+            print(f"Starting Airflow {VERSION} (about 30 s) …")
+            airflow.start()
+            set_connection(airflow, service.base_url)
+            # Only now, because an example with a schedule runs at once.
+            airflow.launch(SCHEDULER)
             print(f"""
-Airflow   {ui.url}   user {USER}, password {PASSWORD}
+Airflow   {airflow.url}   user {USER}, password {PASSWORD}
 Service   {service.url}   shows the runs it started
-Logs      {shown(ui.airflow.logs)}
+Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
 Under Dags, choose an example and press Trigger; the connection is under Admin → Connections.
 Ctrl-C stops everything.""")
             while True:
-                ui.check()
+                airflow.check()
                 time.sleep(1)
         finally:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             print("\nStopping Airflow …")
-            ui.stop()
+            airflow.stop(STOP_TIMEOUT)
 
 
 if __name__ == "__main__":
@@ -240,3 +114,5 @@ if __name__ == "__main__":
         sys.exit(0)
     except JournalError:
         sys.exit("make ui runs already, on other ports.")
+    except (RuntimeError, TimeoutError) as error:
+        sys.exit(str(error))

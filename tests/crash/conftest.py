@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import trustme
 
+from airflow_launcher.airflow import temporary_home
+from airflow_launcher.connections import connection_to
+from airflow_launcher.processes import inhabitants
+from certificates import issue_certificate
+from deployment import Deployment
+from notes import note, pytest_terminal_summary
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
-HERE = Path(__file__).parent
-# The tests are imported without these on the path.
-sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
-
-from deployment import Deployment  # noqa: E402
-from processes import inhabitants  # noqa: E402
-
-_notes: list[str] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _notes:
-        terminalreporter.section("what was killed or faulted, and what came of it")
-        for line in _notes:
-            terminalreporter.write_line(line)
-
-
-@pytest.fixture(scope="session")
-def note() -> Callable[[str], None]:
-    """Add a line to the summary at the end."""
-    return _notes.append
+__all__ = ["note", "pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +32,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
 def misnamed_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalService, Path]]:
     """A service whose certificate is another host's, and the CA to trust."""
     folder = tmp_path_factory.mktemp("misnamed")
-    authority, certificate, trusted = trustme.CA(), folder / "cert.pem", folder / "ca.pem"
-    authority.issue_cert("another.example").private_key_and_cert_chain_pem.write_to_path(certificate)
-    authority.cert_pem.write_to_path(trusted)
-    with LocalService(journal=folder / "journal.jsonl", certfile=str(certificate)) as service:
-        yield service, trusted
+    certificate = issue_certificate("another.example", folder)
+    with LocalService(journal=folder / "journal.jsonl", certfile=str(certificate.certfile)) as service:
+        yield service, certificate.ca_bundle
 
 
 @pytest.fixture(scope="session")
@@ -61,24 +43,12 @@ def deployment(service: LocalService, misnamed_service: tuple[LocalService, Path
     if not find_spec("airflow.models.task_state_store"):
         pytest.skip("Before Airflow 3.3 there is no task state store, so nothing outlives a try")
     misnamed, trusted = misnamed_service
-
-    def connection(host: str, **extra: str) -> dict[str, object]:
-        return {
-            "conn_type": "workflow_automation",
-            "host": host,
-            "password": DEMO_KEY.value,
-            "extra": {"flow_id": DEMO_KEY.flow_id, **extra},
-        }
-
     connections = {
-        "workflow_automation_default": connection(service.base_url),
-        "wrong_host": connection(misnamed.base_url, ca_bundle=str(trusted)),
-        "no_such_host": connection("https://service.invalid/api"),
+        "workflow_automation_default": connection_to(service.base_url),
+        "wrong_host": connection_to(misnamed.base_url, ca_bundle=str(trusted)),
+        "no_such_host": connection_to("https://service.invalid/api"),
     }
-    deployment = Deployment(HERE / "dags", connections)
-    try:
-        deployment.start()
-        yield deployment
-    finally:
-        deployment.stop()
-    assert not inhabitants(deployment.home)
+    with temporary_home("crash") as home:
+        with Deployment(home, connections) as deployment:
+            yield deployment
+        assert not inhabitants(home)

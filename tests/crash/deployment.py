@@ -1,110 +1,70 @@
-"""A real Airflow of the tests' own: api-server, scheduler with LocalExecutor and dag-processor, on SQLite."""
+"""The Airflow of the crash tests: on SQLite, with a gate before the api-server, and what they read in its home."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import sqlite3
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from airflow_api import AirflowApi
-from airflow_settings import airflow_environment
+from airflow_launcher.airflow import VERSION, Airflow
+from airflow_launcher.databases import SQLite
+from airflow_launcher.ports import free_port
 from gate import Gate
-from processes import Program, end, free_port, inhabitants, wait_for
+from quick_recovery import QUICK_RECOVERY
 
 # When this scheduler fails a task that sends no heartbeats, it closes its database session halfway, and ends.
-CANNOT_MISS_HEARTBEATS = version("apache-airflow") == "3.4.0b2"
-
-_COMPONENTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"])
+CANNOT_MISS_HEARTBEATS = VERSION == "3.4.0b2"
 
 
-class Deployment:
+class Deployment(Airflow):
     """
     Airflow's processes, with a gate before the api-server.
 
-    :param dags: the folder of the DAG files.
-    :param connections: connection ids, and the connections as JSON values.
+    :param home: the folder for all that it writes
+    :param connections: connection ids, and the connections as JSON values
     """
 
-    def __init__(self, dags: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
-        self.dags = dags
-        self.home = Path(tempfile.mkdtemp(prefix="workflow-automation-crash-"))
+    def __init__(self, home: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
         port = free_port()
         self.gate = Gate(f"http://127.0.0.1:{port}")
-        self.api = AirflowApi(self.gate.url)
-        self._database = self.home / "airflow.db"
-        self.env = {
-            **airflow_environment(
-                self.home,
-                port=port,
-                CORE__DAGS_FOLDER=str(dags),
-                CORE__EXECUTOR="LocalExecutor",
+        self._file = SQLite(home)
+        super().__init__(
+            home,
+            Path(__file__).parent / "dags",
+            database=self._file,
+            connections=connections,
+            port=port,
+            url=self.gate.url,
+            settings={
+                **QUICK_RECOVERY,
                 # A worker that was killed keeps its slot for good; the pool bounds what runs at once.
-                CORE__PARALLELISM="200",
-                CORE__DEFAULT_POOL_TASK_SLOT_COUNT="40",
-                CORE__MAX_ACTIVE_TASKS_PER_DAG="200",
-                CORE__MAX_ACTIVE_RUNS_PER_DAG="200",
-                CORE__DAGS_ARE_PAUSED_AT_CREATION="False",
-                CORE__EXECUTION_API_SERVER_URL=f"{self.gate.url}/execution/",
-                CORE__FERNET_KEY="",
-                CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="True",
-                DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{self._database}",
-                DATABASE__SQL_ALCHEMY_CONNECT_ARGS="sqlite_settings.CONNECT_ARGS",
+                "CORE__PARALLELISM": "200",
+                "CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "40",
+                "CORE__MAX_ACTIVE_TASKS_PER_DAG": "200",
+                "CORE__MAX_ACTIVE_RUNS_PER_DAG": "200",
+                "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
                 # Longer than Airflow gives a cleared task to end (5 s), however loaded the machine.
-                SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT="600" if CANNOT_MISS_HEARTBEATS else "15",
-                WORKERS__EXECUTION_API_TIMEOUT="60",
-            ),
-            "PYTHONPATH": str(Path(__file__).parent),
-            **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()},
-        }
-        self._components = [
-            Program(command[0], [sys.executable, "-m", "airflow", *command], self.home, self.env)
-            for command in _COMPONENTS
-        ]
+                "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600" if CANNOT_MISS_HEARTBEATS else "15",
+                "WORKERS__EXECUTION_API_TIMEOUT": "60",
+            },
+        )
 
     def start(self) -> None:
         """Start everything; when this returns, DAG runs can be triggered."""
-        migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
-        subprocess.run(
-            migrate, cwd=self.home, env=self.env, check=True, timeout=300, stdout=subprocess.DEVNULL
-        )
-        with contextlib.closing(sqlite3.connect(self._database)) as database:
-            # Kept in the file: readers no longer block the writer.
-            database.execute("PRAGMA journal_mode=WAL")
         self.gate.start()
-        for component in self._components:
-            component.start()
-        wait_for("Airflow", self._answers, 300)
-        self.api.log_in()
+        super().start()
 
-    def stop(self) -> None:
-        """Stop everything, orphans too; nothing in the home is worth a slow farewell."""
-        # Airflow's children rewrite argv and environ, and orphans have another parent: but all work in its home.
-        while leftovers := inhabitants(self.home):
-            end(leftovers)
+    def stop(self, grace: float = 0) -> None:
+        """Stop everything, orphans too."""
+        super().stop(grace)
         self.gate.stop()
-        self.api.close()
-        if not os.environ.get("KEEP"):
-            shutil.rmtree(self.home, ignore_errors=True)
-
-    def _answers(self) -> bool:
-        for component in self._components:
-            if not component.runs:
-                raise RuntimeError(f"Airflow ended while it was started:\n{component.tail()}")
-        # The execution API is built at its first request, and takes longer than a task would wait for it.
-        return self.api.answers("/api/v2/version") and self.api.answers("/execution/health")
 
     def records(self, dag_id: str, run_id: str) -> dict[int, dict[str, Any]]:
         """Return the start records of a DAG run's task, by map index."""
-        with contextlib.closing(sqlite3.connect(self._database)) as database:
+        with contextlib.closing(sqlite3.connect(self._file.path)) as database:
             columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
             # Airflow 3.4 renamed it.
             index = "map_index" if "map_index" in columns else "region_index"
@@ -119,7 +79,7 @@ class Deployment:
             WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger' ORDER BY task_reschedule.id
         """
         waits: dict[int, list[float]] = {}
-        with contextlib.closing(sqlite3.connect(self._database)) as database:
+        with contextlib.closing(sqlite3.connect(self._file.path)) as database:
             for try_number, seconds in database.execute(query, (dag_id, run_id)):
                 waits.setdefault(try_number, []).append(seconds)
         return waits

@@ -2,7 +2,7 @@
 A gate before Airflow's api-server: it sees which process runs what, and holds a request where a test asks.
 
 A supervisor asks the execution API for all that its task needs, also for the task state store. So to hold one request,
-on its way there or its reply on the way back, is to stop the task at that very moment of its life, with
+on its way there or its response on the way back, is to stop the task at that very moment of its life, with
 nothing of the provider or of Airflow replaced.
 
 It lets one request at a time through: on SQLite, the api-server locks itself up when many write at once (those
@@ -15,7 +15,6 @@ import asyncio
 import re
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import httpx
@@ -24,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from airflow_launcher.processes import parent
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 
 _TI_PATH = re.compile(r"/execution/(?:task-instances|store/ti)/([0-9a-f-]{36})\b")
@@ -45,12 +45,12 @@ class Hold:
     """
     A request to be held, the first that fits.
 
-    :param run_id: the DAG run that it is about.
-    :param point: hold it ``before`` it is forwarded, or ``after`` it was answered.
-    :param method: its method.
-    :param path: what its path contains.
-    :param says: what its body contains.
-    :param lost: whether it is never forwarded, even once released; only for one held before.
+    :param run_id: the DAG run that it is about
+    :param point: hold it ``before`` it is forwarded, or ``after`` it was answered
+    :param method: its method
+    :param path: what its path contains
+    :param says: what its body contains
+    :param lost: whether it is never forwarded, even once released; only for one held before
     """
 
     run_id: str
@@ -78,7 +78,7 @@ class Gate:
     """
     Forwards to the api-server; runs in a thread of its own.
 
-    :param upstream: the api-server's address.
+    :param upstream: the api-server's address
     """
 
     def __init__(self, upstream: str) -> None:
@@ -160,19 +160,3 @@ class Gate:
         hold.reached.set()
         while not hold.released.is_set():
             await asyncio.sleep(0.02)
-
-
-def parent(pid: int) -> int:
-    """Return the parent's pid, 0 if the process is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that only nobody has reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

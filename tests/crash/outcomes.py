@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deployment import Deployment
-
     from workflow_automation_provider.testing import LocalService
 
 UNKNOWN = "A run may have been started"

@@ -18,16 +18,19 @@ import threading
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_api import FINISHED
+from airflow_launcher.airflow import temporary_home
+from airflow_launcher.api import FINISHED
+from airflow_launcher.connections import connection_to
+from airflow_launcher.processes import alive, parent
+from airflow_launcher.waiting import wait_for
 from deployment import Deployment
-from gate import Gate, alive, parent
 from outcomes import ASKING, UNKNOWN
-from processes import wait_for
-
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
+
+if TYPE_CHECKING:
+    from gate import Gate
 
 FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("drop_before", {}),
@@ -95,10 +98,10 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     """
     Run it, and return the counts.
 
-    :param instances: how many task instances.
-    :param seconds: how long it may take.
-    :param seed: of the choice of faults and kills.
-    :raises AssertionError: if anything does not hold.
+    :param instances: how many task instances
+    :param seconds: how long it may take
+    :param seed: of the choice of faults and kills
+    :raises AssertionError: if anything does not hold
     """
     chance = random.Random(seed)
     run_id = f"soak-{seed}"
@@ -206,19 +209,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
-    with LocalService(keys=[DEMO_KEY]) as service:
-        connection = {
-            "conn_type": "workflow_automation",
-            "host": service.base_url,
-            "password": DEMO_KEY.value,
-            "extra": {"flow_id": DEMO_KEY.flow_id},
-        }
-        deployment = Deployment(Path(__file__).parent / "dags", {"workflow_automation_default": connection})
-        try:
-            deployment.start()
+    with LocalService(keys=[DEMO_KEY]) as service, temporary_home("soak") as home:
+        connections = {"workflow_automation_default": connection_to(service.base_url)}
+        with Deployment(home, connections) as deployment:
             sys.stdout.write(soak(deployment, service, **vars(options)) + "\n")
-        finally:
-            deployment.stop()
 
 
 if __name__ == "__main__":

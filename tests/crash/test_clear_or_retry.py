@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from airflow_launcher.processes import alive
+from airflow_launcher.waiting import wait_for
 from deployment import CANNOT_MISS_HEARTBEATS
-from gate import Hold, alive
+from gate import Hold
 from outcomes import UNKNOWN, clear_discards, outcome, run_ids
-from processes import wait_for
 
 if TYPE_CHECKING:
     from deployment import Deployment
-
     from workflow_automation_provider.testing import LocalService
 
 ENDED = "nothing more is sent"

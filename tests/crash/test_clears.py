@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_launcher.waiting import wait_for
 from outcomes import UNKNOWN, clear_discards, outcome, run_ids
-from processes import wait_for
 
 if TYPE_CHECKING:
     from deployment import Deployment
-
     from workflow_automation_provider.testing import LocalService
 
 

@@ -11,17 +11,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from airflow_launcher.waiting import wait_for
 from outcomes import UNKNOWN, Outcome, outcome, run_ids
-from processes import wait_for
 
 try:
     from airflow.sdk import RetryDecision
 except ImportError:  # before Airflow 3.3, where all tests here are skipped
-    RetryDecision = None
+    RetryDecision = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
     from deployment import Deployment
-
     from workflow_automation_provider.testing import LocalService
 
 STARTED = "started a run"
@@ -184,7 +184,7 @@ def test_next_try_comes_at_the_date_that_the_service_said(
     outcomes["503, date"].result(180)
     (run_at,) = [at(run.at) for run in service.runs if run.inputs["case"] == _run_id("503, date")]
     (fault,) = [s.fault for s in service.faults.all() if s.fault.inputs == {"case": _run_id("503, date")}]
-    late = run_at - parsedate_to_datetime(fault.retry_after)
+    late = run_at - parsedate_to_datetime(fault.retry_after or "")
 
     assert 0 <= late.total_seconds() <= 2 * WAIT
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from deployment import Deployment
-
     from workflow_automation_provider.testing import LocalService
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from code_blocks import read_code_blocks
 from packaging.requirements import Requirement
 
+from code_blocks import read_code_blocks
 from workflow_automation_provider.testing import Key
 from workflow_automation_provider.testing.__main__ import main
 from workflow_automation_provider.testing.faults import KINDS

@@ -39,8 +39,8 @@ class AirflowUi:
     """
     What a person does in Airflow's UI.
 
-    :param page: the browser's page.
-    :param url: Airflow's address.
+    :param page: the browser's page
+    :param url: Airflow's address
     """
 
     def __init__(self, page: Page, url: str) -> None:
@@ -75,11 +75,11 @@ class AirflowUi:
         """Press the Test button in a connection's row, and return what Airflow says."""
         self.page.goto(f"{self._url}/connections")
         row = self.page.get_by_role("row").filter(has=self.page.get_by_text(conn_id, exact=True))
-        with self.page.expect_response(lambda reply: reply.url.endswith("/connections/test")):
+        with self.page.expect_response(lambda response: response.url.endswith("/connections/test")):
             row.get_by_role("button", name=re.compile("Test")).click()
         toast = self.page.locator("[data-scope=toast][data-part=root]").first
         expect(toast).to_be_visible()
-        return toast.inner_text()
+        return str(toast.inner_text())
 
     def open_task(self, dag_id: str, run_id: str, task_id: str, tab: str = "") -> None:
         self.page.goto(f"{self._url}/dags/{dag_id}/runs/{run_id}/tasks/{task_id}{tab}")

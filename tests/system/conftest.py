@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_launcher.airflow import temporary_home
+from airflow_launcher.processes import inhabitants
+from notes import note, pytest_terminal_summary
+from services import FLOW_ID, KEY, Service
+from stack import Stack
+
 HERE = Path(__file__).parent
-# The tests are imported without these on the path.
-sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 # Not part of `make test`: its environment has no PostgreSQL driver, no Celery and no browser.
 collect_ignore_glob = [] if all(map(find_spec, ("psycopg2", "redis", "playwright"))) else ["*.py"]
 
-if TYPE_CHECKING:
-    from services import Service
-    from stack import Stack
+__all__ = ["note", "pytest_terminal_summary"]
 
 ORDER = [
     "test_examples",
@@ -31,8 +30,6 @@ ORDER = [
     "test_backfill",
     "test_key_is_nowhere",
 ]
-_notes: list[str] = []
-_started = time.monotonic()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,45 +38,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: ORDER.index(item.path.stem))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _notes:
-        terminalreporter.section("what was seen")
-        for line in _notes:
-            terminalreporter.write_line(line)
-
-
-@pytest.fixture(scope="session")
-def note() -> Callable[[str], None]:
-    """Add a line to the summary at the end."""
-    return lambda line: _notes.append(f"{time.monotonic() - _started:6.1f} s  {line}")
-
-
 @pytest.fixture(scope="session")
 def stack(note: Callable[[str], None]) -> Iterator[Stack]:
     """Airflow, running."""
-    from stack import Stack
-
-    stack = Stack()
-    try:
-        stack.start()
-        note("everything is healthy")
-        yield stack
-    finally:
-        note(f"started again by the keeper: {', '.join(stack.kept_alive) or 'nothing'}")
-        stack.stop()
-        if os.environ.get("KEEP"):
-            note(f"kept: {stack.home}")
-        else:
-            stack.remove()
+    with temporary_home("system") as home:
+        stack = Stack(home)
+        try:
+            with stack:
+                note("everything is healthy")
+                yield stack
+        finally:
+            note(f"started again by the keeper: {', '.join(stack.kept_alive) or 'nothing'}")
+            if os.environ.get("KEEP"):
+                note(f"kept: {home}")
+        assert not inhabitants(home)
 
 
 @pytest.fixture(scope="session")
 def service(stack: Stack) -> Iterator[Service]:
     """The service, in a process of its own, and the connection to it."""
-    from services import KEY, Service
-
     service = Service(stack.home, "service")
     service.start()
-    stack.api.add_connection("workflow_automation_default", service.base_url, KEY, flow_id="demo-flow")
+    stack.api.add_connection("workflow_automation_default", service.base_url, KEY, flow_id=FLOW_ID)
     yield service
     service.stop()

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import trustme
-from processes import Program, free_port, wait_for
-
+from airflow_launcher.ports import free_port
+from airflow_launcher.processes import Program
+from airflow_launcher.waiting import wait_for
+from certificates import issue_certificate
 from workflow_automation_provider.testing import Journal
 from workflow_automation_provider.testing.control_client import ControlClient
 
@@ -25,26 +26,24 @@ class Service:
     """
     A local service.
 
-    :param home: where its journal and its output go.
-    :param name: names them.
-    :param certified_for: the host that its certificate is for; None for plain http.
+    :param home: where its journal and its output go
+    :param name: names them
+    :param certified_for: the host that its certificate is for; None for plain http
     """
 
     def __init__(self, home: Path, name: str, certified_for: str | None = None) -> None:
         self.port = free_port()
         self.journal = Journal(home / f"{name}.jsonl")
-        self.ca_bundle = home / f"{name}-ca.pem"
+        self.ca_bundle: Path | None = None
         scheme = "https" if certified_for else "http"
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.base_url = f"{self.url}/api"
         command = [sys.executable, "-m", "workflow_automation_provider.testing", "--port", str(self.port)]
         command += ["--journal", str(self.journal.path), "--key", f"{KEY}:{FLOW_ID}"]
         if certified_for:
-            certificate = home / f"{name}-cert.pem"
-            authority = trustme.CA()
-            authority.cert_pem.write_to_path(self.ca_bundle)
-            authority.issue_cert(certified_for).private_key_and_cert_chain_pem.write_to_path(certificate)
-            command += ["--certfile", str(certificate)]
+            certificate = issue_certificate(certified_for, home, name)
+            self.ca_bundle = certificate.ca_bundle
+            command += ["--certfile", str(certificate.certfile)]
         self.program = Program(name, command, home, os.environ)
         self.control = ControlClient(self.url, verify=False)
 

@@ -14,8 +14,8 @@ class SlowLane:
     """
     Forwards connections to the service.
 
-    :param port: the service's port.
-    :param rate: bytes a second towards the service, None for as fast as it goes.
+    :param port: the service's port
+    :param rate: bytes a second towards the service, None for as fast as it goes
     """
 
     def __init__(self, port: int, rate: float | None = None) -> None:

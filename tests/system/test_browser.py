@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import AirflowUi, browser_page
 from playwright.sync_api import expect
-from processes import wait_for
-from services import FLOW_ID, KEY, Service
-from stack import PASSWORD, USER
 
+from airflow_launcher.airflow import PASSWORD, USER
+from airflow_launcher.waiting import wait_for
+from browser import AirflowUi, browser_page
+from services import FLOW_ID, KEY, Service
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from urllib.parse import quote, quote_plus
 
 import httpx
 import pytest
-from processes import wait_for
+
+from airflow_launcher.waiting import wait_for
 from services import KEY
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def files(stack: Stack) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def echoed(stack: Stack, service: Service) -> list[str]:
     """DAG runs of a service that echoes the key."""
-    (first, *_) = service.journal.runs() or [None]
+    first = next(iter(service.journal.runs()), None)
     cases = [f"echo-{status}" for status in STATUSES]
     upload_for = first.run_id if first else "1"
     service.control.add_fault("echo_key", operation="upload", times=3)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import wait_for
+
+from airflow_launcher.waiting import wait_for
 from services import FLOW_ID, KEY
 from slow_lane import SlowLane
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import wait_for
+
+from airflow_launcher.waiting import wait_for
 
 if TYPE_CHECKING:
     from services import Service

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from code_blocks import find_code_blocks, read_code_blocks
 from hypothesis import given
 from hypothesis import strategies as st
+
+from code_blocks import find_code_blocks, read_code_blocks
 
 PAGE = """\
 # Page

@@ -1,14 +1,15 @@
-"""Airflow's REST API, as far as the tests need it."""
+"""Airflow's REST API."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-from processes import wait_for
+
+from airflow_launcher.waiting import wait_for
 
 FINISHED = {"success", "failed", "upstream_failed", "skipped", "removed"}
 
@@ -17,52 +18,63 @@ class AirflowApi:
     """
     A client of the REST API.
 
-    :param url: Airflow's address.
+    :param url: Airflow's address
     """
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
 
     def answers(self, path: str) -> bool:
-        """Tell whether a path is there yet."""
+        """Tell whether a path, or an address, is there yet."""
         try:
             return self._http.get(path).is_success
         except httpx.HTTPError:
             return False
 
-    def log_in(self, user: str | None = None, password: str | None = None) -> None:
-        """Get a token: of a user, or where everybody is an admin."""
+    def log_in(self, user: str, password: str) -> None:
+        """Get a token, and send it with every request."""
         login = {"username": user, "password": password}
-        reply = self._http.post("/auth/token", json=login) if user else self._http.get("/auth/token")
-        self._http.headers["Authorization"] = f"Bearer {reply.json()['access_token']}"
+        response = self._http.post("/auth/token", json=login).raise_for_status()
+        self._http.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request, and return the reply."""
-        reply = self._http.request(method, f"/api/v2{path}", json=body)
-        if not reply.is_success:
-            raise RuntimeError(f"{method} {path}: {reply.status_code} {reply.text[:500]}")
-        return reply.json() if reply.content else None
+        """
+        Send a request, and return the response's JSON.
 
-    def healthy(self) -> bool:
-        """Tell whether every part is."""
-        parts = self.ask("GET", "/monitor/health")
-        return all(parts[part]["status"] == "healthy" for part in ("scheduler", "dag_processor", "triggerer"))
+        :raises RuntimeError: if the response is an error
+        """
+        response = self._http.request(method, f"/api/v2{path}", json=body)
+        if not response.is_success:
+            raise RuntimeError(f"{method} {path}: {response.status_code} {response.text[:500]}")
+        return response.json() if response.content else None
+
+    def healthy(self, parts: Iterable[str]) -> bool:
+        """
+        Tell whether Airflow answers, and finds parts of it healthy.
+
+        :param parts: of ``scheduler``, ``dag_processor`` and ``triggerer``
+        """
+        try:
+            health = self.ask("GET", "/monitor/health")
+        except (httpx.HTTPError, RuntimeError):
+            return False
+        return all(health[part]["status"] == "healthy" for part in parts)
 
     def add_connection(
-        self, conn_id: str, host: str, key: str, port: int | None = None, **extra: Any
+        self, conn_id: str, host: str, key: str, port: int | None = None, description: str = "", **extra: Any
     ) -> None:
         """Add a connection of our type."""
         connection = {
             "connection_id": conn_id,
             "conn_type": "workflow_automation",
-            "host": host,
-            "password": key,
+            "description": description,
         }
-        self.ask("POST", "/connections", {**connection, "port": port, "extra": json.dumps(extra)})
+        address = {"host": host, "port": port, "password": key}
+        self.ask("POST", "/connections", {**connection, **address, "extra": json.dumps(extra)})
 
     def unpause(self, dag_id: str) -> None:
         """Let a DAG be run, as soon as it is there."""
@@ -75,12 +87,12 @@ class AirflowApi:
         body = {"dag_run_id": run_id, "logical_date": now, "conf": dict(conf or {})}
 
         def triggered() -> bool:
-            reply = self._http.post(f"/api/v2/dags/{dag_id}/dagRuns", json=body)
+            response = self._http.post(f"/api/v2/dags/{dag_id}/dagRuns", json=body)
             # SQLite may be busy with another process: Airflow then did nothing, and says so.
-            locked = reply.status_code == 503 and "Database is locked" in reply.text
-            if reply.status_code == 404 or locked:
+            locked = response.status_code == 503 and "Database is locked" in response.text
+            if response.status_code == 404 or locked:
                 return False
-            assert reply.is_success, reply.text
+            assert response.is_success, response.text
             return True
 
         wait_for(f"DAG {dag_id}", triggered, 180)
@@ -98,8 +110,10 @@ class AirflowApi:
     def reparse(self, dag_id: str, seen: Callable[[dict[str, Any]], bool], task_id: str) -> None:
         """Have a DAG's file parsed again, and wait until the scheduler's copy of a task is the new one."""
         token = self.ask("GET", f"/dags/{dag_id}")["file_token"]
-        reply = self._http.put(f"/api/v2/parseDagFile/{token}")
-        assert reply.is_success or reply.status_code == 409, reply.text  # 409: somebody has just asked for it
+        response = self._http.put(f"/api/v2/parseDagFile/{token}")
+        assert response.is_success or response.status_code == 409, (
+            response.text
+        )  # 409: somebody has just asked for it
         wait_for(
             f"{dag_id} parsed again", lambda: seen(self.ask("GET", f"/dags/{dag_id}/tasks/{task_id}")), 180
         )
@@ -143,7 +157,7 @@ class AirflowApi:
             task = self.task(dag_id, run_id, task_id)
             return task["pid"] if task["state"] == "running" else None
 
-        return wait_for(f"{dag_id} {task_id} running", look) or 0
+        return wait_for(f"{dag_id} {task_id} running", look)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Return an XCom's value."""

@@ -1,22 +1,50 @@
-"""PostgreSQL and Redis, started from Debian's packages on free ports."""
+"""The databases that Airflow keeps its state in."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
-import socket
+import sqlite3
 import subprocess
 from pathlib import Path
 
-from processes import Program, free_port, wait_for
+from airflow_launcher.ports import free_port
+from airflow_launcher.processes import Program
+from airflow_launcher.waiting import wait_for
+
+
+class SQLite:
+    """
+    A file, in which readers do not block the writer, and writers wait for each other.
+
+    :param home: the folder of the file
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "airflow.db"
+
+    @property
+    def url(self) -> str:
+        """The address for SQLAlchemy."""
+        return f"sqlite:///{self.path}?timeout=30"
+
+    def start(self) -> None:
+        """Make the file, unless it is there."""
+        with contextlib.closing(sqlite3.connect(self.path)) as database:
+            # Kept in the file.
+            database.execute("PRAGMA journal_mode=WAL")
+
+    def stop(self) -> None:
+        """Do nothing: there is no server."""
 
 
 class PostgreSQL:
     """
-    A PostgreSQL server of our own, that logs every statement.
+    A PostgreSQL server from Debian's packages, on a free port, which logs every statement.
 
-    :param home: the folder for its data and its log; others must be able to pass through it.
+    :param home: the folder for its data and its output; others must be able to pass through it
     """
 
     def __init__(self, home: Path) -> None:
@@ -24,15 +52,9 @@ class PostgreSQL:
         self.data = home / "postgresql"
         self._home = home
         self._bin = _folder_of("initdb")
-        server = [
-            *self._as_its_user(),
-            str(self._bin / "postgres"),
-            "-D",
-            str(self.data),
-            "-p",
-            str(self.port),
-        ]
-        server += ["-h", "127.0.0.1", "-k", "", "-c", "log_statement=all", "-c", "max_connections=200"]
+        server = [*self._as_its_user(), str(self._bin / "postgres"), "-D", str(self.data)]
+        server += ["-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
+        server += ["-c", "log_statement=all", "-c", "max_connections=200"]
         self.program = Program("postgresql", server, home, os.environ)
 
     @property
@@ -40,8 +62,18 @@ class PostgreSQL:
         """The address for SQLAlchemy."""
         return f"postgresql+psycopg2://airflow@127.0.0.1:{self.port}/airflow"
 
-    def create(self) -> None:
-        """Make the database, and start the server."""
+    def start(self) -> None:
+        """Start the server unless it runs, and make the database unless it is there."""
+        new = not self.data.exists()
+        if new:
+            self._make_data()
+        if not self.program.runs:
+            self.program.start()
+        wait_for("PostgreSQL", self._ready)
+        if new:
+            self._run([str(self._bin / "createdb"), *self._where(), "airflow"])
+
+    def _make_data(self) -> None:
         self.data.mkdir(mode=0o700)
         if os.getuid() == 0:
             shutil.chown(self.data, "postgres", "postgres")
@@ -59,13 +91,6 @@ class PostgreSQL:
             "-N",
         ]
         self._run([*self._as_its_user(), str(self._bin / "initdb"), *options])
-        self.start()
-        self._run([str(self._bin / "createdb"), *self._where(), "airflow"])
-
-    def start(self) -> None:
-        """Start the server."""
-        self.program.start()
-        wait_for("PostgreSQL", self._ready, 60)
 
     def stop(self) -> None:
         """Stop the server: every connection breaks."""
@@ -87,49 +112,14 @@ class PostgreSQL:
 
     def _run(self, command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, cwd=self._home, check=False)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        if done.returncode:
+            raise RuntimeError(f"{command}: {done.stderr}")
         return done.stdout
 
     @staticmethod
     def _as_its_user() -> list[str]:
-        """PostgreSQL refuses to run as root."""
+        """Return what precedes a command that PostgreSQL does not let root run."""
         return [] if os.getuid() else ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
-
-
-class Redis:
-    """
-    A Redis server of our own, that keeps its data over a restart.
-
-    :param home: the folder for its data and its output.
-    """
-
-    def __init__(self, home: Path) -> None:
-        self.port = free_port()
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--appendonly", "yes", "--appendfsync", "always", "--loglevel", "debug"]
-        self.program = Program("redis", command, home, os.environ)
-
-    @property
-    def url(self) -> str:
-        """The address for Celery."""
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self) -> None:
-        """Start it."""
-        self.program.start()
-        wait_for("Redis", self._ready, 30)
-
-    def stop(self) -> None:
-        """Stop it: every connection breaks."""
-        self.program.stop()
-
-    def _ready(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:
-                sock.sendall(b"PING\r\n")
-                return sock.recv(5) == b"+PONG"
-        except OSError:
-            return False
 
 
 def _folder_of(program: str) -> Path:

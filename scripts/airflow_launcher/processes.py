@@ -1,0 +1,162 @@
+"""Programs that run in the background, each with its output in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+STOP_TIMEOUT = 15
+
+
+class Program:
+    """
+    One program.
+
+    :param name: names the output file
+    :param command: the command line
+    :param home: its output goes to ``outputs`` in this folder, and it works in ``cwd``
+    :param env: its environment
+    """
+
+    def __init__(self, name: str, command: Sequence[str], home: Path, env: Mapping[str, str]) -> None:
+        self.name = name
+        self.output = home / "outputs" / f"{name}.out"
+        self._command = list(command)
+        self._cwd = _cwd(home)
+        self._env = dict(env)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it, or start it again: its output is added to."""
+        for folder in (self._cwd, self.output.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._cwd,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C in the terminal is for us; we stop what we started.
+                start_new_session=True,
+            )
+        return self._process
+
+    def run(self, seconds: float) -> bool:
+        """
+        Run it to its end, and tell whether it succeeded.
+
+        :raises TimeoutError: if it has not ended after so many seconds; then it is stopped
+        """
+        self.output.unlink(missing_ok=True)
+        process = self.start()
+        try:
+            return process.wait(seconds) == 0
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(
+                f"No end of {self.name} after {seconds:g} s: stopped. Its log: {self.output}"
+            ) from error
+        finally:
+            # Whatever it has left behind, too.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def family(self) -> list[psutil.Process]:
+        """Return its process and all that this has started."""
+        if self._process is None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self._process.pid)
+            return [parent, *parent.children(recursive=True)]
+        return []
+
+    def kill(self) -> None:
+        """Kill it and all that it has started with SIGKILL."""
+        end(self.family())
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+        """Ask it to end, and see to it that nothing of it is left."""
+        stop([self], by, STOP_TIMEOUT)
+
+    def tail(self, lines: int = 20, width: int = 400) -> str:
+        """Return the last lines of its output, without those that only tell of waiting."""
+        if not self.output.exists():
+            return ""
+        # `airflow dags test` fills its output with that one.
+        told = [
+            line
+            for line in self.output.read_text(errors="replace").splitlines()
+            if "No tasks to run" not in line
+        ]
+        return "\n".join(line if len(line) <= width else f"{line[:width]} …" for line in told[-lines:])
+
+
+def stop(programs: Iterable[Program], by: signal.Signals, seconds: float) -> None:
+    """
+    Stop programs, all at once, with all that they have started.
+
+    :param by: the signal that asks them to end
+    :param seconds: how long they may take before they are killed
+    """
+    # Looked up before anything ends: orphans could no longer be found.
+    families = [program.family() for program in programs]
+    for family in families:
+        for process in family[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(by)
+    family = [process for family in families for process in family]
+    psutil.wait_procs(family, seconds)
+    end(family)
+
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes; they are gone when this returns."""
+    processes = list(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, STOP_TIMEOUT)
+
+
+def inhabitants(home: Path) -> list[psutil.Process]:
+    """Return all processes that the programs of a home have started, however they have changed since."""
+    # Airflow's children rewrite argv and environ, and orphans have another parent: but all work in one folder,
+    # in which nobody opens a shell.
+    cwd, found = _cwd(home), []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(cwd):
+                found.append(process)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that only nobody has reaped does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def parent(pid: int) -> int:
+    """Return the parent's pid, 0 if the process is gone."""
+    try:
+        return int(psutil.Process(pid).ppid())
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _cwd(home: Path) -> Path:
+    return home.resolve() / "cwd"
