@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-matrix bench-import bench-upload mutants soak system-test lint demo ui constraints build clean FORCE
+.PHONY: help setup test test-matrix bench-import bench-start bench-upload mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -28,8 +28,13 @@ help: ## List the targets
 setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
 
-test: $(STAMP) ## Run the tests; ARGS="…" goes to pytest
+# Coverage is that of all tests on one Airflow: some code is for the others.
+test: $(STAMP) ## Run the tests and check their coverage; ARGS="…" goes to pytest, without the check
+ifeq ($(AIRFLOW)$(strip $(ARGS)),3.3)
+	@$(RUN) pytest --cov --cov-report=term
+else
 	@$(RUN) pytest $(ARGS)
+endif
 
 test-matrix: $(STAMP) ## Run the tests on every supported Airflow and Python; CELLS="3.0-py3.12 …" for some
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
@@ -37,10 +42,13 @@ test-matrix: $(STAMP) ## Run the tests on every supported Airflow and Python; CE
 bench-import: $(VENV)/bench ## Measure what importing the operators costs, beside other providers' (about 2 minutes)
 	@$(VENV)/bin/python benchmarks/imports.py
 
+bench-start: $(VENV)/bench ## Measure what starting a run costs, beside HttpOperator (about 3 minutes)
+	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
+
 bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl (about 3 minutes)
 	@$(VENV)/bin/python benchmarks/upload.py
 
-mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/replies.py …" for some
+mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
 
 soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
@@ -50,14 +58,25 @@ system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery work
 	@sh tests/system/prepare.sh $(VENV) .venv-system
 	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 
-lint: $(STAMP) ## Check style, types and the layers of the package
+lint: lint-style lint-types lint-layers ## Check style, types and the layers of the package
+
+lint-style: $(STAMP)
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
+
+lint-types: $(STAMP)
 	@$(RUN) mypy
 	@$(RUN) mypy scripts tests/support tests/typing
+	@$(RUN) mypy --explicit-package-bases tests/unit tests/integration
 	@$(RUN) mypy tests/crash
 	@$(RUN) mypy tests/system
+
+lint-layers: $(STAMP)
 	@$(VENV)/bin/lint-imports
+
+hooks: $(STAMP) ## Have git run the linters before each commit
+	@$(RUN) pre_commit validate-config
+	@$(RUN) pre_commit install
 
 demo: $(STAMP) ## Run an example DAG in Airflow against a local service
 	@$(VENV)/bin/python scripts/demo.py
@@ -73,7 +92,7 @@ build: $(STAMP) ## Build the wheel and the source distribution into dist/
 	@ls dist/*.whl dist/*.tar.gz
 
 clean: ## Remove all that make has made
-	rm -rf .venv .venv-* .airflow .mutants dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/mutants: $(STAMP) constraints/mutants.txt
 	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/mutants.txt --group mutants

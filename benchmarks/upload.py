@@ -212,10 +212,10 @@ def curl(port: int) -> Send:
     return send
 
 
-def check(reply: Any) -> None:
-    """Refuse any reply but the sink's."""
-    if str(reply).strip('"') != "ok":
-        raise SystemExit(f"The sink answered {reply!r}")
+def check(response: Any) -> None:
+    """Refuse any response but the sink's."""
+    if str(response).strip('"') != "ok":
+        raise SystemExit(f"The sink answered {response!r}")
 
 
 CONTENDERS: dict[str, tuple[str, Callable[[int], Send]]] = {

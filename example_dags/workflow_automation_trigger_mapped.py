@@ -1,4 +1,4 @@
-"""Start one run for each item of a list that is known only when the DAG runs."""
+"""Start a run for each item of a list that is known only when the DAG runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with DAG(
     trigger = TriggerFlowOperator.partial(
         task_id="trigger",
         retries=3,
-        # The name that each mapped task instance shows in the UI.
+        # The name of each mapped task instance in the UI.
         map_index_template="{{ task.inputs['customer'] }}",
     ).expand(inputs=list_customers())
     # [END howto_operator_trigger_flow_mapped]

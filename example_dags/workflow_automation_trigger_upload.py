@@ -1,8 +1,8 @@
 """
-Start a run, upload files for it, and hand its link on to a task of your own.
+Start a run, upload files for it, and pass its link on to another task.
 
-The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and, in
-its extra ``flow_id``, the workflow's identifier, which an upload needs.
+The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and its Flow ID, which an
+upload requires.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ with DAG(
     )
     upload = UploadFilesOperator(
         task_id="upload",
-        run_id=trigger.output["run_id"],
+        run_id=trigger.output,
         files=[f"{DATA}/*.csv"],
         retries=3,
     )

@@ -1,8 +1,8 @@
 """
 Start a run for each item of a list, and upload that item's files for that run.
 
-The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and, in
-its extra ``flow_id``, the workflow's identifier, which an upload needs.
+The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and its Flow ID, which an
+upload requires.
 """
 
 from __future__ import annotations
@@ -35,17 +35,12 @@ with DAG(
     tags=["example", "workflow automation"],
 ):
     # [START howto_operator_upload_files_mapped]
-    # Each item has a trigger and an upload of its own: where one trigger fails, its upload does not run, and
-    # the others still send their files to their own runs.
+    # Each item has a trigger and an upload of its own: if one trigger fails, its upload does not run, and the others
+    # still send their files to their own runs.
     @task_group
     def customer(inputs: dict, files: list[str]) -> None:
         trigger = TriggerFlowOperator(task_id="trigger", inputs=inputs, retries=3)
-        UploadFilesOperator(
-            task_id="upload",
-            run_id=trigger.output["run_id"],
-            files=files,
-            retries=3,
-        )
+        UploadFilesOperator(task_id="upload", run_id=trigger.output, files=files, retries=3)
 
     customer.expand_kwargs(list_customers())
     # [END howto_operator_upload_files_mapped]

@@ -37,16 +37,17 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 
 # Files of the package, and the tests that must notice every change to them.
 GROUPS = (
-    (("client/replies.py", "client/redaction.py"), ("tests/unit/client",)),
+    (("client/responses.py", "client/redaction.py"), ("tests/unit/client",)),
     (
         (
-            "start_record.py",
+            "execution/task_state.py",
+            "execution/start.py",
+            "execution/upload.py",
+            "execution/retry.py",
             "operators/base.py",
             "operators/flows.py",
-            "operators/retries.py",
-            "operators/uploading.py",
         ),
-        ("tests/unit/operators", "tests/unit/test_start_record*.py"),
+        ("tests/unit/execution", "tests/unit/operators"),
     ),
 )
 
@@ -213,7 +214,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", nargs="*", default=["*"], help="such as client/replies.py or 'operators/*'")
+    parser.add_argument(
+        "files", nargs="*", default=["*"], help="such as client/responses.py or 'operators/*'"
+    )
     patterns = parser.parse_args().files
     began = time.monotonic()
     results = []

@@ -1,4 +1,4 @@
-"""What Airflow is told about this package (entry point group ``apache_airflow_provider``); imports nothing."""
+"""The provider's metadata for Airflow (entry point group ``apache_airflow_provider``); imports nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "timeout": {
         "label": "Timeout (seconds)",
         "schema": {"type": ["number", "null"], "exclusiveMinimum": 0},
-        "description": "How long a connection, each send and the whole reply may take. Default: 60.",
+        "description": "How long connecting, each send, and the whole response may take. Default: 60.",
     },
     "key_expires_on": {
         "label": "Key expires on",
         "schema": {"type": ["string", "null"], "format": "date"},
-        "description": "As entered when the key was made: tasks warn from 14 days before, and fail clearly after.",
+        "description": "The expiry date of the API key: tasks log a warning from 14 days before, and fail after it.",
     },
     "file_format": {
         "label": "File format",
@@ -35,19 +35,19 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
             ],
         },
         "description": (
-            "How an uploaded file is written: a JSON object of field name to name, base64, data_url, text, "
+            "How an uploaded file is written: a JSON object that maps field names to name, base64, data_url, text, "
             "content_type or size; or one of these words alone."
         ),
     },
     "verify": {
         "label": "Verify the certificate",
         "schema": {"type": ["boolean", "null"], "default": True},
-        "description": "Check the service's TLS certificate.",
+        "description": "Verify the service's TLS certificate.",
     },
     "ca_bundle": {
         "label": "CA bundle",
         "schema": {"type": ["string", "null"], "examples": ["/etc/ssl/certs/internal-ca.pem"]},
-        "description": "File or folder of PEM certificates to trust instead of the usual ones.",
+        "description": "File or directory of PEM certificates to trust instead of the default ones.",
     },
     "client_cert": {
         "label": "Client certificate",
@@ -55,12 +55,12 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
             "type": ["string", "null"],
             "examples": ['["/etc/ssl/client.pem", "/etc/ssl/client.key"]'],
         },
-        "description": 'PEM file with certificate and key, or a JSON pair of files: ["cert.pem", "key.pem"].',
+        "description": 'PEM file with certificate and key, or a JSON array of two files: ["cert.pem", "key.pem"].',
     },
     "proxy": {
         "label": "Proxy",
         "schema": {"type": ["string", "null"], "examples": ["http://proxy.example:3128"]},
-        "description": "URL of a proxy; without it those of the environment apply.",
+        "description": "URL of a proxy. Default: the proxies from the environment.",
     },
     "headers": {
         "label": "Extra headers",
@@ -70,13 +70,13 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "allow_http": {
         "label": "Allow plain http",
         "schema": {"type": ["boolean", "null"], "default": False},
-        "description": "Accept a base URL without TLS: the API key can then be read on the way.",
+        "description": "Allow a base URL without TLS: the API key can then be read in transit.",
     },
 }
 """
-The one table of the connection's extras: the form of Airflow 3.2+ is drawn from it without importing the hook, older
-forms and the check of the extras' names are made from it in ``hooks/``. Airflow 3.2+ shows no placeholder for an
-extra; ``examples`` it offers while one types.
+The connection's extras. Airflow 3.2+ draws the form from this table without importing the hook; ``hooks/`` makes the
+forms of older versions from it, and checks the extras' names against it. Airflow 3.2+ shows no placeholder for an
+extra, but suggests its ``examples`` while the user types.
 """
 
 FIELD_BEHAVIOUR: dict[str, Any] = {
@@ -95,7 +95,7 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
         "headers": '{"X-Team": "data"}',
     },
 }
-"""How the form shows the fields that every connection has."""
+"""How the form shows the fields that every connection has, and the placeholders of all fields."""
 
 
 def get_provider_info() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
@@ -18,36 +18,44 @@ _log = logging.getLogger(__name__)
 
 
 class FlowRunLink(BaseOperatorLink):
-    """Leads to the run in the application; works as soon as the run is known, while the task still runs."""
+    """Links to the run in the application, as soon as the run is known, while the task is still running."""
 
     name = "Flow run"
+    _pushed: ClassVar[tuple[object, str] | None] = None
+    """The task instance that last stored a link in this process, and that link."""
 
     @property
     def xcom_key(self) -> str:
-        """The XCom that holds the link, for the UI of Airflow 3 to read."""
+        """The key of the XCom that holds the link; the UI of Airflow 3 reads it."""
         return "_link_FlowRunLink"
 
     @classmethod
     def persist(cls, context: Context, run_link: str | None) -> None:
         """
-        Store the link of a run that was started. A link that cannot be stored is logged: it is not worth a run.
+        Store the link to a run. A failure to do so is only logged, because the run was started.
 
-        :param context: the task's context
-        :param run_link: URL as the service gave it; anything but http or https is left out, for a browser
+        :param run_link: URL as the service gave it. It is stored only if it is http or https, because a browser
             would run a ``javascript:`` link
         """
         if run_link and _is_web_address(run_link):
             try:
                 context["ti"].xcom_push(key=cls().xcom_key, value=run_link)
+                cls._pushed = context["ti"], run_link
             except Exception:
-                _log.warning("The link to the run could not be stored; the button is missing.", exc_info=True)
+                _log.warning(
+                    "The link to the run could not be stored: the Flow run button will be missing.",
+                    exc_info=True,
+                )
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """
-        Return the link that was stored, or an empty text.
+        Return the link that was stored, or an empty string.
 
-        Airflow 3 also calls this at the end of the task and overwrites the stored link with its answer.
+        Airflow 3 also calls this at the end of the task, with the task instance itself as ``ti_key``, and overwrites
+        the stored link with the result.
         """
+        if self._pushed and self._pushed[0] is ti_key:
+            return self._pushed[1]
         link: Any = XCom.get_value(key=self.xcom_key, ti_key=ti_key)
         return link or ""
 

@@ -173,7 +173,7 @@ def cleared_with_its_state_kept(case: Case) -> None:
     case.expect("success", 1)
     case.clear(keep_task_state=True)
     case.expect("success", 1)
-    assert "Nothing is started now" in case.log
+    assert "Returning that run, and starting nothing" in case.log
 
 
 CASES = {

@@ -64,11 +64,11 @@ CASES = {
     "hangs before": Case("hang_before", "failed", 1, 0, UNKNOWN, {"seconds": 20}),
     "hangs after": Case("hang_after", "failed", 1, 1, UNKNOWN, {"seconds": 20}),
     "slower than the timeout": Case("delay", "failed", 1, 1, UNKNOWN, {"seconds": 4}),
-    "500 before": Case("refuse", "failed", 1, 0, UNKNOWN, {"status": 500}),
+    "500 before": Case("reject", "failed", 1, 0, UNKNOWN, {"status": 500}),
     "500 after": Case("status_after", "failed", 1, 1, UNKNOWN),
     "502": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 502}),
     "504": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 504}),
-    "503 before": Case("refuse", "failed", 1, 0, UNKNOWN, {"status": 503}),
+    "503 before": Case("reject", "failed", 1, 0, UNKNOWN, {"status": 503}),
     "503 after": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 503}),
     "303": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 303, "headers": {"Location": "/done"}}),
     # There is one, and its id is unknown: no second try.
@@ -78,8 +78,8 @@ CASES = {
     "empty": Case("empty", "failed", 1, 1, STARTED),
     # There is none, and trying again cannot help.
     "redirect": Case("redirect", "failed", 1, 0, NOTHING, {"location": "http://127.0.0.1:1/"}),
-    "400": Case("refuse", "failed", 1, 0, NOTHING),
-    "401": Case("refuse", "failed", 1, 0, NOTHING, {"status": 401}),
+    "400": Case("reject", "failed", 1, 0, NOTHING),
+    "401": Case("reject", "failed", 1, 0, NOTHING, {"status": 401}),
     # There is none, and Airflow comes back: when the service said, else after retry_delay.
     "503, seconds": Case("busy", "success", AGAIN, 1, "", {"status": 503, "retry_after": str(WAIT)}),
     "503, date": Case("busy", "success", AGAIN, 1, "", {"status": 503, "retry_after": "a date"}),
@@ -102,7 +102,7 @@ CASES = {
     # The user accepts a second run: it is started, in the next try.
     "start_again, dropped after": Case("drop_after", "success", 2, 2, UNKNOWN, dag_id="start_again"),
     "start_again, 500 before": Case(
-        "refuse", "success", 2, 1, UNKNOWN, {"status": 500}, dag_id="start_again"
+        "reject", "success", 2, 1, UNKNOWN, {"status": 500}, dag_id="start_again"
     ),
     "start_again, truncated": Case("truncate", "failed", 1, 1, STARTED, dag_id="start_again"),
 }

@@ -51,7 +51,7 @@ WINDOWS = {
     "between starting and the POST": Window(0, "failed", hold=("after", "PUT", RECORD, '"starting"')),
     "while the service works": Window(1, "failed", fault=("delay", 3)),
     "after it accepted": Window(1, "failed", fault=("hang_after", 5)),
-    "while its reply is read": Window(1, "failed", fault=("drip", 5)),
+    "while its response is read": Window(1, "failed", fault=("drip", 5)),
     "before started is set": Window(1, "failed", hold=("before", "PUT", RECORD, '"started"')),
     "after started is set": Window(1, "success", hold=("after", "PUT", RECORD, '"started"')),
     "while its result is pushed": Window(1, "success", hold=("before", "POST", "/return_value", "")),
@@ -124,6 +124,7 @@ def outcomes(
 ) -> Iterator[Outcomes]:
     cases = [(name, blow, "patient") for name in WINDOWS for blow in STRIKES]
     cases += [(name, blow, "once") for name in WINDOWS for blow in KILLS]
+    cases += [(name, "kill the task", "taskflow") for name in WINDOWS]
     with ThreadPoolExecutor(len(cases)) as pool:
         outcomes = {
             (name, blow, dag_id): pool.submit(
@@ -144,10 +145,17 @@ def outcomes(
             note(f"{name:30} {blow:20} runs {len(found.runs)}  tries {found.tries}  {found.state}")
 
 
-@pytest.mark.parametrize("blow", [*KILLS, pytest.param(FREEZE, marks=SKIP_FREEZE)])
+@pytest.mark.parametrize(
+    ("blow", "dag_id"),
+    [
+        *((blow, "patient") for blow in KILLS),
+        pytest.param(FREEZE, "patient", marks=SKIP_FREEZE),
+        ("kill the task", "taskflow"),
+    ],
+)
 @pytest.mark.parametrize("name", WINDOWS)
-def test_no_second_run_and_none_unmentioned(outcomes: Outcomes, name: str, blow: str) -> None:
-    found = outcomes[name, blow, "patient"].result(180)
+def test_no_second_run_and_none_unmentioned(outcomes: Outcomes, name: str, blow: str, dag_id: str) -> None:
+    found = outcomes[name, blow, dag_id].result(180)
     window = WINDOWS[name]
 
     # A task that is frozen on the brink of its POST may yet send it when it thaws: one run, and announced.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import re
 import shutil
@@ -86,15 +87,15 @@ def _one_execution_api(airflow_home: Path) -> None:
 
 @pytest.fixture
 def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., DagRunResult]]:
-    """Run a DAG given as the text of its file (after PREAMBLE), or as the name of an example."""
+    """Run a DAG given as the text of its file (after a preamble), or as the name of an example."""
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # before Airflow 3.2
-        from airflow.models.dagbag import DagBag
+        from airflow.models.dagbag import DagBag  # type: ignore[no-redef]  # the same class in its older place
 
     folder = airflow_home / "dags"
 
-    def run(source: str, **options: Any) -> DagRunResult:
+    def run(source: str, *, preamble: str = PREAMBLE, **options: Any) -> DagRunResult:
         if source.endswith(".py"):
             shutil.copytree(
                 EXAMPLES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -102,7 +103,7 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
             path = folder / source
         else:
             path = folder / f"{request.node.name.partition('[')[0]}.py"
-            path.write_text(PREAMBLE + textwrap.dedent(source))
+            path.write_text(preamble + textwrap.dedent(source))
         bag = DagBag(dag_folder=str(path))
         assert not bag.import_errors, "\n".join(bag.import_errors.values())
         (dag,) = bag.dags.values()
@@ -111,6 +112,30 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
     yield run
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.fixture
+def task_errors(airflow_home: Path) -> Iterator[list[BaseException]]:
+    """The exceptions that tasks ended with, as Airflow hands them to listeners."""
+    from airflow.listeners import hookimpl
+
+    try:
+        listeners = importlib.import_module("airflow.sdk.listener")
+    except ImportError:  # before Airflow 3.2
+        listeners = importlib.import_module("airflow.listeners.listener")
+
+    errors: list[BaseException] = []
+
+    class Listener:
+        @hookimpl
+        def on_task_instance_failed(self, error: BaseException) -> None:
+            errors.append(error)
+
+    listener = Listener()
+    plugins = listeners.get_listener_manager().pm
+    plugins.register(listener)
+    yield errors
+    plugins.unregister(listener)
 
 
 @pytest.fixture

@@ -86,9 +86,11 @@ def test_the_tests_of_the_page_pass(project, environment, tmp_path, command, at_
 
 def test_the_install_command_names_what_there_is():
     (command,) = [b.text for b in read_code_blocks(PAGE, "sh") if "pip install" in b.text]
-    requirement = Requirement(re.search(r"'(.+)'", command)[1])
+    quoted = re.search(r"'(.+)'", command)
+    assert quoted, command
+    requirement = Requirement(quoted[1])
     found = metadata(requirement.name)
-    assert requirement.extras <= set(found.get_all("Provides-Extra"))
+    assert requirement.extras <= set(found.get_all("Provides-Extra", []))
 
 
 def test_the_commands_of_the_page_work(environment, tmp_path):
@@ -105,12 +107,15 @@ def test_the_commands_of_the_page_work(environment, tmp_path):
     )
     with process:
         try:
-            printed = [process.stdout.readline() for _ in shown.splitlines()]
-            port = re.search(r":(\d+)/api", printed[0])[1]
+            assert process.stdout is not None
+            printed = "".join(process.stdout.readline() for _ in shown.splitlines())
+            address = re.search(r":(\d+)/api", printed)
+            assert address, printed
+            port = address[1]
             responses = [run(line.replace(":8070/", f":{port}/")) for line in calls.splitlines()]
         finally:
             process.terminate()
-    printed = re.sub(rf":{port}/", ":8070/", "".join(printed))
+    printed = re.sub(rf":{port}/", ":8070/", printed)
     assert re.sub(r"/\S+/workflow-automation-\w+/", "", printed) == re.sub(
         r"/\S+/workflow-automation-\w+/", "", shown
     )
@@ -146,7 +151,7 @@ def rows(first_column):
         if line.startswith(f"| {first_column} |"):
             next(lines)
             break
-    found = []
+    found: list[list[str]] = []
     for line in lines:
         if not line.startswith("|"):
             return found

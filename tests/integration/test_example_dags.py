@@ -55,6 +55,15 @@ def test_trigger_mapped(run_dag, workflow_automation_service, connection):
     assert result.xcom("count") == 3
 
 
+def test_taskflow(run_dag, workflow_automation_service, connection):
+    result = run_dag("workflow_automation_taskflow.py")
+
+    assert result.state == "success"
+    runs = workflow_automation_service.runs
+    assert [run.inputs for run in runs] == [{"customer": name} for name in ("Ada", "Grace", "Edsger")]
+    assert result.xcom("trigger") == [run.run_id for run in runs]
+
+
 CUSTOMERS = ["Ada", "Edsger", "Grace"]
 
 
@@ -62,7 +71,7 @@ CUSTOMERS = ["Ada", "Edsger", "Grace"]
 def test_trigger_upload_mapped(run_dag, workflow_automation_service, connection, failing):
     """Whichever trigger fails, every other item's file is at its own run, and the failed one's is nowhere."""
     if failing:
-        workflow_automation_service.faults.add("refuse", inputs={"customer": failing})
+        workflow_automation_service.faults.add("reject", inputs={"customer": failing})
 
     result = run_dag("workflow_automation_trigger_upload_mapped.py")
 

@@ -6,6 +6,9 @@ import json
 import re
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, XCom
+
+from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
 
 
 def printed(capfd):
@@ -38,7 +41,7 @@ class TestTriggerFlow:
         assert run.by == "key"
         assert run.inputs == {"day": str(result.dag_run.logical_date.date()), "n": [1, {"t": "2"}]}
         link = f"{workflow_automation_service.url}/runs/{run.run_id}"
-        assert result.xcom("trigger") == {"run_id": run.run_id, "run_link": link}
+        assert result.xcom("trigger") == {"run_id": run.run_id, "run_link": link, "flow_id": "demo-flow"}
         assert result.xcom("after") == [run.run_id, link]
         assert result.xcom("trigger", "_link_FlowRunLink") == link
 
@@ -90,6 +93,33 @@ class TestTriggerFlow:
             assert result.xcom("trigger", "_link_FlowRunLink", index).endswith(f"/runs/{run_id}")
         assert result.xcom("after") == sorted(by_input.values())
 
+    def test_links_of_one_process_are_not_mixed_up(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, monkeypatch
+    ):
+        """At its end a task instance has its own link, and does not ask Airflow for what it has just stored."""
+        asked = []
+        get_value = XCom.get_value
+
+        def counted(*, key, ti_key):
+            asked.append((ti_key.task_id, ti_key.map_index, key))
+            return get_value(key=key, ti_key=ti_key)
+
+        monkeypatch.setattr(XCom, "get_value", counted)
+        workflow_automation_service.faults.add("reject", inputs={"n": 2})
+        result = run_dag("""
+            with DAG("links", schedule=None, start_date=START):
+                mapped = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{"n": n} for n in (1, 2, 3)])
+                mapped >> TriggerFlowOperator(task_id="single", inputs={"n": 4}, trigger_rule="all_done")
+        """)
+
+        ids = {run.inputs["n"]: run.run_id for run in workflow_automation_service.runs}
+        links = {n: f"{workflow_automation_service.url}/runs/{run_id}" for n, run_id in ids.items()}
+        assert {*links} == {1, 3, 4}
+        key = "_link_FlowRunLink"
+        found = [result.xcom("mapped", key, index) or None for index in range(3)]
+        assert [*found, result.xcom("single", key)] == [links[1], None, links[3], links[4]]
+        assert asked in ([], [("mapped", 1, key)])  # Airflow 2 does not ask for the link at the end of a task
+
     def test_chained_with_taskflow_in_a_group_natively(
         self, run_dag, workflow_automation_service, workflow_automation_connection
     ):
@@ -132,19 +162,22 @@ class TestTriggerFlow:
         self, run_dag, workflow_automation_service, workflow_automation_connection
     ):
         result = run_dag("""
-            import datetime, decimal
+            import datetime, decimal, pathlib
+            from airflow.providers.common.compat.sdk import ObjectStoragePath
             with DAG("rich", schedule=None, start_date=START):
 
                 @task
                 def make():
                     return {"when": START, "day": datetime.date(2026, 2, 3), "total": decimal.Decimal("1.5")}
 
-                TriggerFlowOperator(task_id="trigger", inputs={"made": make()})
+                paths = [pathlib.Path("/"), ObjectStoragePath("file:///data/a.csv")]
+                TriggerFlowOperator(task_id="trigger", inputs={"made": make(), "paths": paths})
         """)
 
         assert result.state == "success"
         assert only_run(workflow_automation_service).inputs == {
-            "made": {"when": "2026-01-01T00:00:00+00:00", "day": "2026-02-03", "total": "1.5"}
+            "made": {"when": "2026-01-01T00:00:00+00:00", "day": "2026-02-03", "total": "1.5"},
+            "paths": ["/", "file:///data/a.csv"],
         }
 
     def test_wrong_inputs_fail_before_anything_is_sent(
@@ -184,7 +217,7 @@ class TestTriggerFlow:
         assert "flow_id is " in printed(capfd)
         assert workflow_automation_service.journal.requests() == []
 
-    def test_a_mapped_flow_id_without_a_value_is_refused(
+    def test_a_mapped_flow_id_without_a_value_is_rejected(
         self, run_dag, workflow_automation_service, workflow_automation_connection
     ):
         result = run_dag("""
@@ -246,7 +279,7 @@ class TestTriggerFlow:
             ("send_retry_timeout='5'", "send_retry_timeout is '5'"),
             ("send_retry_timeout=-1", "send_retry_timeout is -1"),
             ("request_timeout=0", "request_timeout is 0"),
-            ("on_unknown_start='perhaps'", "on_unknown_start is 'perhaps'"),
+            ("on_unknown_start='perhaps'", "on_unknown_start 'perhaps' is not supported"),
         ],
     )
     def test_a_wrong_argument_is_named_when_the_dag_is_parsed(self, run_dag, argument, named):
@@ -277,9 +310,9 @@ class TestTriggerFlow:
         # Two retries, and from Airflow 3.4 on the reschedules of each.
         starts = said.count("A run may have been started. Starting another run")
         assert starts >= 2
-        assert said.count("but an earlier try may have started a run") == starts
+        assert said.count("but an earlier try may have started one") == starts
 
-    def test_by_key_without_run_id_keeps_the_reply(
+    def test_by_key_without_run_id_keeps_the_response(
         self, run_dag, workflow_automation_service, workflow_automation_connection
     ):
         workflow_automation_service.faults.add("response", body={"accepted": True})
@@ -296,7 +329,7 @@ class TestTriggerFlow:
         """)
 
         assert result.state == "success"
-        assert result.xcom("trigger") == {"reply": {"accepted": True}}
+        assert result.xcom("trigger") == {"flow_id": "demo-flow", "response": {"accepted": True}}
         assert result.xcom("after") == "got None"
 
     def test_only_web_links_become_a_button(
@@ -328,6 +361,197 @@ class TestTriggerFlow:
         """)
 
         assert result.xcom("trigger", "run_id") == str(number)
+
+
+class TestTriggerFlowOnce:
+    """TaskFlow code starts each run once."""
+
+    def test_a_retry_starts_nothing_again(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        pytest.importorskip("airflow.models.task_state_store")
+        result = run_dag("""
+            from workflow_automation_provider.execution.start import trigger_flow_once
+
+            with DAG("taskflow_retry", schedule=None, start_date=START):
+
+                @task(retries=1, retry_delay=pendulum.duration(seconds=0))
+                def customers(names, ti=None):
+                    runs = [trigger_flow_once(name, inputs={"customer": name}) for name in names]
+                    if ti.try_number == 1:
+                        raise RuntimeError("After all starts")
+                    return runs
+
+                customers(["ada", "bob"])
+        """)
+
+        assert result.state == "success"
+        runs = workflow_automation_service.runs
+        assert [run.inputs for run in runs] == [{"customer": "ada"}, {"customer": "bob"}]
+        assert result.xcom("customers") == [
+            {
+                "run_id": run.run_id,
+                "run_link": f"{workflow_automation_service.url}/runs/{run.run_id}",
+                "flow_id": "demo-flow",
+            }
+            for run in runs
+        ]
+
+    def test_a_retry_starts_what_an_earlier_try_did_not(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        pytest.importorskip("airflow.models.task_state_store")
+        workflow_automation_service.faults.add("busy", inputs={"customer": "bob"})
+        result = run_dag("""
+            from workflow_automation_provider.execution.start import trigger_flow_once
+
+            with DAG("taskflow_rest", schedule=None, start_date=START):
+
+                @task(retries=1, retry_delay=pendulum.duration(seconds=0))
+                def customers(names):
+                    return [
+                        trigger_flow_once(name, inputs={"customer": name}, send_retry_timeout=0)["run_id"]
+                        for name in names
+                    ]
+
+                customers(["ada", "bob", "eve"])
+        """)
+
+        assert result.state == "success"
+        runs = workflow_automation_service.runs
+        assert [run.inputs["customer"] for run in runs] == ["ada", "bob", "eve"]
+        assert result.xcom("customers") == [run.run_id for run in runs]
+
+    def test_mapped_tasks_have_names_of_their_own(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        pytest.importorskip("airflow.models.task_state_store")
+        result = run_dag("""
+            from workflow_automation_provider.execution.start import trigger_flow_once
+
+            with DAG("taskflow_mapped", schedule=None, start_date=START):
+
+                @task(retries=1, retry_delay=pendulum.duration(seconds=0))
+                def one(customer, ti=None):
+                    run = trigger_flow_once("report", inputs={"customer": customer})
+                    if ti.try_number == 1:
+                        raise RuntimeError("After the start")
+                    return run["run_id"]
+
+                one.expand(customer=["ada", "bob"])
+        """)
+
+        assert result.state == "success"
+        started = {run.inputs["customer"]: run.run_id for run in workflow_automation_service.runs}
+        assert len(workflow_automation_service.runs) == len(started) == 2
+        assert [result.xcom("one", map_index=index) for index in (0, 1)] == [started["ada"], started["bob"]]
+
+    def test_an_unknown_outcome_is_not_retried(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd
+    ):
+        workflow_automation_service.faults.add("drop_after")
+        result = run_dag("""
+            from workflow_automation_provider.execution.start import trigger_flow_once
+
+            with DAG("taskflow_unknown", schedule=None, start_date=START):
+
+                @task(retries=2, retry_delay=pendulum.duration(seconds=0))
+                def start():
+                    trigger_flow_once("report")
+
+                start()
+        """)
+
+        assert result.task_state("start") == "failed"
+        only_run(workflow_automation_service)
+        assert "A run may have been started." in printed(capfd)
+
+    @pytest.mark.parametrize(
+        ("second", "words"),
+        [
+            ("trigger_flow_once('report', inputs={'n': 1})", "The name or task_id 'report' was already used"),
+            ("trigger_flow_once(' ')", "name is ' ': give each start within a task a name of its own"),
+            ("trigger_flow_once('x' * 251)", "of at most 250 characters"),
+        ],
+        ids=["twice", "blank", "too long"],
+    )
+    def test_a_name_that_identifies_no_run_is_rejected(
+        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd, second, words
+    ):
+        pytest.importorskip("airflow.models.task_state_store")
+        result = run_dag(f"""
+            from workflow_automation_provider.execution.start import trigger_flow_once
+
+            with DAG("taskflow_names", schedule=None, start_date=START):
+
+                @task(retries=2, retry_delay=pendulum.duration(seconds=0))
+                def start():
+                    trigger_flow_once("report", inputs={{"n": 1}})
+                    {second}
+
+                start()
+        """)
+
+        assert result.task_state("start") == "failed"
+        only_run(workflow_automation_service)
+        assert words in printed(capfd)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("fault", "options", "expected"),
+        [
+            ("reject", {"status": 401}, ("RejectedError", Accepted.NO, 401, None)),
+            ("busy", {"retry_after": "1"}, ("BusyError", Accepted.NO, 429, 1.0)),
+            ("drop_before", {}, ("OutcomeUnknownError", Accepted.MAYBE, None, None)),
+            ("status_after", {"status": 503}, ("OutcomeUnknownError", Accepted.MAYBE, 503, None)),
+            ("garbage", {}, ("ResponseUnusableError", Accepted.YES, 201, None)),
+        ],
+    )
+    def test_a_listener_can_read_what_happened(
+        self,
+        run_dag,
+        task_errors,
+        workflow_automation_service,
+        workflow_automation_connection,
+        fault,
+        options,
+        expected,
+    ):
+        workflow_automation_service.faults.add(fault, times=None, **options)
+
+        run_dag(f"""
+            with DAG("listener_{fault}", schedule=None, start_date=START):
+                TriggerFlowOperator(task_id="trigger", flow_id="demo-flow", send_retry_timeout=0)
+        """)
+
+        error = task_errors[0]
+        assert isinstance(error, WorkflowAutomationError)
+        assert (type(error).__name__, error.accepted, error.status, error.retry_after) == expected
+        assert (error.conn_id, error.flow_id) == ("workflow_automation_default", "demo-flow")
+        assert str(error).splitlines()[-2:] == ["Connection: workflow_automation_default", "Flow: demo-flow"]
+
+    def test_taskflow_code_ends_with_the_same_errors(
+        self, run_dag, task_errors, workflow_automation_service, workflow_automation_connection
+    ):
+        workflow_automation_service.faults.add("reject", status=401)
+
+        run_dag("""
+            from workflow_automation_provider.execution.start import trigger_flow_once
+
+            with DAG("listener_taskflow", schedule=None, start_date=START):
+
+                @task(retries=2, retry_delay=pendulum.duration(seconds=0))
+                def start():
+                    trigger_flow_once("report")
+
+                start()
+        """)
+
+        (error,) = task_errors
+        assert isinstance(error, WorkflowAutomationError)
+        assert isinstance(error, AirflowFailException)
+        assert (error.accepted, error.status) == (Accepted.NO, 401)
 
 
 class TestUploadFiles:
@@ -380,7 +604,7 @@ class TestUploadFiles:
         assert workflow_automation_service.uploads[0].flow_id == "demo-flow"
 
     @pytest.mark.parametrize("native", [True, False])
-    def test_a_run_id_without_a_value_is_refused(
+    def test_a_run_id_without_a_value_is_rejected(
         self, run_dag, workflow_automation_service, workflow_automation_connection, capfd, native
     ):
         result = run_dag(f"""
@@ -413,7 +637,7 @@ class TestUploadFiles:
             ("['{folder}/*.nothing']", "*.nothing"),
             ("['{folder}']", "is a directory"),
             ("[]", "files is empty"),
-            ("[3]", "files[0] is a int"),
+            ("[3]", "files[0] is an int"),
         ],
     )
     def test_nothing_is_skipped_silently(

@@ -126,10 +126,10 @@ def test_object_overwritten_before_it_is_read(
     upload, bucket, workflow_automation_service, monkeypatch, later
 ):
     """Between planning and reading it is another file, and while it is read it must stay one."""
-    from workflow_automation_provider.hooks import sources
+    from workflow_automation_provider.hooks import file_sources
 
     put(bucket, first=b"1" * 10)
-    original = sources._stored_fingerprint
+    original = file_sources._stored_fingerprint
     calls = []
 
     def overwrite_after_planning(fs, key):
@@ -144,12 +144,15 @@ def test_object_overwritten_before_it_is_read(
 
     # One call may be for the record of what was sent; the next is for the reading itself.
     probe = []
-    monkeypatch.setattr(
-        sources, "_stored_fingerprint", lambda fs, key: (probe.append(key), original(fs, key))[1]
-    )
+
+    def count(fs, key):
+        probe.append(key)
+        return original(fs, key)
+
+    monkeypatch.setattr(file_sources, "_stored_fingerprint", count)
     assert upload(f"'{URL}/first.csv'").state == "success"
     change_after = len(probe) - 1
-    monkeypatch.setattr(sources, "_stored_fingerprint", overwrite_after_planning)
+    monkeypatch.setattr(file_sources, "_stored_fingerprint", overwrite_after_planning)
     result = upload(f"'{URL}/first.csv'", send_retry_timeout=0)
     assert result.task_state("upload") == "failed"
     assert "s3://reports/first.csv' " in result.log

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow_automation_provider.hooks import progress
-from workflow_automation_provider.operators import uploading
+from workflow_automation_provider.execution import upload as uploading
+from workflow_automation_provider.hooks import upload_progress
 from workflow_automation_provider.testing import DEMO_KEY
 
 KIB, MIB = 1024, 1024 * 1024
@@ -56,7 +56,7 @@ class TestRequests:
         assert (returned["run_id"], returned["files"], returned["bytes"]) == (service.runs[0].run_id, 3, 3)
         (request,) = returned["requests"]
         assert (request["files"], request["bytes"]) == (["a.csv", "b.csv", "c.csv"], 3)
-        assert request["reply"]
+        assert request["response"]
 
     def test_files_per_request(self, upload, service, folder):
         write(folder, a_csv=b"1", b_csv=b"22", c_csv=b"333")
@@ -174,7 +174,7 @@ class TestTries:
         assert result.state == "success"
         taken = [["a.csv"]] if kind == "reset_before" else [["a.csv"], ["a.csv"]]
         assert names(service.uploads) == [*taken, ["b.csv"]]
-        assert "Trying again in" in result.log
+        assert "Retrying in" in result.log
 
     def test_unknown_is_left_to_airflow_after_that(self, upload, service, folder):
         write(folder, a_csv=b"1")
@@ -189,7 +189,7 @@ class TestTries:
         result = upload(f"'{folder}/*.csv'", on_unknown_upload="'fail'", **RETRY)
         assert result.task_state("upload") == "failed"
         assert len(service.journal.requests("upload")) == 1
-        assert "This task sends nothing more by itself" in result.log
+        assert "Airflow will not retry this task" in result.log
 
     def test_fail_holds_for_a_try_that_was_cut_off(self, upload, service, folder, airflow_state_store):
         write(folder, a_csv=b"1")
@@ -202,7 +202,7 @@ class TestTries:
         )
         assert result.task_state("upload") == "failed"
         assert len(service.journal.requests("upload")) == 1
-        assert "An earlier try ended while it uploaded" in result.log
+        assert "An earlier try ended while it was uploading" in result.log
 
     def test_a_name_that_is_no_unicode_is_uploaded_once(self, upload, service, folder, airflow_state_store):
         Path(os.fsdecode(os.fsencode(folder) + b"/latin\xe9.csv")).write_bytes(b"1")
@@ -219,9 +219,9 @@ class TestTries:
         assert names(service.uploads) == [["a.csv"]]
         assert len(service.journal.requests("upload")) == 2
 
-    def test_refused_is_not_sent_again(self, upload, service, folder):
+    def test_rejected_is_not_sent_again(self, upload, service, folder):
         write(folder, a_csv=b"1")
-        service.faults.add("refuse", operation="upload", status=413)
+        service.faults.add("reject", operation="upload", status=413)
         result = upload(f"'{folder}/*.csv'", retries=2)
         assert result.task_state("upload") == "failed"
         assert len(service.journal.requests("upload")) == 1
@@ -233,8 +233,12 @@ class TestTries:
             def go_on(context):
                 os.environ["AIRFLOW_CONN_WORKFLOW_AUTOMATION_UPLOAD"] = os.environ["AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"]
         """
-        away = {"conn_type": "workflow_automation", "host": "http://127.0.0.1:9", "password": "wak-123456"}
-        away["extra"] = {"flow_id": "demo-flow"}
+        away = {
+            "conn_type": "workflow_automation",
+            "host": "http://127.0.0.1:9",
+            "password": "wak-123456",
+            "extra": {"flow_id": "demo-flow"},
+        }
         monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_UPLOAD", json.dumps(away))
         result = upload(
             f"'{folder}/*.csv'",
@@ -480,7 +484,7 @@ print(peak() - before)
 
 
 def _start(service):
-    from workflow_automation_provider.client.sending import FlowClient
+    from workflow_automation_provider.client.flow_client import FlowClient
 
     with FlowClient(service.base_url) as client:
         return client.trigger_flow({}, "demo-flow").run_id
@@ -508,15 +512,19 @@ class TestProgress:
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
             thread = threading.Thread(target=server.serve_forever, args=(0.01,))
             thread.start()
-            connection = {"conn_type": "workflow_automation", "password": "wak-123456"}
-            connection |= {"host": f"http://127.0.0.1:{server.server_port}/api", "extra": {"flow_id": "f"}}
+            connection = {
+                "conn_type": "workflow_automation",
+                "host": f"http://127.0.0.1:{server.server_port}/api",
+                "password": "wak-123456",
+                "extra": {"flow_id": "f"},
+            }
             monkeypatch.setenv("AIRFLOW_CONN_SLOW", json.dumps(connection))
             yield
             server.shutdown()
             thread.join()
 
     def test_long_upload_tells_how_far_it_is(self, upload, folder, slow_sink, monkeypatch):
-        monkeypatch.setattr(progress, "_INTERVAL", 0.3)
+        monkeypatch.setattr(upload_progress, "_INTERVAL", 0.3)
         with (folder / "large.bin").open("wb") as stream:
             stream.truncate(30 * MIB)
         result = upload(f"'{folder}/large.bin'", workflow_automation_conn_id="'slow'")
@@ -537,4 +545,4 @@ def test_what_the_service_says_is_cut(upload, service, folder):
     write(folder, a_csv=b"1")
     service.faults.add("response", operation="upload", body="x" * 5000)
     result = upload(f"'{folder}/a.csv'")
-    assert len(result.xcom("upload")["requests"][0]["reply"]) == uploading._KEPT_REPLY
+    assert len(result.xcom("upload")["requests"][0]["response"]) == uploading._KEPT_RESPONSE

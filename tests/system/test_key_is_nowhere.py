@@ -94,10 +94,10 @@ def echoed(stack: Stack, service: Service) -> list[str]:
 
 def test_search_finds_what_the_service_echoes(service: Service) -> None:
     service.control.add_fault("echo_key", operation="trigger_by_key")
-    reply = httpx.post(
+    response = httpx.post(
         f"{service.base_url}/trigger", headers={"X-API-Key": KEY}, json={"inputs": {}}, trust_env=False
     )
-    found = " ".join(hits("reply", reply.content))
+    found = " ".join(hits("response", response.content))
     assert all(form in found for form in ("as JSON", "in a URL, all of it", "in base64 at 0"))
 
 

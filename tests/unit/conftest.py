@@ -1,9 +1,27 @@
-"""What all unit tests share."""
+"""What all unit tests share: one authority, and a task instance without a database."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
+import logging
+import socket
+from collections import Counter
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from uuid import uuid4
+
 import pytest
 import trustme
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch):
+    """Leave the proxies of the machine out of it."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,3 +33,126 @@ def _one_authority(tmp_path_factory):
         environment.setenv("SSL_CERT_FILE", str(bundle))
         environment.delenv("SSL_CERT_DIR", raising=False)
         yield
+
+
+# A task instance without a database: the operator, a context of its own, and the state that outlives its tries.
+
+
+class StateStore:
+    """
+    A task state store: what Airflow 3.3+ puts into the context as ``task_state_store``.
+
+    :param requests: counts the requests that the service got, noted at each write
+    """
+
+    def __init__(self, requests):
+        self.entries = {}
+        self.retentions = {}
+        self.writes = []
+        self.deleted = []
+        self.failures: Counter[str] = Counter()
+        self._requests = requests
+
+    def get(self, key, default=None):
+        return copy.deepcopy(self.entries.get(key, default))
+
+    def set(self, key, value, *, retention=None):
+        self._fail("set", f"set {value.get('state')}")
+        self.entries[key] = copy.deepcopy(value)
+        self.retentions[key] = retention
+        self.writes.append((key, value.get("state"), self._requests()))
+
+    def delete(self, key):
+        self._fail("delete")
+        self.deleted.append(key)
+        self.entries.pop(key, None)
+
+    def _fail(self, *operations):
+        """Fail as often as a test says in ``failures``, by operation."""
+        for operation in operations:
+            if self.failures[operation]:
+                self.failures[operation] -= 1
+                raise RuntimeError("The store is not there")
+
+
+class TaskInstance(SimpleNamespace):
+    """A task instance that keeps what is pushed."""
+
+    def xcom_push(self, key, value):
+        if self.push_error:
+            raise self.push_error
+        self.pushed[key] = value
+
+
+@pytest.fixture
+def service(workflow_automation_service, workflow_automation_connection):
+    return workflow_automation_service
+
+
+@pytest.fixture
+def full_connection(monkeypatch):
+    """Point a connection at a server whose backlog is full: who connects waits."""
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            client = sockets.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        host = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_FULL", json.dumps({"conn_type": "workflow_automation", "host": host})
+        )
+        yield "full"
+
+
+@pytest.fixture
+def store(service):
+    pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is none")
+    return StateStore(lambda: len(service.journal.requests()))
+
+
+@pytest.fixture
+def context():
+    """Make the context of a try; each try of a task instance has an id of its own."""
+
+    def make(
+        store=None,
+        *,
+        try_number=1,
+        max_tries=3,
+        retries=3,
+        clear_number=0,
+        started=1,
+        task_id="trigger",
+        push_error=None,
+        **more,
+    ):
+        ti = TaskInstance(
+            id=uuid4(),
+            task_id=task_id,
+            try_number=try_number,
+            max_tries=max_tries,
+            pushed={},
+            push_error=push_error,
+            **more,
+        )
+        dag_run = SimpleNamespace(start_date=datetime(2026, 1, started, tzinfo=UTC) if started else None)
+        if clear_number != "not there":
+            dag_run.clear_number = clear_number
+        found = {"ti": ti, "dag_run": dag_run, "task": SimpleNamespace(retries=retries)}
+        return found if store is None else {**found, "task_state_store": store}
+
+    return make
+
+
+@pytest.fixture
+def log(caplog, capfd):
+    """All that was logged so far: Airflow 3 writes a task's log to standard output, Airflow 2 by ``logging``."""
+    caplog.set_level(logging.INFO)
+    written = []
+
+    def text():
+        written.append(capfd.readouterr().out)
+        return "".join(written) + caplog.text
+
+    return text

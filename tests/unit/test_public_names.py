@@ -1,15 +1,25 @@
-"""What each module of the package offers: ``__all__`` says it, and no more comes with ``import *``."""
+"""
+What users may import, and with which arguments: a change of it is deliberate, or a mistake that shows here.
+
+Within the package, ``__all__`` says what a module offers to the others, and no more comes with ``import *``.
+"""
 
 from __future__ import annotations
 
 import ast
+import enum
+import functools
 import importlib
+import inspect
 import pkgutil
+import re
+import typing
 from pathlib import Path
 
 import pytest
 
 import workflow_automation_provider
+from code_blocks import read_code_blocks
 
 PACKAGE = workflow_automation_provider.__name__
 MODULES = [
@@ -19,6 +29,210 @@ MODULES = [
 
 FACADES = {f"{PACKAGE}.testing"}  # offer what other modules define
 
+PROJECT = Path(__file__).parents[2]
+
+# Module → name, or class.member → its arguments, its values, or what it is. Whatever changes here is told in
+# CHANGELOG.md; what is listed nowhere may change at any time.
+PUBLIC = {
+    "client.files": {
+        "DEFAULT_FILE_FORMAT": "{'name': 'name', 'content_type': 'content_type', 'content': 'base64'}",
+        "Content": "(file, encoding)",
+        "Element": "a type",
+        "Encoding": "'base64', 'data_url', 'text'",
+        "File": "(name, size, content_type, source, open, fingerprint=Ellipsis)",
+        "File.base64": "property",
+        "File.data_url": "property",
+        "File.text": "property",
+        "FileFormat": "a type",
+        "FormatWord": "'name', 'base64', 'data_url', 'text', 'content_type', 'size'",
+    },
+    "client.flow_client": {
+        "FlowClient": "(base_url, *, api_key=None, timeout=60.0, verify=True, ca_bundle=None, client_cert=None, proxy=None, headers=None, allow_http=False, file_format={'name': 'name', 'content_type': 'content_type', 'content': 'base64'})",
+        "FlowClient.close": "(self)",
+        "FlowClient.stop": "(self)",
+        "FlowClient.trigger_flow": "(self, inputs, flow_id=None, *, timeout=None)",
+        "FlowClient.prepare_trigger": "(self, inputs, flow_id=None)",
+        "FlowClient.send_trigger": "(self, request, *, timeout=None, handing_over=None)",
+        "FlowClient.upload_files": "(self, run_id, files, flow_id, *, file_format=None, timeout=None, progress=None)",
+        "FlowClient.prepare_uploads": "(self, run_id, files, flow_id, *, file_format=None, files_per_request=None, max_request_bytes=None)",
+        "FlowClient.send_upload": "(self, request, *, timeout=None, progress=None)",
+        "FlowClient.check": "(self)",
+    },
+    "client.protocol": {
+        "Request": "(operation, url, flow_id, content, files=())",
+        "Request.title": "property",
+        "Run": "(run_id, run_link, flow_id=None, response=None)",
+    },
+    "exceptions": {
+        "Accepted": "NO, MAYBE, YES",
+        "BusyError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "FileUnavailableError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "InvalidRequestError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "NotSentError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "OutcomeUnknownError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "OutcomeUnknownError.accepted": "Accepted.MAYBE",
+        "RejectedError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "ResponseUnusableError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "ResponseUnusableError.accepted": "Accepted.YES",
+        "WorkflowAutomationError": "(message, *, consequence='', next_step='', status=None, retry_after=None)",
+        "WorkflowAutomationError.accepted": "Accepted.NO",
+        "WorkflowAutomationError.locate": "(self, conn_id, flow_id=None)",
+    },
+    "execution.start": {
+        "OnUnknownStart": "'fail', 'start_again'",
+        "trigger_flow_once": "(name, *, inputs=mappingproxy({}), flow_id=None, workflow_automation_conn_id='workflow_automation_default', on_unknown_start='fail', request_timeout=None, send_retry_timeout=60.0, context=None)",
+    },
+    "execution.task_state": {"StartedRun": "run_id, run_link, flow_id, response"},
+    "execution.upload": {
+        "OnUnknownUpload": "'send_again', 'fail'",
+        "UploadRequest": "files, bytes, response",
+        "UploadResult": "run_id, files, bytes, requests",
+    },
+    "get_provider_info": {"get_provider_info": "()"},
+    "hooks.workflow_automation": {
+        "WorkflowAutomationHook": "(workflow_automation_conn_id='workflow_automation_default', *, request_timeout=None)",
+        "WorkflowAutomationHook.conn_name_attr": "'workflow_automation_conn_id'",
+        "WorkflowAutomationHook.default_conn_name": "'workflow_automation_default'",
+        "WorkflowAutomationHook.conn_type": "'workflow_automation'",
+        "WorkflowAutomationHook.hook_name": "'Workflow Automation'",
+        "WorkflowAutomationHook.close": "(self)",
+        "WorkflowAutomationHook.connection": "property",
+        "WorkflowAutomationHook.extra": "property",
+        "WorkflowAutomationHook.get_conn": "(self)",
+        "WorkflowAutomationHook.stop": "(self)",
+        "WorkflowAutomationHook.trigger_flow": "(self, inputs=mappingproxy({}), flow_id=None)",
+        "WorkflowAutomationHook.prepare_trigger": "(self, inputs=mappingproxy({}), flow_id=None)",
+        "WorkflowAutomationHook.send_trigger": "(self, request, *, handing_over=None)",
+        "WorkflowAutomationHook.upload_files": "(self, run_id, files, flow_id=None, *, file_format=None, content_types=None)",
+        "WorkflowAutomationHook.prepare_uploads": "(self, run_id, files, flow_id=None, *, file_format=None, files_per_request=None, max_request_bytes=None)",
+        "WorkflowAutomationHook.send_upload": "(self, request)",
+        "WorkflowAutomationHook.flow_of": "(self, request)",
+        "WorkflowAutomationHook.flow_of_upload": "(self, flow_id)",
+        "WorkflowAutomationHook.test_connection": "(self)",
+        "WorkflowAutomationHook.locate": "(self, error, flow_id=None)",
+        "WorkflowAutomationHook.get_connection_form_widgets": "(cls)",
+        "WorkflowAutomationHook.get_ui_field_behaviour": "(cls)",
+    },
+    "links": {
+        "FlowRunLink": "()",
+        "FlowRunLink.name": "'Flow run'",
+        "FlowRunLink.xcom_key": "property",
+        "FlowRunLink.persist": "(cls, context, run_link)",
+        "FlowRunLink.get_link": "(self, operator, *, ti_key)",
+    },
+    "operators.flows": {
+        "TriggerFlowOperator": "(*, inputs=not given, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', on_unknown_start='fail', request_timeout=None, send_retry_timeout=60.0, multiple_outputs=True, **kwargs)",
+        "TriggerFlowOperator.template_fields": "('inputs', 'flow_id', 'workflow_automation_conn_id')",
+        "TriggerFlowOperator.template_fields_renderers": "{'inputs': 'json'}",
+        "TriggerFlowOperator.operator_extra_links": "tuple",
+        "TriggerFlowOperator.run_once": "(self, context)",
+        "TriggerFlowOperator.retried_after": "property",
+        "UploadFilesOperator": "(*, run_id, files, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', file_format=None, content_types=None, files_per_request=None, max_request_bytes=None, max_file_bytes=None, on_unknown_upload='send_again', request_timeout=None, send_retry_timeout=60.0, **kwargs)",
+        "UploadFilesOperator.template_fields": "('run_id', 'files', 'flow_id', 'workflow_automation_conn_id')",
+        "UploadFilesOperator.template_fields_renderers": "{'files': 'json'}",
+        "UploadFilesOperator.run_once": "(self, context)",
+        "UploadFilesOperator.retried_after": "property",
+    },
+    "testing": {
+        "DEMO_FLOW_ID": "'demo-flow'",
+        "DEMO_KEY": "Key",
+        "Fault": "(kind, operation=None, flow_id=None, inputs=None, times=1, status=None, body=None, headers=<factory>, location=None, retry_after=None, seconds=None, limit=None)",
+        "Fault.accepts": "property",
+        "Fault.responds": "property",
+        "Fault.matches": "(self, target)",
+        "Faults": "()",
+        "Faults.add": "(self, kind, **options)",
+        "Faults.all": "(self)",
+        "Faults.clear": "(self)",
+        "Faults.take": "(self, target)",
+        "Journal": "(path)",
+        "Journal.runs": "(self)",
+        "Journal.uploads": "(self)",
+        "Journal.requests": "(self, operation=None)",
+        "JournalError": "",
+        "Key": "(value, flow_id, name='key', max_runs=None, expires_on=None)",
+        "Key.expired": "(self, now=None)",
+        "LocalService": "(keys=(Key(flow_id='demo-flow', name='demo', max_runs=None, expires_on=None),), flows=None, journal=None, host='127.0.0.1', port=0, *, certfile=None, keyfile=None, run_id_type='string', first_run_id=1001, public_url=None, parse_limit=67108864)",
+        "LocalService.keys": "property",
+        "LocalService.url": "property",
+        "LocalService.base_url": "property",
+        "LocalService.runs": "property",
+        "LocalService.uploads": "property",
+        "LocalService.airflow_connection": "(self, key=None, extra=None)",
+        "LocalService.start": "(self)",
+        "LocalService.stop": "(self)",
+        "Request": "(method, path, operation, flow_id, run_id, status, fault, outcome, key_sent, size, at)",
+        "Run": "(run_id, flow_id, inputs, by, key, at)",
+        "ScriptedFault": "(fault, remaining, struck=0)",
+        "ScriptedFault.as_json": "(self)",
+        "Upload": "(run_id, flow_id, files, key, size, sha256, at)",
+    },
+    "testing.context": {
+        "StateStore": "()",
+        "StateStore.get": "(self, key, default=None)",
+        "StateStore.set": "(self, key, value, *, retention=None)",
+        "StateStore.delete": "(self, key)",
+        "make_context": "(task, *, try_number=1, store=None, **more)",
+    },
+    "testing.control_client": {
+        "ControlClient": "(url, verify=True)",
+        "ControlClient.add_fault": "(self, kind, **options)",
+        "ControlClient.faults": "(self)",
+        "ControlClient.clear_faults": "(self)",
+        "ControlClient.journal": "(self)",
+        "ControlClient.healthy": "(self)",
+        "ControlClient.close": "(self)",
+    },
+    "testing.pytest_plugin": {
+        "CONNECTION_ID": "'workflow_automation_default'",
+        "Connect": "(self, conn_id='workflow_automation_default', key=None, *, extra=None)",
+        "MakeContext": "(self, task, *, try_number=1, **more)",
+        "workflow_automation_connect": "(workflow_automation_service, monkeypatch)",
+        "workflow_automation_connection": "(workflow_automation_connect)",
+        "workflow_automation_context": "()",
+        "workflow_automation_keys": "()",
+        "workflow_automation_service": "(workflow_automation_keys, tmp_path)",
+    },
+}
+
+# The modules above that offer more to the rest of the package.
+PARTLY_PUBLIC = {
+    "client.files",
+    "client.protocol",
+    "execution.start",
+    "execution.task_state",
+    "execution.upload",
+    "get_provider_info",
+    "testing.context",
+}
+
+# For the rest of the package alone. So is each module below one whose name begins with an underscore.
+INNER = {
+    "",
+    "client",
+    "client.checks",
+    "client.config",
+    "client.deadline",
+    "client.json_values",
+    "client.redaction",
+    "client.responses",
+    "client.upload_body",
+    "execution",
+    "execution.retry",
+    "hooks",
+    "hooks.connection",
+    "hooks.file_sources",
+    "hooks.upload_progress",
+    "operators",
+    "operators.base",
+    "testing.__main__",
+    # What they offer to users is imported from `testing`.
+    "testing.faults",
+    "testing.journal",
+    "testing.keys",
+    "testing.service",
+}
+
 
 def offered_by(module):
     names = importlib.import_module(module).__all__
@@ -27,7 +241,9 @@ def offered_by(module):
 
 
 def tree_of(module):
-    return ast.parse(Path(importlib.import_module(module).__file__).read_text())
+    file = importlib.import_module(module).__file__
+    assert file is not None
+    return ast.parse(Path(file).read_text())
 
 
 def definitions(module):
@@ -61,7 +277,7 @@ class TestModule:
             assert {*offered_by(module)} == {name for name in definitions(module) if not name.startswith("_")}
 
     def test_import_of_everything(self, module):
-        namespace = {}
+        namespace: dict[str, object] = {}
         exec(f"from {module} import *", namespace)
         assert {*namespace} - {"__builtins__"} == {*offered_by(module)}
 
@@ -71,3 +287,100 @@ class TestModule:
             for below in MODULES:
                 defined |= definitions(below) if below.startswith(f"{module}.") else {}
         assert [name for name in offered_by(module) if not defined[name]] == []
+
+
+def described(value):
+    """Return how a name is listed in PUBLIC."""
+    if typing.is_typeddict(value):
+        return ", ".join(value.__annotations__)
+    if inspect.isclass(value) and issubclass(value, enum.Enum):
+        return ", ".join(value.__members__)
+    if typing.get_origin(value) is typing.Literal:
+        return ", ".join(map(repr, typing.get_args(value)))
+    if typing.get_origin(value):
+        return "a type"
+    if isinstance(value, enum.Enum):
+        return str(value)
+    if inspect.isclass(value) and issubclass(value, Exception) and value.__init__ is Exception.__init__:
+        return ""
+    if isinstance(value, property | functools.cached_property):
+        return "property"
+    if isinstance(value, classmethod | staticmethod):
+        return arguments(value.__func__)
+    if getattr(value, "_is_protocol", False):
+        return arguments(value.__call__)
+    if callable(value):
+        return arguments(value)
+    try:
+        return repr(ast.literal_eval(repr(value)))
+    except (SyntaxError, ValueError):
+        return type(value).__name__
+
+
+def arguments(function):
+    """Return names and defaults, without the types: those are mypy's."""
+    signature = inspect.signature(function)
+    bare = []
+    for parameter in signature.parameters.values():
+        default = ... if " at 0x" in repr(parameter.default) else parameter.default
+        bare.append(parameter.replace(annotation=parameter.empty, default=default))
+    return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+
+
+def members(value):
+    """Return name → what a class defines itself, without the fields of a dataclass: they are its arguments."""
+    if not inspect.isclass(value) or typing.is_typeddict(value) or issubclass(value, enum.Enum):
+        return {}
+    fields = vars(value).get("__dataclass_fields__", {})
+    return {
+        name: member
+        for name, member in vars(value).items()
+        if not name.startswith("_") and name not in fields
+    }
+
+
+def surface(module):
+    """Return what a module offers to users, as PUBLIC lists it."""
+    names = [name for name in PUBLIC[module] if "." not in name]
+    if module not in PARTLY_PUBLIC:
+        names = offered_by(f"{PACKAGE}.{module}")
+    found = {}
+    for name in names:
+        value = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
+        found[name] = described(value)
+        found |= {f"{name}.{member}": described(it) for member, it in members(value).items()}
+    return found
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names(module):
+    assert surface(module) == PUBLIC[module]
+
+
+def test_each_module_is_public_or_inner():
+    named = {module.removeprefix(PACKAGE).removeprefix(".") for module in MODULES}
+    assert {*PUBLIC} & INNER == set()
+    assert {*PUBLIC} | INNER == {module for module in named if not re.search(r"\b_(?!_)", module)}
+
+
+def imports_of(source):
+    """Return module and name of what Python code imports of the package."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith(PACKAGE):
+                yield from ((module.removeprefix(f"{PACKAGE}."), name.name) for name in names)
+            case ast.Import(names=names):
+                yield from ((name.name, "") for name in names if name.name.startswith(PACKAGE))
+
+
+SHOWN = [PROJECT / "README.md", *PROJECT.glob("docs/*.md"), *PROJECT.glob("example_dags/*.py")]
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)
+def test_documentation_and_examples_import_only_public_names(path):
+    if path.suffix == ".md":
+        sources = [block.text for block in read_code_blocks(path, "python") if PACKAGE in block.text]
+    else:
+        sources = [path.read_text()]
+    shown = [found for source in sources for found in imports_of(source)]
+    assert [(module, name) for module, name in shown if name not in PUBLIC.get(module, {})] == []

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, get_args
 
-from workflow_automation_provider.client.errors import (
+from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
@@ -119,15 +120,15 @@ def check_file_format(value: object) -> FileFormat:
         if value in words:
             return value  # type: ignore[return-value]  # mypy does not narrow a str by membership
         raise InvalidRequestError(
-            f"file_format is no word that is known: use one of {known}, or an object of field name to one of them."
+            f"file_format is not supported; expected one of {known}, or a mapping of field name to one of them."
         )
     if not isinstance(value, Mapping) or not value:
         raise InvalidRequestError(
-            f"file_format is a {type(value).__name__}: use an object of field name to one of {known}."
+            f"file_format is {kind_of(value)}: expected a mapping of field name to one of {known}."
         )
     for name, word in value.items():
         if not isinstance(name, str) or not isinstance(word, str) or word not in words:
-            raise InvalidRequestError(f"file_format[{name!r}] is no word that is known: use one of {known}.")
+            raise InvalidRequestError(f"file_format[{name!r}] is not supported; expected one of {known}.")
     return value
 
 
@@ -139,20 +140,25 @@ def check_content_types(content_types: object) -> Mapping[str, str]:
     """
     if not isinstance(content_types, Mapping):
         raise InvalidRequestError(
-            f"content_types is a {type(content_types).__name__}: write {{'*.log': 'text/plain'}}. Nothing was sent."
+            f"content_types is {kind_of(content_types)}: write {{'*.log': 'text/plain'}}."
         )
     for pattern, content_type in content_types.items():
-        if not isinstance(pattern, str) or not isinstance(content_type, str) or "/" not in content_type:
+        if not isinstance(pattern, str) or not _is_media_type(content_type):
             raise InvalidRequestError(
-                f"content_types[{pattern!r}] is no media type: write {{'*.log': 'text/plain'}}. Nothing was sent."
+                f"content_types[{pattern!r}] is not a media type: write {{'*.log': 'text/plain'}}."
             )
     return content_types
 
 
-def read_whole(file: File) -> Iterator[bytes]:
+def _is_media_type(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and all(value.strip().partition("/"))
+
+
+def read_whole(file: File, *, sending: bool = True) -> Iterator[bytes]:
     """
     Read a file of which nothing changed since its size was taken.
 
+    :param sending: see :func:`changed`
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
     :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
@@ -163,20 +169,22 @@ def read_whole(file: File) -> Iterator[bytes]:
             while left:
                 chunk = _read_exactly(stream, min(_CHUNK, left))
                 if not chunk:
-                    raise changed(file, f"is {left} bytes shorter than the {file.size} it had")
+                    raise changed(
+                        file, f"is {left} bytes shorter than the {file.size} it had", sending=sending
+                    )
                 left -= len(chunk)
                 if left == 0 and stream.read(1):
-                    raise changed(file, f"is longer than the {file.size} bytes it had")
+                    raise changed(file, f"is longer than the {file.size} bytes it had", sending=sending)
                 yield chunk
             if file.size == 0 and stream.read(1):
-                raise changed(file, "is no longer empty")
+                raise changed(file, "is no longer empty", sending=sending)
         if file.fingerprint() != before:
-            raise changed(file, "was changed")
+            raise changed(file, "was changed", sending=sending)
     except WorkflowAutomationError:
         raise
     except Exception as error:  # an object store's errors are of any kind
         what = getattr(error, "strerror", None) or type(error).__name__
-        raise changed(file, f"cannot be read ({what})") from None
+        raise changed(file, f"cannot be read ({what})", sending=sending) from None
 
 
 def _read_exactly(stream: IO[bytes], size: int) -> bytes:
@@ -190,9 +198,15 @@ def _read_exactly(stream: IO[bytes], size: int) -> bytes:
     return chunk
 
 
-def changed(file: File, what: str) -> FileUnavailableError:
-    """Return the error that breaks an upload off because a file is not what it was."""
+def changed(file: File, what: str, *, sending: bool = True) -> FileUnavailableError:
+    """
+    Return the error for a file that is not what it was.
+
+    :param sending: whether the request has begun, and is broken off by this
+    """
+    if not sending:
+        return FileUnavailableError(f"{file.source} {what}.")
     return FileUnavailableError(
-        f"{file.source} {what} while it was uploaded. The request was broken off before its end, "
-        "so the service cannot have taken the files."
+        f"{file.source} {what} while it was uploaded.",
+        consequence="The request was broken off before its end: no files were accepted.",
     )

@@ -1,7 +1,7 @@
 """
 Python values as JSON, checked before anything is sent.
 
-What cannot be written faithfully is refused with the path to it (``inputs.rows[3].when``), so that the
+What cannot be written faithfully is rejected with the path to it (``inputs.rows[3].when``), so that the
 author of a DAG finds the one value that is wrong among thousands.
 """
 
@@ -16,7 +16,8 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from workflow_automation_provider.client.errors import InvalidRequestError
+from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.exceptions import InvalidRequestError
 
 __all__ = ["encode"]
 
@@ -25,7 +26,7 @@ _MICROSECOND = timedelta(microseconds=1)
 # Deeper than any real document, and well short of where Python's own recursion ends.
 _MAX_DEPTH = 200
 
-_MENDS = {
+_FIXES = {
     "bytes": "decode it to text, or base64-encode it",
     "bytearray": "decode it to text, or base64-encode it",
     "set": "give a list, whose order is known",
@@ -39,7 +40,7 @@ def encode(name: str, value: object) -> bytes:
     Write ``value`` as JSON.
 
     ``datetime``, ``date`` and ``time`` (pendulum's too) become ISO 8601 text, ``timedelta`` an ISO 8601
-    duration, ``Decimal`` its exact digits as text, ``UUID`` and ``Path`` text; mappings become objects,
+    duration, ``Decimal`` its exact digits as text, ``UUID``, ``Path`` and ``ObjectStoragePath`` text; mappings become objects,
     other sequences arrays.
 
     :param name: what the value is called in errors, such as ``inputs``
@@ -62,11 +63,11 @@ def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
             return _whole_number(value, path)
         case float():
             if not math.isfinite(value):
-                raise _refusal(path, f"is {value}, which JSON cannot hold", "give a number, or None")
+                raise _rejection(path, f"is {value}, which JSON cannot hold", "give a number, or None")
             return float(value)
         case Decimal():
             if not value.is_finite():
-                raise _refusal(path, f"is Decimal('{value}'), which is no number", "give a number, or None")
+                raise _rejection(path, f"is Decimal('{value}'), which is no number", "give a number, or None")
             return str(value)
         case datetime() | date() | time():
             return value.isoformat()
@@ -74,7 +75,8 @@ def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
             return _duration(value)
         case UUID():
             return str(value)
-        case PurePath():
+        # By what it can do: ObjectStoragePath is Airflow's, and no PurePath.
+        case PurePath() | object(as_uri=_, protocol=_):
             return _text(str(value), path)
         case Mapping():
             inside = _enter(value, path, inside)
@@ -83,10 +85,10 @@ def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
             inside = _enter(value, path, inside)
             return [_plain(item, f"{path}[{number}]", inside) for number, item in enumerate(value)]
     kind = type(value).__name__
-    raise _refusal(
+    raise _rejection(
         path,
-        f"is a {kind}, which JSON cannot hold",
-        _MENDS.get(kind, "give text, a number, a list or a dict"),
+        f"is {kind_of(value)}, which JSON cannot hold",
+        _FIXES.get(kind, "give text, a number, a list or a dict"),
     )
 
 
@@ -94,7 +96,7 @@ def _text(value: str, path: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _refusal(
+        raise _rejection(
             path, f"is not valid Unicode text (at character {error.start})", "repair its decoding"
         ) from None
     return str.__str__(value)  # str() of a str that is an Enum is its name
@@ -114,15 +116,15 @@ def _whole_number(value: int, path: str) -> int:
     try:
         int.__repr__(value)
     except ValueError:
-        raise _refusal(path, "is an int of more digits than Python writes", "give it as text") from None
+        raise _rejection(path, "is an int of more digits than Python writes", "give it as text") from None
     return int(value)
 
 
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise _refusal(
+        raise _rejection(
             path,
-            f"has a key that is a {type(key).__name__} ({key!r})",
+            f"has a key that is {kind_of(key)} ({key!r})",
             "JSON keys are text: write it as a str",
         )
     return _text(key, f"{path} (its key {key!a})")
@@ -134,13 +136,11 @@ def _member(path: str, key: object) -> str:
 
 def _enter(value: object, path: str, inside: tuple[int, ...]) -> tuple[int, ...]:
     if id(value) in inside:
-        raise _refusal(
-            path, f"is a {type(value).__name__} that contains itself", "give a copy without the loop"
-        )
+        raise _rejection(path, f"is {kind_of(value)} that contains itself", "give a copy without the loop")
     if len(inside) >= _MAX_DEPTH:
-        raise _refusal(path, f"is nested more than {_MAX_DEPTH} levels deep", "give a flatter value")
+        raise _rejection(path, f"is nested more than {_MAX_DEPTH} levels deep", "give a flatter value")
     return (*inside, id(value))
 
 
-def _refusal(path: str, what: str, mend: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{path} {what}: {mend}. Nothing was sent.")
+def _rejection(path: str, what: str, mend: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{path} {what}: {mend}.")

@@ -1,5 +1,5 @@
 """
-The service's interface as values, without any I/O. What a reply means: :mod:`~.replies`.
+The service's interface as values, without any I/O. What a response means: :mod:`~.responses`.
 
 "Section" refers to the service's interface description.
 """
@@ -8,27 +8,37 @@ from __future__ import annotations
 
 import enum
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.errors import InvalidRequestError
+from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.files import Element
 
 __all__ = [
     "API_KEY_HEADER",
+    "NO_INPUTS",
     "Operation",
-    "Reply",
     "Request",
+    "Response",
     "Run",
+    "UploadBody",
     "identifier",
     "is_loopback",
     "parse_base_url",
     "path_segment",
     "trigger_request",
-    "upload_url",
+    "upload_request",
 ]
+
+NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
+"""The inputs of a run that needs none."""
 
 API_KEY_HEADER = "X-API-Key"
 """The request header that carries the key (section 5)."""
@@ -46,17 +56,27 @@ class Operation(enum.Enum):
         """Whether the API key goes along (section 5: trigger by path declares none)."""
         return self is not Operation.TRIGGER_BY_PATH
 
-    @property
-    def nothing_done(self) -> str:
-        """What a request came to that was not accepted, in words."""
-        return "No file was taken." if self is Operation.UPLOAD else "No run was started."
+    def consequence(self, accepted: Accepted) -> str:
+        """Say what became of a request."""
+        return (_OF_AN_UPLOAD if self is Operation.UPLOAD else _OF_A_TRIGGER)[accepted]
 
     @property
-    def maybe_done(self) -> str:
-        """What a request may have come to whose answer is not known, in words."""
-        if self is Operation.UPLOAD:
-            return "The files may have been taken."
-        return "A run may have been started: look in the workflow's list of runs before you start it again."
+    def look(self) -> str:
+        """Say where to look what became of a request whose outcome is not known."""
+        where = "the run's files" if self is Operation.UPLOAD else "the workflow's list of runs"
+        return f"Look in {where}."
+
+
+_OF_A_TRIGGER = {
+    Accepted.NO: "No run was started.",
+    Accepted.MAYBE: "A run may have been started.",
+    Accepted.YES: "A run was started, but its run_id is unknown.",
+}
+_OF_AN_UPLOAD = {
+    Accepted.NO: "No files were accepted.",
+    Accepted.MAYBE: "The files may have been accepted.",
+    Accepted.YES: "The files were accepted.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +88,60 @@ class Run:
         trigger by key was answered without one, or with one that contains the API key
     :param run_link: URL of the run in the application, None where the service gave none, or one that
         contains the API key
-    :param reply: the service's whole JSON reply, or a note in its place if it reveals a secret
+    :param flow_id: the flow, None where only the API key identifies it
+    :param response: the service's whole JSON response, or a note in its place if it reveals a secret
     """
 
     run_id: str | None
     run_link: str | None
-    reply: Any = field(default=None, repr=False)
+    flow_id: str | None = None
+    response: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class UploadBody:
+    """
+    The body of one upload request, a stream.
+
+    :param content_length: its length in bytes
+    :param pieces: makes its bytes, anew each time it is called
+    """
+
+    content_length: int
+    pieces: Callable[[], Iterator[bytes]] = field(repr=False)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.pieces()
+
+    def __len__(self) -> int:
+        return self.content_length
+
+    def watched(self, sent: Callable[[int], None]) -> UploadBody:
+        """Return the same body, which calls ``sent`` with the length of each piece that was handed over."""
+
+        def pieces() -> Iterator[bytes]:
+            for piece in self.pieces():
+                yield piece
+                sent(len(piece))
+
+        return UploadBody(self.content_length, pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One POST of the interface, but for the key, which only the sender knows."""
+    """
+    One POST of the interface, whole but for the key, which only the client knows.
+
+    :param flow_id: the flow, None where the API key identifies it
+    :param content: the body: a trigger's bytes, or an upload's stream
+    :param files: what an upload carries
+    """
 
     operation: Operation
     url: str
-    content: bytes = field(repr=False)
+    flow_id: str | None
+    content: bytes | UploadBody = field(repr=False)
+    files: Sequence[Element] = field(default=(), repr=False)
 
     @property
     def title(self) -> str:
@@ -91,12 +150,12 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Response:
     """
     What came back.
 
     :param status: HTTP status code
-    :param headers: reply headers, names in lower case
+    :param headers: response headers, names in lower case
     :param body: the bytes read
     :param incomplete: why ``body`` is not the whole body ("it was cut off: …"), empty where it is whole
     :param early: it came before the request was handed over whole, and the rest of that was never sent
@@ -181,23 +240,19 @@ def identifier(name: str, value: object) -> str:
     """
     Check a ``flow_id`` or ``run_id``: text, or a whole number, which becomes text.
 
-    :raises InvalidRequestError: if it is empty or of another type; a float is refused because its digits
+    :raises InvalidRequestError: if it is empty or of another type; a float is rejected because its digits
         may not be those that the service wrote
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{name} is a {type(value).__name__}: give it as text. Nothing was sent.")
+        raise InvalidRequestError(f"{name} is {kind_of(value)}: give it as text.")
     if not value.strip():
-        raise InvalidRequestError(
-            f"{name} is empty: give the identifier as the service shows it. Nothing was sent."
-        )
+        raise InvalidRequestError(f"{name} is empty: give the identifier as the service shows it.")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError(
-            f"{name} is not valid Unicode text: repair its decoding. Nothing was sent."
-        ) from None
+        raise InvalidRequestError(f"{name} is not valid Unicode text: repair its decoding.") from None
     return value
 
 
@@ -212,16 +267,21 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
     """
     if not isinstance(inputs, Mapping):
         raise InvalidRequestError(
-            f"inputs is a {type(inputs).__name__}: give a dict of input names and values ({{}} for none). Nothing was sent."
+            f"inputs is {kind_of(inputs)}: give a dict of input names and values ({{}} for none)."
         )
     content = b'{"inputs":%b}' % json_values.encode("inputs", inputs)
     if flow_id is None:
-        return Request(Operation.TRIGGER_BY_KEY, f"{base_url}/trigger", content)
-    return Request(
-        Operation.TRIGGER_BY_PATH, f"{base_url}/flows/{path_segment('flow_id', flow_id)}/trigger", content
-    )
+        return Request(Operation.TRIGGER_BY_KEY, f"{base_url}/trigger", None, content)
+    segment = path_segment("flow_id", flow_id)
+    return Request(Operation.TRIGGER_BY_PATH, f"{base_url}/flows/{segment}/trigger", str(flow_id), content)
 
 
-def upload_url(base_url: str) -> str:
-    """Return the address of the upload operation (section 4.3)."""
-    return f"{base_url}/public/upload"
+def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequence[Element]) -> Request:
+    """
+    Make the request that uploads files (section 4.3).
+
+    :param base_url: as :func:`parse_base_url` returns it
+    :param flow_id: the flow that the files belong to
+    :param body: the body made of ``files``
+    """
+    return Request(Operation.UPLOAD, f"{base_url}/public/upload", identifier("flow_id", flow_id), body, files)

@@ -17,7 +17,7 @@ from typing import Any
 import pybase64
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.errors import InvalidRequestError
+from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
     Content,
@@ -27,57 +27,94 @@ from workflow_automation_provider.client.files import (
     changed,
     read_whole,
 )
-from workflow_automation_provider.client.protocol import identifier
+from workflow_automation_provider.client.protocol import UploadBody, identifier
+from workflow_automation_provider.exceptions import InvalidRequestError
 
-__all__ = ["UploadBody", "split", "upload_body"]
+__all__ = ["Measured", "measure", "split", "upload_body"]
 
 # Each piece that is handed over costs a system call, and more: smaller ones go out together.
 _SMALL_PIECE = 64 * 1024
 
 
-@dataclass(frozen=True)
-class UploadBody:
+@dataclass(frozen=True, slots=True)
+class Measured:
     """
-    The body of one upload request.
+    An element of ``files`` as it will be written, its length known.
 
-    :param content_length: its length in bytes
-    :param pieces: makes its bytes, anew each time it is called
+    :param element: what it is made of
+    :param parts: its JSON text, with a place for each content that is read when it is sent
+    :param length: bytes in the body
     """
 
-    content_length: int
-    pieces: Callable[[], Iterator[bytes]] = field(repr=False)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self.pieces()
-
-    def watched(self, sent: Callable[[int], None]) -> UploadBody:
-        """Return the same body, which calls ``sent`` with the length of each piece that was handed over."""
-
-        def pieces() -> Iterator[bytes]:
-            for piece in self.pieces():
-                yield piece
-                sent(len(piece))
-
-        return UploadBody(self.content_length, pieces)
+    element: Element
+    parts: list[_Part] = field(repr=False)
+    length: int
 
 
-def upload_body(
-    flow_id: object, run_id: object, files: Iterable[Element], file_format: FileFormat = DEFAULT_FILE_FORMAT
-) -> UploadBody:
+def measure(files: Iterable[Element], file_format: FileFormat = DEFAULT_FILE_FORMAT) -> list[Measured]:
+    """
+    Decide how each element is written: once for all that follows, since a text file must be read for it.
+
+    :param files: the elements of the ``files`` array
+    :param file_format: how a :class:`File` is written
+    :raises InvalidRequestError: if an element cannot be sent, or a file that must be text is not UTF-8
+    """
+    measured = []
+    for number, element in enumerate(files):
+        parts = _element_parts(f"files[{number}]", element, file_format)
+        measured.append(Measured(element, parts, _length(parts)))
+    return measured
+
+
+def split(
+    flow_id: object,
+    run_id: object,
+    files: Sequence[Measured],
+    *,
+    files_per_request: int | None = None,
+    max_request_bytes: int | None = None,
+) -> list[list[Measured]]:
+    """
+    Split files into requests, in order.
+
+    :param files_per_request: the most elements that a request may have, None for any number
+    :param max_request_bytes: the most bytes that the body of a request may have, None for any number
+    :return: the elements of each request
+    :raises InvalidRequestError: if one element alone is larger than ``max_request_bytes``, naming it
+    """
+    empty = len(_head(flow_id, run_id)) + len(_TAIL)
+    requests: list[list[Measured]] = []
+    size = 0
+    for number, file in enumerate(files):
+        if max_request_bytes is not None and empty + file.length > max_request_bytes:
+            what = file.element.source if isinstance(file.element, File) else f"files[{number}]"
+            raise InvalidRequestError(
+                f"{what} alone makes a request of {empty + file.length} bytes, more than max_request_bytes "
+                f"({max_request_bytes}): raise that, or leave the file out."
+            )
+        full = requests and len(requests[-1]) == files_per_request
+        too_large = max_request_bytes is not None and size + 1 + file.length > max_request_bytes
+        if not requests or full or too_large:
+            requests.append([])
+            size = empty - 1  # the first element has no comma before it
+        requests[-1].append(file)
+        size += 1 + file.length
+    return requests
+
+
+def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> UploadBody:
     """
     Make the body of an upload request.
 
     :param flow_id: the flow that the files belong to
     :param run_id: the run that they belong to, text or a whole number
-    :param files: the elements of the ``files`` array
-    :param file_format: how a :class:`File` is written
-    :raises InvalidRequestError: if an argument cannot be sent, or a file that must be text is not UTF-8
+    :raises InvalidRequestError: if an identifier cannot be sent
     """
     parts: list[_Part] = [_head(flow_id, run_id)]
-    for number, element in enumerate(files):
+    for number, file in enumerate(files):
         if number:
             parts.append(b",")
-        parts += _element_parts(f"files[{number}]", element, file_format)
+        parts += file.parts
     parts.append(_TAIL)
 
     def pieces() -> Iterator[bytes]:
@@ -88,45 +125,6 @@ def upload_body(
                 yield from part.pieces()
 
     return UploadBody(_length(parts), lambda: _gathered(pieces()))
-
-
-def split(
-    flow_id: object,
-    run_id: object,
-    files: Sequence[Element],
-    file_format: FileFormat = DEFAULT_FILE_FORMAT,
-    *,
-    files_per_request: int | None = None,
-    max_request_bytes: int | None = None,
-) -> list[list[Element]]:
-    """
-    Split files into requests, in order.
-
-    :param files_per_request: the most elements that a request may have
-    :param max_request_bytes: the most bytes that the body of a request may have
-    :return: the elements of each request
-    :raises InvalidRequestError: if one element alone is larger than ``max_request_bytes``, naming it
-    """
-    if files_per_request is None and max_request_bytes is None:
-        return [list(files)] if files else []
-    empty = len(_head(flow_id, run_id)) + len(_TAIL)
-    requests: list[list[Element]] = []
-    size = 0
-    for number, element in enumerate(files):
-        length = _length(_element_parts(f"files[{number}]", element, file_format))
-        if max_request_bytes is not None and empty + length > max_request_bytes:
-            what = element.source if isinstance(element, File) else f"files[{number}]"
-            raise InvalidRequestError(
-                f"{what} alone makes a request of {empty + length} bytes, more than max_request_bytes "
-                f"({max_request_bytes}): raise that, or leave the file out. Nothing was sent."
-            )
-        full = requests and len(requests[-1]) == files_per_request
-        if not requests or full or (max_request_bytes is not None and size + 1 + length > max_request_bytes):
-            requests.append([])
-            size = empty - 1  # the first element has no comma before it
-        requests[-1].append(element)
-        size += 1 + length
-    return requests
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -188,9 +186,7 @@ def _element_parts(name: str, element: Element, file_format: FileFormat) -> list
     if isinstance(element, Mapping):
         return [json_values.encode(name, element)]
     if not isinstance(element, File):
-        raise InvalidRequestError(
-            f"{name} is a {type(element).__name__}: give a file or a mapping. Nothing was sent."
-        )
+        raise InvalidRequestError(f"{name} is {kind_of(element)}: give a file or a mapping.")
     if callable(file_format):
         return _json_parts(name, _called(file_format, element))
     if isinstance(file_format, str):
@@ -207,12 +203,10 @@ def _called(file_format: Callable[[File], Any], file: File) -> Any:
         value = file_format(file)
     except Exception as error:
         raise InvalidRequestError(
-            f"file_format raised {type(error).__name__} for {file.source}: {error}. Nothing was sent."
+            f"file_format raised {type(error).__name__} for {file.source}: {error}."
         ) from error
     if value is None:
-        raise InvalidRequestError(
-            f"file_format returned None for {file.source}: return the element to send. Nothing was sent."
-        )
+        raise InvalidRequestError(f"file_format returned None for {file.source}: return the element to send.")
     return value
 
 
@@ -265,7 +259,7 @@ def _json_parts(name: str, value: Any) -> list[_Part]:
     except RecursionError:
         raise InvalidRequestError(
             f"{name}: file_format returned a value that contains itself, or is nested too deep: "
-            "give a flat object. Nothing was sent."
+            "give a flat object."
         ) from None
     around = json_values.encode(name, value).split(placeholder.encode())
     parts: list[_Part] = [around[0]]
@@ -293,7 +287,7 @@ def _content_parts(content: Content | str) -> list[_Part]:
             return [_json_text(f"data:{file.content_type};base64,"), _base64_content(file)]
         case "text":
             # The length of escaped text is known only by reading it: once to measure, once to send.
-            length = sum(map(len, _escaped_text(file, read_whole(file))))
+            length = sum(map(len, _escaped_text(file, read_whole(file, sending=False))))
             return [_Content(file, length, lambda chunks: _escaped_text(file, chunks))]
 
 
@@ -318,5 +312,5 @@ def _escaped_text(file: File, chunks: Iterable[bytes]) -> Iterator[bytes]:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         raise InvalidRequestError(
-            f"{file.source} is not UTF-8 text, which file_format asks for: use base64. Nothing was sent."
+            f"{file.source} is not UTF-8 text, which file_format asks for: use base64."
         ) from None

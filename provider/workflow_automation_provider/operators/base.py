@@ -1,25 +1,31 @@
-"""What both operators have in common: arguments, the hook of a task's life, and the end that Airflow may put to it."""
+"""What both operators share: their arguments, the hook, and how a task ends."""
 
 from __future__ import annotations
 
 import enum
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from workflow_automation_provider.client.errors import InvalidRequestError
-from workflow_automation_provider.client.limits import LONGEST_TIMEOUT
-from workflow_automation_provider.operators.retries import FlowRetryPolicy
+from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
+from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.execution.retry import FlowRetryPolicy, Patience, task_error
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.providers.common.compat.sdk import Context
+
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["UNSET", "FlowOperator", "Unset", "rendered"]
 
+_Result = TypeVar("_Result")
+
 
 class Unset(enum.Enum):
-    """Marks an argument that was left out: one that is given, but is None, is an error."""
+    """Marks an argument that was left out, as opposed to one that is None, which is an error."""
 
     UNSET = "not given"
 
@@ -28,44 +34,45 @@ class Unset(enum.Enum):
 
 
 UNSET = Unset.UNSET
-"""The default of an argument that may be left out, but not be None."""
+"""The default of an argument that may be left out, but must not be None."""
 
 
 def rendered(name: str, value: Any) -> Any:
     """
-    Return an identifier that was given.
+    Return an identifier, checked.
 
     :param name: what the value is called in errors
     :param value: the value, as Airflow rendered it
     :raises InvalidRequestError: if it is None or empty, the text "None" that a template makes of None, or a template
-        that nobody rendered
+        that was not rendered
     """
     text = value.strip() if isinstance(value, str) else value
     if text is None or text in ("", "None"):
         raise InvalidRequestError(
-            f"{name} is {value!r}: the template or XCom that it comes from has no value. The task that it comes from "
-            f"may have been skipped, or its result may have no such key. Nothing was sent."
+            f"{name} is {value!r}: the template or XCom that it comes from has no value.",
+            next_step="The upstream task may have been skipped, or its result may have no such key.",
         )
     if isinstance(value, str) and ("{{" in value or "{%" in value):
         raise InvalidRequestError(
-            f"{name} is {value!r}, a template that was not rendered: Airflow renders the templates of a task, not "
-            "those of an operator that is executed inside one. Give the value itself. Nothing was sent."
+            f"{name} is {value!r}, a template that was not rendered.",
+            next_step=(
+                "Airflow renders the templates of a task, but not those of an operator that is executed inside a task: "
+                "give the value itself."
+            ),
         )
     return value
 
 
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIMEOUT
-
-
-class FlowOperator(BaseOperator):
-    """What both operators share: the connection, one hook for a task's life, and when to try again."""
+class FlowOperator(BaseOperator, Generic[_Result]):
+    """What both operators share: the connection, one hook per task, and the errors that a task ends with."""
 
     workflow_automation_conn_id: str
     is_ended: bool
-    """Whether Airflow ended the task: nothing may be sent any more."""
+    """Whether Airflow ended the task: nothing may be sent after that."""
     _flow_left_out: ClassVar[str]
-    """What it means where no flow_id is given."""
+    """What leaving out flow_id is for."""
+    _advice: ClassVar[Mapping[Accepted, str]]
+    """What to tell the person on call if Airflow does not retry the task."""
 
     ui_color = "#e6f0fa"
 
@@ -81,11 +88,11 @@ class FlowOperator(BaseOperator):
         if flow_id is None:
             raise ValueError(f"flow_id is None: give an identifier, or leave it out {self._flow_left_out}.")
         at_most = f"at most {LONGEST_TIMEOUT} (a week)"
-        if request_timeout is not None and not (_is_seconds(request_timeout) and request_timeout > 0):
+        if request_timeout is not None and not (is_seconds(request_timeout) and request_timeout > 0):
             raise ValueError(
                 f"request_timeout is {request_timeout!r}: give seconds, more than 0 and {at_most}, or None."
             )
-        if not _is_seconds(send_retry_timeout):
+        if not is_seconds(send_retry_timeout):
             raise ValueError(
                 f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and {at_most}."
             )
@@ -102,7 +109,7 @@ class FlowOperator(BaseOperator):
 
     @property
     def flow_id(self) -> str | None:
-        """The flow; None where it was left out, or rendered to None."""
+        """The flow; None if it was left out, or rendered to None."""
         return self._flow_id
 
     @flow_id.setter
@@ -117,23 +124,57 @@ class FlowOperator(BaseOperator):
 
         return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
 
+    @property
+    def patience(self) -> Patience:
+        """How long one try keeps retrying while the service is busy or cannot be reached."""
+        return Patience(self.send_retry_timeout, self.log, lambda: self.is_ended)
+
+    def execute(self, context: Context) -> _Result:
+        """
+        Do what the task is for, unless an earlier try did.
+
+        :raises WorkflowAutomationError: if it failed, or its outcome is unknown; also an ``AirflowFailException`` if
+            Airflow must not retry the task
+        """
+        try:
+            return self.run_once(context)
+        except WorkflowAutomationError as error:
+            self.hook.locate(error, self.flow_id)
+            failed = task_error(
+                error, context, self._advice, but_for=self.retried_after, is_ended=self.is_ended
+            )
+            raise failed from failed.__cause__
+
+    def run_once(self, context: Context) -> _Result:
+        """Do what the task is for."""
+        raise NotImplementedError
+
+    @property
+    def retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
+        """Errors after which Airflow may retry the task, besides those where nothing was done."""
+        raise NotImplementedError
+
     def on_kill(self) -> None:
-        """End every wait, and send nothing from now on. Airflow 3 kills the process only seconds later."""
+        """End every wait, and send nothing more. Airflow 3 kills the process only seconds later."""
         self.is_ended = True
         if "hook" in self.__dict__:
             self.hook.stop()
 
     def open_hook(self) -> WorkflowAutomationHook:
-        """Return the hook, which is stopped if the task was ended before there was one."""
+        """Return the hook, stopped if the task was ended before."""
         hook = self.hook
         if self.is_ended:
             hook.stop()
         return hook
 
+    def is_nested(self, context: Context) -> bool:
+        """Tell whether this operator is executed inside another task, rather than by Airflow."""
+        return bool(self.task_id != context["ti"].task_id)
+
     def rendered_flow_id(self) -> str | None:
         """
-        Return the flow that was given, None where none was.
+        Return the flow that was given, or None if none was.
 
-        :raises InvalidRequestError: if it was given and rendered to nothing
+        :raises InvalidRequestError: if it was given, but rendered to None or to an empty string
         """
         return rendered("flow_id", self.flow_id) if self._is_flow_given else None

@@ -20,7 +20,7 @@ request that is rejected with 400 does not use it up.
 ================  ========  ==============================================================================
 Kind              Accepted  Effect (options with their defaults)
 ================  ========  ==============================================================================
-``refuse``        no        responds with ``status`` (400), ``body``, ``headers``
+``reject``        no        responds with ``status`` (400), ``body``, ``headers``
 ``busy``          no        responds with ``status`` (429), and ``retry_after`` (none) as ``Retry-After``
 ``redirect``      no        responds with ``status`` (307) and ``location`` (required)
 ``drop_before``   no        closes the connection without a response
@@ -84,7 +84,7 @@ class Kind(NamedTuple):
 _RESPONSE: Mapping[str, Any] = {"body": None, "headers": {}}
 
 KINDS: Mapping[str, Kind] = {
-    "refuse": Kind(False, True, {"status": 400, **_RESPONSE}),
+    "reject": Kind(False, True, {"status": 400, **_RESPONSE}),
     "busy": Kind(False, True, {"status": 429, "retry_after": None, **_RESPONSE}),
     "redirect": Kind(False, True, {"status": 307, "location": None, **_RESPONSE}),
     "drop_before": Kind(False, False, {}),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, task
 
+from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
@@ -89,6 +90,14 @@ with DAG("two_calls", schedule=None, start_date=START, default_args=THRICE):
             return [hook.trigger_flow({"case": case, "call": n}).run_id for n in (1, 2)]
 
     call_twice("{{ run_id }}")
+
+with DAG("taskflow", schedule=None, start_date=START, default_args=THRICE):
+
+    @task(task_id="trigger")
+    def start_once(case: str) -> dict[str, str]:
+        return trigger_flow_once("start", inputs={"case": case}, request_timeout=20, send_retry_timeout=0)
+
+    start_once("{{ run_id }}")
 
 with DAG(
     "soak", schedule=None, start_date=START, default_args={"retries": 3, "retry_delay": timedelta(seconds=1)}

@@ -9,7 +9,8 @@ import threading
 import pytest
 from hypothesis import settings
 
-from workflow_automation_provider.client.sending import FlowClient
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.exceptions import Accepted
 from workflow_automation_provider.testing import Key, LocalService
 
 # How long one example takes says more of the machine than of the code.
@@ -34,13 +35,21 @@ class Attempt:
     def uploads(self):
         return self.operation == "upload"
 
-    @property
-    def nothing_done(self):
-        return "No file was taken" if self.uploads else "No run was started"
+    def did_nothing(self, error):
+        """Check that an error says, in a line of its own, that the service did nothing."""
+        assert error.accepted is Accepted.NO
+        line = "No files were accepted." if self.uploads else "No run was started."
+        assert line == error.consequence
+        assert line in str(error).splitlines()
 
-    @property
-    def maybe_done(self):
-        return "may have been taken" if self.uploads else "A run may have been started"
+    def may_have_done_it(self, error):
+        """Check that an error says, in a line each, that the service may have acted and where to look."""
+        assert error.accepted is Accepted.MAYBE
+        line = "The files may have been accepted." if self.uploads else "A run may have been started."
+        look = "Look in the run's files." if self.uploads else "Look in the workflow's list of runs."
+        *_, consequence, next_step = str(error).splitlines()
+        assert (consequence, next_step) == (line, error.next_step)
+        assert next_step.endswith(look)
 
     def prepare(self, service):
         """An upload needs a run; it is in the journal before the attempt."""
@@ -170,10 +179,3 @@ def answering(raw_server):
         return raw_server(b"\r\n".join(lines) + b"\r\n\r\n" + body)
 
     return start
-
-
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch):
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)

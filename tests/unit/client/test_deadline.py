@@ -10,15 +10,15 @@ import httpcore
 import pytest
 
 from workflow_automation_provider.client.deadline import Exchange
-from workflow_automation_provider.client.errors import (
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
     NotSentError,
     OutcomeUnknownError,
-    RefusedError,
-    ReplyUnusableError,
+    RejectedError,
+    ResponseUnusableError,
 )
-from workflow_automation_provider.client.sending import FlowClient
 
 LARGE = "x" * 20_000_000
 
@@ -66,27 +66,30 @@ DRIPS = {
 }
 
 
-@pytest.mark.parametrize("drip", DRIPS)
-def test_head_of_the_response_that_drips(raw_server, released, attempt, drip, key):
-    first, again, pause = DRIPS[drip]
-    server = raw_server(dripping(released, first=first, again=again, pause=pause))
-    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+@pytest.fixture(params=DRIPS)
+def dripping_server(request, raw_server, released):
+    first, again, pause = DRIPS[request.param]
+    return raw_server(dripping(released, first=first, again=again, pause=pause))
+
+
+def test_head_of_the_response_that_drips(dripping_server, attempt, key):
+    with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
         begun = time.monotonic()
-        with pytest.raises(OutcomeUnknownError, match="ReadTimeout") as caught:
+        with pytest.raises(
+            OutcomeUnknownError, match=r"no response within 0\.5 s \(the timeout\)\.\n"
+        ) as caught:
             attempt.send(client)
         assert 0.45 < time.monotonic() - begun < 5
-    assert caught.value.accepted is Accepted.MAYBE
-    assert attempt.maybe_done in str(caught.value)
-    assert len(server.requests) == 1
+    attempt.may_have_done_it(caught.value)
+    assert len(dripping_server.requests) == 1
 
 
-@pytest.mark.parametrize("drip", DRIPS)
-def test_check_does_not_wait_for_a_head_that_drips(raw_server, released, drip, key):
-    first, again, pause = DRIPS[drip]
-    server = raw_server(dripping(released, first=first, again=again, pause=pause))
-    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+def test_check_does_not_wait_for_a_head_that_drips(dripping_server, key):
+    with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
         begun = time.monotonic()
-        with pytest.raises(NotSentError, match="got no answer: ReadTimeout"):
+        with pytest.raises(
+            NotSentError, match=r"got no response: no response within 0\.5 s \(the timeout\)\.\n"
+        ):
             client.check()
         assert time.monotonic() - begun < 5
 
@@ -101,7 +104,7 @@ def test_head_and_body_have_one_deadline_together(raw_server, released, trigger,
 
     with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2) as client:
         begun = time.monotonic()
-        with pytest.raises(ReplyUnusableError, match="still coming after 2 s"):
+        with pytest.raises(ResponseUnusableError, match="still coming after 2 s"):
             trigger.send(client)
         assert time.monotonic() - begun < 3
 
@@ -129,14 +132,14 @@ def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, r
         assert upload.send(client, LARGE) == "fine"
 
 
-def test_proxy_that_drips_its_answer_to_connect(raw_server, released, attempt, key):
+def test_proxy_that_drips_its_response_to_connect(raw_server, released, attempt, key):
     proxy = raw_server(dripping(released, first=b"HTTP/1.1 200 OK\r\nX-Long: "))
     with FlowClient(
         "https://service.example/api", api_key=key, timeout=0.5, proxy=f"http://127.0.0.1:{proxy.port}"
     ) as client:
         begun = time.monotonic()
         with pytest.raises(
-            NotSentError, match="was not sent by way of the connection's proxy: ConnectTimeout"
+            NotSentError, match=r"was not sent via the connection's proxy: no connection within 0\.5 s "
         ):
             attempt.send(client)
         assert time.monotonic() - begun < 5
@@ -153,7 +156,9 @@ def test_tls_handshake_that_drips(raw_server, released, attempt, key):
     server = raw_server(answer)
     with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.5) as client:
         begun = time.monotonic()
-        with pytest.raises(NotSentError, match="ConnectTimeout"):
+        with pytest.raises(
+            NotSentError, match=r"was not sent: no connection within 0\.5 s \(the timeout\)\.\n"
+        ):
             attempt.send(client)
         assert time.monotonic() - begun < 5
 
@@ -164,8 +169,7 @@ def test_tls_handshake_that_drips(raw_server, released, attempt, key):
 def not_sent(attempt, client, words):
     with pytest.raises(NotSentError, match=words) as caught:
         attempt.send(client, LARGE)
-    assert caught.value.accepted is Accepted.NO
-    assert attempt.nothing_done in str(caught.value)
+    attempt.did_nothing(caught.value)
     return caught.value
 
 
@@ -176,8 +180,13 @@ def test_service_stops_reading(raw_server, released, attempt, key):
         released.wait(10)
 
     with FlowClient(raw_server(never_read).base_url, api_key=key, timeout=0.4) as client:
-        error = not_sent(attempt, client, "broken off before its end: WriteTimeout.*too large")
+        error = not_sent(
+            attempt,
+            client,
+            r"broken off before its end: no more data could be sent for 0\.4 s \(the timeout\)\.\n",
+        )
     assert error.status is None
+    assert str(error).splitlines()[-1] == "The request may be too large for the service."
 
 
 def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key):
@@ -187,7 +196,7 @@ def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key)
 
     server = raw_server(leave)
     with FlowClient(server.base_url, api_key=key, timeout=10) as client:
-        not_sent(attempt, client, "broken off before its end: WriteError")
+        not_sent(attempt, client, r"broken off before its end: \[Errno \d+\] [^\n]+\.\n")
     assert len(server.requests) == 1
 
 
@@ -209,10 +218,10 @@ def early(status, headers, released, *, body=b"too long", reads_on=False):
 
 
 @pytest.mark.parametrize("reads_on", [True, False])
-def test_refusal_before_the_request_was_read(raw_server, released, attempt, reads_on, key):
+def test_rejection_before_the_request_was_read(raw_server, released, attempt, reads_on, key):
     server = raw_server(early(413, b"Connection: close\r\n", released, reads_on=reads_on))
     with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
-        with pytest.raises(RefusedError, match="too long") as caught:
+        with pytest.raises(RejectedError, match="too long") as caught:
             attempt.send(client, LARGE)
         assert (caught.value.status, caught.value.accepted) == (413, Accepted.NO)
     assert len(server.requests) == 1
@@ -227,12 +236,12 @@ def test_busy_before_the_request_was_read(raw_server, released, attempt, key):
 
 
 @pytest.mark.parametrize("status", [302, 500, 502])
-def test_no_run_can_come_of_a_request_that_was_not_read_whatever_is_answered(
+def test_no_run_can_come_of_a_request_that_was_not_read_whatever_the_response(
     raw_server, released, attempt, status, key
 ):
     server = raw_server(early(status, b"", released))
     with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
-        error = not_sent(attempt, client, f"answered with {status} .* before it was sent to its end")
+        error = not_sent(attempt, client, f"answered with {status} .* before all of it was sent")
     assert error.status == status
 
 
@@ -243,7 +252,7 @@ def test_success_before_the_request_was_read_counts(raw_server, released, trigge
 
 
 @pytest.mark.parametrize("status", [302, 500, 503])
-def test_answer_to_a_large_request_that_was_read_is_unknown(service, client, trigger, status, key):
+def test_response_to_a_large_request_that_was_read_is_unknown(service, client, trigger, status, key):
     service.faults.add("status_after", status=status)
     with pytest.raises(OutcomeUnknownError):
         trigger.send(client, LARGE)
@@ -261,7 +270,9 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
 
     with FlowClient(raw_server(answer).base_url, api_key=key, timeout=3) as client:
         begun = time.monotonic()
-        not_sent(upload, client, "broken off before its end: WriteTimeout")
+        not_sent(
+            upload, client, r"broken off before its end: no more data could be sent for 3 s \(the timeout\)"
+        )
         assert time.monotonic() - begun < 5.5
 
 
@@ -337,121 +348,21 @@ def test_proxy_setup_is_not_the_request(setup):
     assert (exchange.begun, exchange.whole) == (False, False)
 
 
-# Faults of our own --------------------------------------------------------------------------------------
-
-
-def test_close_that_fails_does_not_lose_the_run(service, client, attempt, monkeypatch):
-    attempt.prepare(service)
-    close = socket.socket.close
-    failed = []
-
-    def fail_to_close(self):
-        close(self)
-        if threading.current_thread() is threading.main_thread():
-            failed.append(1)
-            raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(socket.socket, "close", fail_to_close)
-        answer = attempt.send(client)
-    assert failed
-    assert answer == "1 file received" if attempt.uploads else answer.run_id == "1001"
-
-
-@pytest.mark.parametrize("body", [None, '{"run_id": ""}'])
-def test_reply_that_cannot_be_read_for_an_unforeseen_reason(service, client, trigger, monkeypatch, body):
-    service.faults.add("response", body=body, times=1)
-    real = type(client._redactor).reveals
-
-    def fail_once(self, text, *, key_only=False):
-        if not key_only and "run_id" not in text:
-            return real(self, text)
-        monkeypatch.setattr(type(client._redactor), "reveals", real)
-        raise MemoryError
-
-    monkeypatch.setattr(type(client._redactor), "reveals", fail_once)
-    with pytest.raises(ReplyUnusableError, match="MemoryError") as caught:
-        trigger.send(client)
-    assert (caught.value.accepted, caught.value.status) == (Accepted.YES, 201)
-    assert len(service.runs) == 1
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "kind"),
-    [
-        (400, {}, RefusedError),
-        (503, {"Retry-After": "7"}, BusyError),
-        (503, {}, OutcomeUnknownError),
-        (500, {}, OutcomeUnknownError),
-    ],
-)
-def test_status_counts_where_the_words_cannot_be_read(
-    service, client, trigger, monkeypatch, status, headers, kind
-):
-    service.faults.add("refuse", status=status, headers=headers)
-    redact = type(client._redactor).text
-
-    def fail_on_words(self, text, **options):
-        if "fault" in text:
-            raise MemoryError
-        return redact(self, text, **options)
-
-    monkeypatch.setattr(type(client._redactor), "text", fail_on_words)
-    with pytest.raises(kind) as caught:
-        trigger.send(client)
-    assert caught.value.status == status
-    assert getattr(caught.value, "retry_after", 7) == 7
-
-
-def test_callback_that_fails_after_the_last_byte(service, client):
-    client.trigger_flow({}, "demo-flow")
-
-    def progress(total):
-        left = total
-
-        def sent(size):
-            nonlocal left
-            left -= size
-            if not left:
-                raise ValueError("no display")
-
-        return sent
-
-    with pytest.raises(OutcomeUnknownError, match="ValueError: no display"):
-        client.upload_files("1001", [{"x": 1}], "demo-flow", progress=progress)
-
-
-def test_callback_that_fails_before_the_last_byte(service, client):
-    client.trigger_flow({}, "demo-flow")
-
-    def progress(total):
-        def sent(size):
-            raise ValueError("no display")
-
-        return sent
-
-    with pytest.raises(NotSentError, match="broken off before its end: ValueError: no display") as caught:
-        client.upload_files("1001", [{"x": "y" * 100_000}] * 3, "demo-flow", progress=progress)
-    assert "too large" not in str(caught.value)
-    assert service.uploads == []
-
-
-# Answers that come before the request was sent to its end -------------------------------------------------
+# Responses that come before all of the request was sent ----------------------------------------------------
 
 
 @pytest.fixture
 def early_server(raw_server):
     """Start a server that reads the beginning of a request, answers and hangs up."""
 
-    def start(answer):
+    def start(body):
         def respond(connection, server):
             head = b""
             while b"\r\n\r\n" not in head:
                 head += connection.recv(4096)
             server.requests.append(head)
             connection.sendall(
-                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
-                % (len(answer), answer)
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
             )
             connection.shutdown(socket.SHUT_WR)
             time.sleep(0.3)
@@ -468,11 +379,11 @@ def test_early_success_confirms_no_upload(early_server, key):
     server = early_server(b"<html>sign in</html>")
     with (
         FlowClient(server.base_url, api_key=key) as client,
-        pytest.raises(NotSentError, match="before it was sent to its end") as caught,
+        pytest.raises(NotSentError, match="before all of it was sent") as caught,
     ):
         client.upload_files("1", [{"a": LARGE}], "demo-flow")
     assert caught.value.status == 200
-    assert "sign in" in str(caught.value)
+    assert 'The service said: "<html>sign in</html>"' in str(caught.value).splitlines()
 
 
 @pytest.mark.parametrize("flow_id", ["demo-flow", None])
@@ -489,7 +400,7 @@ def test_early_success_with_a_run_counts(early_server, key):
 
 
 def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
-    listeners = []
+    listeners: list[socket.socket] = []
     clients = []
     for number in range(2, 8):
         listener = socket.create_server(
@@ -514,7 +425,7 @@ def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
             FlowClient(
                 f"http://service.example:{port}/api", api_key=key, allow_http=True, timeout=1
             ) as client,
-            pytest.raises(NotSentError, match="ConnectTimeout"),
+            pytest.raises(NotSentError, match=r"no connection within 1 s \(the timeout\)"),
         ):
             client.trigger_flow({})
     finally:
@@ -523,10 +434,10 @@ def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
     assert time.monotonic() - began < 4
 
 
-def test_the_next_address_is_tried_where_one_refuses(service, monkeypatch, key):
+def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch, key):
     real = socket.getaddrinfo
 
-    def refusing_first(host, port, *arguments, **options):
+    def closed_first(host, port, *arguments, **options):
         if host != "localhost":
             return real(host, port, *arguments, **options)
         return [
@@ -534,6 +445,6 @@ def test_the_next_address_is_tried_where_one_refuses(service, monkeypatch, key):
             for address in ("127.0.0.9", "127.0.0.1")
         ]
 
-    monkeypatch.setattr(socket, "getaddrinfo", refusing_first)
+    monkeypatch.setattr(socket, "getaddrinfo", closed_first)
     with FlowClient(f"http://localhost:{service.port}/api", api_key=key) as client:
         assert client.trigger_flow({}).run_id == "1001"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import gc
 import html
 import inspect
 import json
 import logging
-import quopri
 import random
 import re
 import string
@@ -16,20 +14,16 @@ import threading
 import time
 import traceback
 import uuid
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client import protocol, replies
-from workflow_automation_provider.client.errors import (
-    RefusedError,
-    ReplyUnusableError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor, guard_wire_logs
-from workflow_automation_provider.client.sending import FlowClient
+
+from .echoes import ECHOES
 
 # Not a key that is little more than escapes itself: where it is encoded in part, nothing is left of it.
 keys = st.text(string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=40).filter(
@@ -62,103 +56,6 @@ around = st.lists(
 ).map("".join)
 
 
-def escaped(template, every=False):
-    """Escape characters where the template has room for any of them, and else bytes of UTF-8."""
-
-    def escape(text):
-        codes = map(ord, text) if template[1:2] in ("u", "#") or "{{" in template else text.encode()
-        return "".join(
-            chr(code) if code < 128 and chr(code).isalnum() and not every else template.format(code)
-            for code in codes
-        )
-
-    return escape
-
-
-def between(separator, every=1):
-    return lambda key: separator.join(key[start : start + every] for start in range(0, len(key), every))
-
-
-def in_base64(encode=base64.b64encode, before=b"", after=b"", encoding="utf-8"):
-    return lambda key: encode(before + key.encode(encoding) + after).decode()
-
-
-ECHOES = {
-    "raw": str,
-    "upper": str.upper,
-    "lower": str.lower,
-    "swapped": str.swapcase,
-    "url": lambda key: quote(key, safe=""),
-    "url, lower case": lambda key: re.sub("%..", lambda escape: escape[0].lower(), quote(key, safe="")),
-    "url, form": quote_plus,
-    "url, every sign": escaped("%{:02X}"),
-    "url, every character": escaped("%{:02x}", every=True),
-    "url, twice": lambda key: quote(quote(key, safe=""), safe=""),
-    "url, some": lambda key: quote(key, safe="/+=&%"),
-    "JavaScript's escape()": escaped("%u{:04X}"),
-    "JSON": lambda key: json.dumps(key)[1:-1],
-    "JSON in JSON": lambda key: json.dumps(json.dumps(key)),
-    "JSON in JSON in JSON": lambda key: json.dumps(json.dumps(json.dumps(key))),
-    "JSON of PHP": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
-    "JSON of .NET": escaped("\\u{:04X}"),
-    "JSON, every character": escaped("\\u{:04x}", every=True),
-    "braces": escaped("\\u{{{:x}}}"),
-    "braces, every character": escaped("\\x{{{:04x}}}", every=True),
-    "hex escapes": escaped("\\x{:02x}"),
-    "hex escapes, every character": escaped("\\x{:02X}", every=True),
-    "octal": escaped("\\{:03o}"),
-    "octal, every character": escaped("\\{:03o}", every=True),
-    "html": html.escape,
-    "html twice": lambda key: html.escape(html.escape(key)),
-    "html, numbers": escaped("&#{};"),
-    "html, hex": escaped("&#x{:04X};"),
-    "html, every character": escaped("&#{};", every=True),
-    "html, every character, zeros": escaped("&#{:010d};", every=True),
-    "html, every character, hex": escaped("&#x{:x};", every=True),
-    "hex": lambda key: key.encode().hex(),
-    "HEX": lambda key: key.encode().hex().upper(),
-    "hex, with colons": lambda key: key.encode().hex(":"),
-    "hex, in lines": lambda key: between("\n", 5)(key.encode().hex()),
-    "hex, as in C": lambda key: ", ".join(f"0x{code:02x}" for code in key.encode()),
-    "hex of UTF-16": lambda key: key.encode("utf-16-le").hex(),
-    "codes": lambda key: str([*key.encode()]),
-    "codes, with blanks": lambda key: " ".join(str(ord(c)) for c in key),
-    "repr": lambda key: repr(key)[1:-1],
-    "repr of bytes": lambda key: repr(bytearray(key.encode()))[12:-2],
-    "repr of UTF-16": lambda key: repr(key.encode("utf-16-le"))[2:-1],
-    "quoted-printable": lambda key: quopri.encodestring(key.encode()).decode(),
-    "quoted-printable, every sign": escaped("={:02X}"),
-    "quoted-printable, every character": escaped("={:02X}", every=True),
-    "base64": in_base64(),
-    "base64 for URLs": lambda key: base64.urlsafe_b64encode(key.encode()).decode().rstrip("="),
-    "base64, at 1": in_base64(before=b"-", after=b": "),
-    "base64, at 2": in_base64(before=b": ", after=b"-"),
-    "base64, in lines": lambda key: between("\r\n", 7)(in_base64()(key)),
-    "base64, in lines, as JSON": lambda key: json.dumps(in_base64(base64.encodebytes)(key * 3)),
-    "base64 in JSON of PHP": lambda key: in_base64()(key).replace("/", "\\/"),
-    "base64 in a URL": lambda key: quote(in_base64()(key), safe=""),
-    "base64 twice": lambda key: in_base64()(in_base64()(key)),
-    "base64 three times": lambda key: in_base64()(in_base64()(in_base64()(key))),
-    "base64 of UTF-16": in_base64(encoding="utf-16"),
-    "base64 of UTF-32": in_base64(encoding="utf-32-be"),
-    "base64 of zero width": lambda key: in_base64()("\u200b".join(key)),
-    "UTF-16": lambda key: key.encode("utf-16").decode(errors="replace"),
-    "UTF-16, big end first": lambda key: key.encode("utf-16-be").decode(errors="replace"),
-    "UTF-32": lambda key: key.encode("utf-32-le").decode(errors="replace"),
-    "wrapped": between("\n", 3),
-    "wrapped and indented": between("\r\n\t    ", 3),
-    "tags": lambda key: "<br/>".join(map(html.escape, re.findall("(?s).{1,3}", key))),
-    "tags, two": lambda key: "<b></b>".join(map(html.escape, key)),
-    "control characters": between("\x01"),
-    "control characters in JSON": lambda key: json.dumps("\x07".join(key)),
-    "line ends in JSON": lambda key: json.dumps("\n".join(key)),
-    "zero width": between("\u200b"),
-    "zero width in JSON": lambda key: json.dumps("\u200b".join(key)),
-    "zero width in HTML": lambda key: "&#8203;".join(map(html.escape, key)),
-    "zero width in HTML, named": lambda key: "&shy;".join(map(html.escape, key)),
-    "zero width in a URL": lambda key: quote("\u200b".join(key)),
-    "blanks": between(" "),
-}
 # These blur another encoding: letters in another case, blanks as "+", line breaks and tags within an escape.
 FIRST = {
     "upper",
@@ -173,13 +70,6 @@ FIRST = {
 # Blanks between numbers do not outlast any encoding that is mixed with them.
 ALONE = {"codes, with blanks"}
 LATER = sorted({*ECHOES} - FIRST - ALONE)
-
-
-def nowhere(key, text):
-    """Check that no form of the key is in a text, however escaped."""
-    for name, echo in ECHOES.items():
-        assert echo(key) not in text, name
-    assert key[:8] not in text
 
 
 echoes = pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES.keys())
@@ -275,7 +165,7 @@ ENCODERS = (str, html.escape, quote, lambda text: base64.b64encode(text.encode()
 
 @settings(max_examples=300)
 @given(DOCUMENTS, st.booleans(), st.sampled_from(ENCODERS))
-def test_ordinary_answers_stay_as_they_are(document, readable, encode):
+def test_ordinary_responses_stay_as_they_are(document, readable, encode):
     text = encode(json.dumps(document, ensure_ascii=not readable).encode(errors="replace").decode())
     assert Redactor(["Bearer 0dd-Zq7+xK/9=Tb"], key="wak-Zq7+xK/9=Tb&w%2").text(text) == text
 
@@ -338,6 +228,7 @@ SLOW = {
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", SLOW)
 @pytest.mark.parametrize("secret", ["letters", "backslashes"])
 def test_time_is_linear_in_the_text(name, secret):
@@ -361,6 +252,7 @@ def test_time_is_linear_in_the_text(name, secret):
     assert long < 20
 
 
+@pytest.mark.no_cover
 def test_time_is_linear_in_the_key():
     def seconds(size):
         begun = time.perf_counter()
@@ -444,229 +336,10 @@ def test_secrets_are_not_in_the_repr(key):
     )
 
 
-# Replies ------------------------------------------------------------------------------------------------
-
-NUMBER = "73019482650173846"
+# Wire logs ----------------------------------------------------------------------------------------------
 
 
-def read(body, key, *, by_key=True, secrets=(), headers=None, incomplete=""):
-    operation = protocol.Operation.TRIGGER_BY_KEY if by_key else protocol.Operation.TRIGGER_BY_PATH
-    body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    reply = protocol.Reply(201, headers or {}, body, incomplete)
-    return replies.read_trigger_reply(reply, operation, "POST https://x.example", Redactor(secrets, key=key))
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"run_id": "7", "n": int(NUMBER)},
-        {"run_id": "7", "n": [float(NUMBER[:12])]},
-        {"run_id": "7", "a": {NUMBER: None}},
-        {"run_id": "7", "a": [NUMBER[:6], {"b": NUMBER[6:12]}, [NUMBER[12:]]]},
-        {"run_id": "7", NUMBER[:6]: {NUMBER[6:12]: 1, NUMBER[12:]: [2]}},
-        {"run_id": "7", "a": base64.b64encode(NUMBER.encode()).decode()},
-    ],
-)
-def test_kept_reply_is_withheld_where_the_key_is_anywhere_in_it(document):
-    key = NUMBER[:12] if "n" in document else NUMBER
-    for redacted in ({"key": key}, {"key": "another-key", "secrets": [key]}):
-        run = read(document, **redacted)
-        assert (run.run_id, run.reply) == ("7", WITHHELD)
-
-
-def test_number_that_becomes_the_key_when_it_is_read():
-    run = read(b'{"run_id": "7", "n": 123456788.99999999999999999}', "123456789.0")
-    assert run.reply == WITHHELD
-
-
-def test_kept_reply_of_utf_16():
-    run = read(json.dumps({"run_id": "7", "key": NUMBER}).encode("utf-16"), NUMBER)
-    assert (run.run_id, run.reply) == ("7", WITHHELD)
-
-
-@pytest.mark.parametrize("echo", ["raw", "url, every character", "base64", "hex", "zero width"])
-def test_run_id_and_link_that_contain_the_key_are_withheld(echo, key):
-    echoed = ECHOES[echo](key)
-    document = {"run_id": f"run-{echoed}", "run_link": f"https://x.example/{echoed}"}
-    run = read(document, key)
-    assert (run.run_id, run.run_link, run.reply) == (None, None, WITHHELD)
-    with pytest.raises(ReplyUnusableError, match="its run_id contained the API key") as caught:
-        read(document, key, by_key=False)
-    nowhere(key, str(caught.value))
-
-
-def test_run_id_that_is_the_key_as_a_number():
-    assert read({"run_id": int(NUMBER)}, NUMBER).run_id is None
-
-
-@pytest.mark.parametrize("by_key", [True, False])
-def test_other_secrets_withhold_no_run_id_and_no_link(key, by_key):
-    link = "https://x.example/hush-1234"
-    run = read({"run_id": "hush-1234", "run_link": link}, key, by_key=by_key, secrets=["Bearer hush-1234"])
-    assert (run.run_id, run.run_link, run.reply) == ("hush-1234", link, WITHHELD)
-
-
-def test_harmless_header_value_changes_nothing(answering, key):
-    server = answering(b'{"run_id": 1002, "run_link": "https://x.example/1"}')
-    with FlowClient(server.base_url, api_key=key, headers={"X-Key-Version": "1"}) as client:
-        run = client.trigger_flow({})
-    assert (run.run_id, run.run_link) == ("1002", "https://x.example/1")
-    assert run.reply == {"run_id": 1002, "run_link": "https://x.example/1"}
-
-
-@pytest.mark.parametrize("run_id", ["a\0", "a\ud800"])
-def test_run_id_that_no_database_takes_is_none(run_id, key):
-    """It would be another's if it were rewritten."""
-    run = read({"run_id": run_id, "run_link": "b\0"}, key)
-    assert (run.run_id, run.run_link) == (None, "b\ufffd")
-    with pytest.raises(ReplyUnusableError, match="characters that no database keeps"):
-        read({"run_id": run_id}, key, by_key=False)
-
-
-def test_coding_that_holds_the_key(key):
-    with pytest.raises(ReplyUnusableError) as caught:
-        read(b"x", key, headers={"content-encoding": key})
-    assert WITHHELD in str(caught.value)
-    nowhere(key, str(caught.value))
-
-
-def test_kept_reply_is_linear_in_the_length():
-    def seconds(size):
-        body = json.dumps({"run_id": "7", "a": [[{"b": 1, "c": "d"}]] * (size // 24)}).encode()
-        begun = time.perf_counter()
-        read(body, "wak-Zq7+xK/9=Tb&w%2")
-        return time.perf_counter() - begun
-
-    assert min(seconds(2**19) for _ in range(3)) < 24 * min(seconds(2**16) for _ in range(3)) + 0.2
-
-
-# On the wire --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def wire_log(caplog):
-    with caplog.at_level(logging.DEBUG):
-        for name in ("httpx", "httpcore", "httpcore.http11", "httpcore.connection"):
-            logging.getLogger(name).setLevel(logging.DEBUG)
-        yield caplog
-    for name in ("httpx", "httpcore", "httpcore.http11", "httpcore.connection"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
-
-
-def everything(caught):
-    error = caught.value
-    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error)) + repr(error.args)
-
-
-@pytest.mark.parametrize("operation", ["trigger_by_key", "upload"])
-@pytest.mark.parametrize("status", [400, 401, 429, 500, 302])
-def test_failure_that_echoes_the_key(service, client, key, wire_log, operation, status):
-    run = client.trigger_flow({}, "demo-flow")
-    service.faults.add("echo_key", status=status, operation=operation)
-    with pytest.raises(WorkflowAutomationError) as caught:
-        client.trigger_flow({}) if operation == "trigger_by_key" else client.upload_files(
-            run.run_id, [], "demo-flow"
-        )
-    assert "What the service said is withheld" in str(caught.value)
-    nowhere(key, everything(caught))
-    assert WITHHELD in wire_log.text, "the wire was not logged"
-    nowhere(key, wire_log.text)
-
-
-def test_success_that_echoes_the_key(service, client, key, wire_log):
-    service.faults.add("echo_key", status=201, times=None)
-    run = client.trigger_flow({})
-    assert run.run_id == "1001"
-    answer = client.upload_files(run.run_id, [], "demo-flow")
-    assert answer == run.reply == WITHHELD
-    assert WITHHELD in wire_log.text
-    nowhere(key, wire_log.text + json.dumps(run.reply) + repr(run) + answer)
-
-
-@pytest.mark.parametrize("line", ["X-Echo : {}", "X-Echo: a\x00{}", "{}", "X Echo: {}"])
-def test_illegal_header_that_holds_the_key(raw_server, key, wire_log, attempt, line):
-    server = raw_server(f"HTTP/1.1 200 OK\r\n{line.format(key)}\r\n\r\n".encode())
-    with FlowClient(server.base_url, api_key=key) as client, pytest.raises(WorkflowAutomationError) as caught:
-        attempt.send(client)
-    nowhere(key, everything(caught))
-    nowhere(key, wire_log.text)
-
-
-def test_status_line_and_redirect_that_hold_the_key(raw_server, key, wire_log):
-    head = (
-        f"HTTP/1.1 307 {key}\r\nLocation: https://evil.example/?k={quote(key)}\r\nContent-Length: 0\r\n\r\n"
-    )
-    server = raw_server(head.encode())
-    with FlowClient(server.base_url, api_key=key) as client:
-        with pytest.raises(RefusedError) as caught:
-            client.trigger_flow({})
-        nowhere(key, everything(caught) + client.check())
-    nowhere(key, wire_log.text)
-
-
-@pytest.mark.parametrize("status", [200, 400, 500])
-def test_nothing_of_a_response_that_was_cut_off_is_quoted(raw_server, key, attempt, status):
-    body = b'{"run_id": "7", "words": "these words are quoted nowhere ' + key[:-1].encode()
-    server = raw_server(b"HTTP/1.1 %d Words\r\nContent-Length: 999\r\n\r\n" % status + body)
-    with FlowClient(server.base_url, api_key=key) as client:
-        try:
-            text = attempt.send(client)
-        except WorkflowAutomationError as error:
-            text = str(error)
-    assert "words are" not in text
-    assert key[:4] not in text
-    assert ("cut off after" if status == 200 else "What the service said is not shown") in text
-
-
-def test_response_without_words_that_was_cut_off(raw_server, key):
-    server = raw_server(b"HTTP/1.1 400 Words\r\nContent-Length: 999\r\n\r\n \n")
-    with FlowClient(server.base_url, api_key=key) as client, pytest.raises(RefusedError) as caught:
-        client.trigger_flow({})
-    assert "said" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Bearer hush-1234",
-        "your token is hush-1234",
-        "aHVzaC0xMjM0",
-        "proxy: p%40ss-9876",
-        "proxy: p@ss-9876",
-        "Cookie: first=crumb-24680",
-    ],
-)
-def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text):
-    server = answering(text.encode(), status=400)
-    with (
-        FlowClient(
-            "http://service.example/api",
-            allow_http=True,
-            headers={
-                "Authorization": "Bearer hush-1234",
-                "Cookie": "first=crumb-24680; second=2",
-                "X-Team": "data-engineering",
-            },
-            proxy=f"http://user:p%40ss-9876@127.0.0.1:{server.port}",
-        ) as client,
-        pytest.raises(RefusedError, match="withheld") as caught,
-    ):
-        client.trigger_flow({}, "demo-flow")
-    assert not re.search("hush|aHVz|p%40ss|p@ss|crumb", str(caught.value))
-    ((head, _),) = server.requests
-    assert b"Bearer hush-1234" in head
-
-
-def test_header_that_is_no_secret_is_quoted(answering):
-    server = answering(b"the team is data-engineering", status=400)
-    with (
-        FlowClient(server.base_url, headers={"X-Team": "data-engineering"}) as client,
-        pytest.raises(RefusedError, match='The service said: "the team is data-engineering"'),
-    ):
-        client.trigger_flow({}, "demo-flow")
-
-
-def test_clients_that_come_and_go_do_not_disturb_a_log_line(key, wire_log):
+def test_clients_that_come_and_go_do_not_disturb_a_log_line(key):
     """A filter that fails would make a request that was answered look like one that was not."""
     failures = []
 
@@ -684,50 +357,6 @@ def test_clients_that_come_and_go_do_not_disturb_a_log_line(key, wire_log):
     while any(thread.is_alive() for thread in threads):
         assert logging.getLogger("httpx").filter(record)
     assert failures == []
-
-
-def test_wire_logs_are_left_alone_once_the_client_is_gone():
-    key = "the-key-of-no-other-test"
-    client = FlowClient("https://service.example", api_key=key)
-    lines = [logging.LogRecord("httpx", logging.INFO, "", 0, "the key is %s", (key,), None) for _ in range(2)]
-    logging.getLogger("httpx").filter(lines[0])
-    del client
-    gc.collect()
-    logging.getLogger("httpx").filter(lines[1])
-    assert [line.getMessage() for line in lines] == [WITHHELD, f"the key is {key}"]
-
-
-# Parts of a key -------------------------------------------------------------------------------------------
-
-
-LONG_KEY = "sk_live_oHwLMeaZqo9DZDNjN1GTPdVKsb42xyQ7"
-
-
-@pytest.mark.parametrize(
-    "echo",
-    [
-        f"The key '{LONG_KEY[:16]}...' is not valid",
-        f"The key '...{LONG_KEY[-14:]}' is not valid",
-        json.dumps({"prefix": LONG_KEY[:20], "rest": LONG_KEY[20:]}),
-        json.dumps([LONG_KEY[:11], LONG_KEY[11:22], LONG_KEY[22:33], LONG_KEY[33:]]),
-        "".join(chr(ord(letter) + 0xFEE0) for letter in LONG_KEY),
-        '<b class="x">'.join(LONG_KEY),
-    ],
-)
-def test_part_of_a_key_is_withheld(answering, echo):
-    server = answering(echo.encode(), status=401)
-    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RefusedError) as caught:
-        client.trigger_flow({})
-    assert "withheld" in str(caught.value)
-    assert LONG_KEY[:8] not in str(caught.value)
-
-
-def test_short_beginning_of_a_key_is_shown(answering):
-    """As services name a key to those who have several."""
-    server = answering(b"The key sk_live_oHw... has expired", status=401)
-    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RefusedError) as caught:
-        client.trigger_flow({})
-    assert "The key sk_live_oHw... has expired" in str(caught.value)
 
 
 def test_log_filter_that_fails_withholds_the_line(key):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import itertools
 import json
 import os
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import files
-from workflow_automation_provider.client.errors import Accepted, FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File
-from workflow_automation_provider.client.sending import FlowClient
-from workflow_automation_provider.client.upload_body import _SMALL_PIECE, split, upload_body
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.upload_body import _SMALL_PIECE, measure, split, upload_body
+from workflow_automation_provider.exceptions import Accepted, FileUnavailableError, InvalidRequestError
 
 CHUNK = files._CHUNK
 WORDS = ["name", "base64", "data_url", "text", "content_type", "size"]
@@ -37,8 +39,22 @@ def on_disk(path, content_type="application/octet-stream"):
     )
 
 
+def body_of(elements, file_format=DEFAULT_FILE_FORMAT):
+    return upload_body("flow", "run", measure(elements, file_format))
+
+
+@contextlib.contextmanager
+def nothing_sent(words, kind=InvalidRequestError):
+    """Expect an error that says in its first line what is wrong, and in its last that nothing was sent."""
+    with pytest.raises(kind) as caught:
+        yield
+    first, *_, last = str(caught.value).splitlines()
+    assert re.search(words, first)
+    assert last == "Nothing was sent."
+
+
 def sent(elements, file_format=DEFAULT_FILE_FORMAT):
-    body = upload_body("flow", "run", elements, file_format)
+    body = body_of(elements, file_format)
     data = b"".join(body)
     assert len(data) == body.content_length
     assert b"".join(body) == data, "a second reading differs"
@@ -133,38 +149,46 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     path = tmp_path / "large"
     with path.open("wb") as stream:
         stream.truncate(50_000_000)
-    assert max(map(len, upload_body("f", "r", [on_disk(path)]))) < 1_000_000
+    assert max(map(len, body_of([on_disk(path)]))) < 1_000_000
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"ab\xc3", b"." * (CHUNK - 1) + b"\xc3", b"\xed\xa0\x80"])
 def test_text_that_is_not_utf_8(content):
-    with pytest.raises(InvalidRequestError, match=r"<a\.txt> is not UTF-8.*Nothing was sent"):
-        upload_body("f", "r", [in_memory(content)], "text")
+    with nothing_sent(r"^<a\.txt> is not UTF-8 text, which file_format asks for: use base64\.$"):
+        body_of([in_memory(content)], "text")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (9, "is 1 bytes shorter than the 9 it had"),
+        (7, "is longer than the 7 bytes it had"),
+        (0, "is no longer empty"),
+    ],
+)
+def test_text_that_changed_before_it_is_measured(size, words):
+    file = File("a", size, "text/plain", "<a>", lambda: io.BytesIO(b"x" * 8))
+    with nothing_sent(f"^<a> {words}\\.$", FileUnavailableError):
+        body_of([file], "text")
+
+
+def test_text_that_cannot_be_read_when_it_is_measured(tmp_path):
+    (tmp_path / "a").write_bytes(b"x")
+    file = on_disk(tmp_path / "a")
+    (tmp_path / "a").unlink()
+    with nothing_sent(r"/a' cannot be read \(No such file or directory\)\.$", FileUnavailableError):
+        body_of([file], "text")
 
 
 @pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
 def test_element_that_is_none(element):
-    with pytest.raises(InvalidRequestError, match=r"files\[1\]"):
-        upload_body("f", "r", [{}, element])
+    with nothing_sent(r"^files\[1\] is (a|an|None)\b.*: give a file or a mapping\.$"):
+        measure([{}, element])
 
 
 def test_mapping_that_is_no_json():
-    with pytest.raises(InvalidRequestError, match=r"files\[1\]\.a\[0\] is a set"):
-        upload_body("f", "r", [{}, {"a": [{1}]}])
-
-
-@pytest.mark.parametrize(
-    "value", ["hush", "", [], {}, None, 5, {"a": "hush"}, {"a": None}, {1: "name"}, {"a": ["name"]}]
-)
-def test_format_that_is_none(value):
-    with pytest.raises(InvalidRequestError, match="file_format") as caught:
-        files.check_file_format(value)
-    assert "hush" not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [*WORDS, {"a": "name"}, DEFAULT_FILE_FORMAT])
-def test_format_that_is_one(value):
-    assert files.check_file_format(value) == value
+    with nothing_sent(r"^files\[1\]\.a\[0\] is a set"):
+        measure([{}, {"a": [{1}]}])
 
 
 # Files that do not stay what they were ------------------------------------------------------------------
@@ -208,8 +232,10 @@ def started(client):
 
 def assert_broken_off(service, caught, path):
     assert caught.value.accepted is Accepted.NO
-    assert str(path) in str(caught.value)
-    assert "cannot have taken the files" in str(caught.value)
+    first, last = str(caught.value).splitlines()
+    assert str(path) in first
+    assert first.endswith(" while it was uploaded.")
+    assert last == "The request was broken off before its end: no files were accepted."
     assert service.uploads == []
 
 
@@ -292,9 +318,8 @@ def test_large_files_arrive_whole(service, client, started, tmp_path):
 
 # Formats that are callables ----------------------------------------------------------------------------
 
-TOKENS = ["name", "base64", "data_url", "text", "content_type", "size"]
 shapes = st.recursive(
-    st.sampled_from(TOKENS)
+    st.sampled_from(WORDS)
     | st.none()
     | st.booleans()
     | st.integers()
@@ -310,7 +335,7 @@ def filled(shape, leaf):
         return {key: filled(item, leaf) for key, item in shape.items()}
     if isinstance(shape, list):
         return [filled(item, leaf) for item in shape]
-    return leaf(shape) if isinstance(shape, str) and shape in TOKENS else shape
+    return leaf(shape) if isinstance(shape, str) and shape in WORDS else shape
 
 
 @given(
@@ -330,12 +355,10 @@ def test_any_shape_that_a_callable_returns(given_files, shape):
 
 
 def test_callable_that_returns_nothing_or_raises_names_the_file():
-    with pytest.raises(InvalidRequestError, match=r"file_format returned None for .*Nothing was sent"):
-        sent([in_memory(b"x")], lambda file: None)  # noqa: ARG005
-    with pytest.raises(
-        InvalidRequestError, match=r"file_format raised AttributeError for .*nme.*Nothing was sent"
-    ):
-        sent([in_memory(b"x")], lambda file: file.nme)
+    with nothing_sent(r"^file_format returned None for <a\.txt>: return the element to send\.$"):
+        body_of([in_memory(b"x")], lambda file: None)  # noqa: ARG005
+    with nothing_sent(r"^file_format raised AttributeError for <a\.txt>: .*nme"):
+        body_of([in_memory(b"x")], lambda file: file.nme)
 
 
 def test_callable_may_place_one_content_often_and_in_tuples():
@@ -347,48 +370,71 @@ def test_callable_may_place_one_content_often_and_in_tuples():
 
 @pytest.mark.parametrize("value", [{1, 2}, {1: "a"}, {"\udcff": 1}, [float("nan")], object()])
 def test_callable_that_returns_no_json(value):
-    with pytest.raises(InvalidRequestError, match=r"files\[1\].*Nothing was sent"):
-        upload_body("f", "r", [{}, in_memory(b"x")], lambda file: {"n": file.name, "v": value})
+    with nothing_sent(r"^files\[1\]"):
+        measure([{}, in_memory(b"x")], lambda file: {"n": file.name, "v": value})
 
 
 def test_callable_that_returns_a_value_within_itself():
-    loop = []
+    loop: list[object] = []
     loop.append(loop)
-    with pytest.raises(InvalidRequestError, match="contains itself"):
-        upload_body("f", "r", [in_memory(b"x")], lambda file: [loop, file.text])
+    with nothing_sent("contains itself"):
+        body_of([in_memory(b"x")], lambda file: [loop, file.text])
 
 
 def test_callable_that_returns_the_file_itself():
-    with pytest.raises(InvalidRequestError, match=r"files\[0\] is a File"):
-        upload_body("f", "r", [in_memory(b"x")], lambda file: file)
+    with nothing_sent(r"^files\[0\] is a File"):
+        body_of([in_memory(b"x")], lambda file: file)
 
 
 def test_field_of_a_format_that_is_no_text():
-    with pytest.raises(InvalidRequestError, match="file_format is not valid Unicode"):
-        upload_body("f", "r", [in_memory(b"x")], {"\udcff": "name"})
+    with nothing_sent("^file_format is not valid Unicode"):
+        body_of([in_memory(b"x")], {"\udcff": "name"})
+
+
+@pytest.mark.parametrize("elements", [[], [{}]])
+@pytest.mark.parametrize("name", ["flow_id", "run_id"])
+@pytest.mark.parametrize("value", [None, "", 1.5, True, "\ud800"])
+def test_identifier_that_is_none(elements, name, value):
+    ids = {"flow_id": "flow", "run_id": "run", name: value}
+    measured = measure(elements)
+    for make in (upload_body, split):
+        with nothing_sent(f"^{name} is "):
+            make(ids["flow_id"], ids["run_id"], measured)
+
+
+def test_identifier_may_be_a_number():
+    document = json.loads(b"".join(upload_body(12, 34, [])))
+    assert document == {"flow_id": "12", "run_id": "34", "files": []}
 
 
 # What is handed over ------------------------------------------------------------------------------------
 
 
 def test_small_files_go_out_together():
-    pieces = [*upload_body("f", "r", [in_memory(b"x" * 1000, str(number)) for number in range(1000)])]
+    pieces = [*body_of([in_memory(b"x" * 1000, str(number)) for number in range(1000)])]
     assert len(pieces) < 30
     assert all(len(piece) >= _SMALL_PIECE for piece in pieces[:-1])
 
 
 def test_progress_counts_every_byte():
-    counted = []
-    body = upload_body("f", "r", [in_memory(b"x" * 3 * CHUNK)] * 3).watched(counted.append)
-    assert b"".join(body) == b"".join(upload_body("f", "r", [in_memory(b"x" * 3 * CHUNK)] * 3))
-    assert sum(counted) == body.content_length
+    counted: list[int] = []
+    plain = body_of([in_memory(b"x" * 3 * CHUNK)] * 3)
+    body = plain.watched(counted.append)
+    assert b"".join(body) == b"".join(plain)
+    assert sum(counted) == len(body) == len(plain)
 
 
 # Requests -----------------------------------------------------------------------------------------------
 
 
 def length(elements, file_format=DEFAULT_FILE_FORMAT):
-    return upload_body("flow", "run", elements, file_format).content_length
+    return body_of(elements, file_format).content_length
+
+
+def split_into(elements, file_format=DEFAULT_FILE_FORMAT, **limits):
+    """Split elements, and return those of each request."""
+    requests = split("flow", "run", measure(elements, file_format), **limits)
+    return [[measured.element for measured in request] for request in requests]
 
 
 elements_to_split = st.lists(
@@ -404,10 +450,10 @@ any_format = st.sampled_from(["base64", "size", DEFAULT_FILE_FORMAT, lambda file
 def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, count, size):
     limits = {"files_per_request": count, "max_request_bytes": size}
     if size is not None and any(length([element], file_format) > size for element in elements):
-        with pytest.raises(InvalidRequestError, match="more than max_request_bytes"):
-            split("flow", "run", elements, file_format, **limits)
+        with nothing_sent(rf"more than max_request_bytes \({size}\)"):
+            split_into(elements, file_format, **limits)
         return
-    requests = split("flow", "run", elements, file_format, **limits)
+    requests = split_into(elements, file_format, **limits)
     assert [element for request in requests for element in request] == elements
 
     def fits(request):
@@ -422,19 +468,17 @@ def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, c
 
 def test_split_names_the_element_that_is_too_large():
     elements = [{"a": 1}, in_memory(b"x" * 99, "big.csv"), {"b": "y" * 99}]
-    with pytest.raises(
-        InvalidRequestError, match=r"<big\.csv> alone makes a request of \d+ bytes.*Nothing was sent"
-    ):
-        split("flow", "run", elements, max_request_bytes=100)
-    with pytest.raises(InvalidRequestError, match=r"files\[1\] alone"):
-        split("flow", "run", [{"a": 1}, elements[2]], max_request_bytes=100)
+    with nothing_sent(r"^<big\.csv> alone makes a request of \d+ bytes"):
+        split_into(elements, max_request_bytes=100)
+    with nothing_sent(r"^files\[1\] alone"):
+        split_into([{"a": 1}, elements[2]], max_request_bytes=100)
 
 
 def test_split_takes_a_request_of_exactly_the_limit():
     elements = [in_memory(b"x" * 50, "a"), in_memory(b"y" * 50, "b")]
     both = length(elements)
-    assert split("flow", "run", elements, max_request_bytes=both) == [elements]
-    assert split("flow", "run", elements, max_request_bytes=both - 1) == [[elements[0]], [elements[1]]]
+    assert split_into(elements, max_request_bytes=both) == [elements]
+    assert split_into(elements, max_request_bytes=both - 1) == [[elements[0]], [elements[1]]]
 
 
 # Over the wire ------------------------------------------------------------------------------------------
@@ -454,7 +498,7 @@ def test_bytes_on_the_wire_are_json(raw_requests, given_files, file_format):
     head, body = requests[-1]
     assert b"transfer-encoding" not in head.lower()
     assert f"content-length: {len(body)}".encode() in head.lower()
-    assert len(body) == upload_body("flow", "1", elements, file_format).content_length
+    assert len(body) == upload_body("flow", "1", measure(elements, file_format)).content_length
     found = json.loads(body.decode("ascii"))["files"]
     for (name, content), element in zip(given_files, found, strict=True):
         encoded = base64.b64encode(content).decode()

@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 import trustme
 
+from workflow_automation_provider.client.files import File
+from workflow_automation_provider.hooks.file_sources import FileSource, resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 KEY = "wak-secret-0123456789"
@@ -37,11 +39,18 @@ def connect(monkeypatch):
         hook.close()
 
 
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch):
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+@pytest.fixture
+def hook(workflow_automation_connection):
+    with WorkflowAutomationHook(workflow_automation_connection) as hook:
+        yield hook
+
+
+def resolved(source: FileSource) -> list[File]:
+    """Resolve a source that names files, and no mapping."""
+    elements = resolve(source)
+    files = [element for element in elements if isinstance(element, File)]
+    assert files == elements
+    return files
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -59,10 +68,10 @@ class RecordingServer:
     """
 
     def __init__(self, tls=None):
-        self.requests = []
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.status = 201
         self.body = b'{"run_id": "7"}'
-        self.headers = {}
+        self.headers: dict[str, str] = {}
         recording = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -56,7 +56,8 @@ def test_the_store_returns_what_was_set(key, value):
 
 
 def test_the_store_returns_copies():
-    store, value = StateStore(), {"a": []}
+    store = StateStore()
+    value: dict[str, list[int]] = {"a": []}
     store.set("key", value)
     value["a"].append(1)
     store.get("key")["a"].append(2)

@@ -18,9 +18,9 @@ def test_health(service, control):
 
 
 def test_faults_are_queued_listed_and_cleared(service, control, call):
-    added = control.add_fault("refuse", status=418, times=2, inputs={"case": "x"})
+    added = control.add_fault("reject", status=418, times=2, inputs={"case": "x"})
     assert added == {
-        "kind": "refuse",
+        "kind": "reject",
         "status": 418,
         "inputs": {"case": "x"},
         "times": 2,

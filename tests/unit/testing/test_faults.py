@@ -45,18 +45,18 @@ def wait_until(condition):
         time.sleep(0.005)
 
 
-def test_refuse(service, call):
-    service.faults.add("refuse", status=422, body={"why": "x"}, headers={"X-Why": "y"})
+def test_reject(service, call):
+    service.faults.add("reject", status=422, body={"why": "x"}, headers={"X-Why": "y"})
     response = call.by_path()
     assert (response.status_code, response.json(), response.headers["x-why"]) == (422, {"why": "x"}, "y")
     assert response.headers["content-type"] == "application/json"
     assert service.runs == []
-    assert (only_request(service).status, only_request(service).fault) == (422, "refuse")
+    assert (only_request(service).status, only_request(service).fault) == (422, "reject")
     assert call.by_path().status_code == 201
 
 
-def test_refuse_with_text_of_another_type(service, call):
-    service.faults.add("refuse", body="<b>no", headers={"Content-Type": "text/html"})
+def test_reject_with_text_of_another_type(service, call):
+    service.faults.add("reject", body="<b>no", headers={"Content-Type": "text/html"})
     response = call.by_path()
     assert (response.status_code, response.text, response.headers["content-type"]) == (
         400,
@@ -232,7 +232,7 @@ def test_endless_until_the_client_closes(service, http):
     assert http.get("/_control/health", timeout=5).status_code == 200
 
 
-def test_echo_key_refusing(service, call):
+def test_echo_key_rejecting(service, call):
     service.faults.add("echo_key")
     response = call.by_key()
     value = KEY.value
@@ -291,9 +291,9 @@ def test_client_that_leaves_within_its_body_is_counted(service):
 
 
 def test_faults_strike_in_order_and_then_no_more(service, call):
-    service.faults.add("refuse", status=400)
-    service.faults.add("refuse", status=404, times=2)
-    service.faults.add("refuse", status=409, times=None, operation="upload")
+    service.faults.add("reject", status=400)
+    service.faults.add("reject", status=404, times=2)
+    service.faults.add("reject", status=409, times=None, operation="upload")
     assert [call.by_path().status_code for _ in range(4)] == [400, 404, 404, 201]
     assert [call.upload("1001").status_code for _ in range(3)] == [409] * 3
     service.faults.clear()
@@ -301,7 +301,7 @@ def test_faults_strike_in_order_and_then_no_more(service, call):
 
 
 def test_narrowed_down_to_a_flow(service, call):
-    service.faults.add("refuse", flow_id="other-flow", times=None)
+    service.faults.add("reject", flow_id="other-flow", times=None)
     assert call.by_path().status_code == 201
     assert call.by_path(flow_id="other-flow").status_code == 400
     assert call.by_key().status_code == 201
@@ -312,12 +312,12 @@ def test_narrowed_down_to_a_flow(service, call):
 
 
 def test_narrowed_down_to_inputs(service, call):
-    service.faults.add("refuse", status=418, inputs={"case": {"a": 1}}, times=None)
+    service.faults.add("reject", status=418, inputs={"case": {"a": 1}}, times=None)
     assert call.by_path({"case": {"a": 2}}).status_code == 201
     assert call.by_path({"case": {"a": 1, "b": 2}, "more": 1}).status_code == 418
     service.faults.clear()
     call.by_key({"case": {"a": 1}})
-    service.faults.add("refuse", status=418, inputs={"case": {"a": 1}}, operation="upload")
+    service.faults.add("reject", status=418, inputs={"case": {"a": 1}}, operation="upload")
     assert call.upload("1001").status_code == 200
     assert call.upload("1002").status_code == 418
 
@@ -330,7 +330,7 @@ def test_an_accepting_fault_waits_for_a_request_that_is_accepted(service, http, 
 
 
 def test_other_paths_and_methods_are_not_struck(service, http):
-    service.faults.add("refuse", status=418, times=None)
+    service.faults.add("reject", status=418, times=None)
     assert http.post("/api/nowhere").status_code == 404
     assert http.get("/api/trigger").status_code == 405
     assert http.get("/").status_code == 200
@@ -339,8 +339,8 @@ def test_other_paths_and_methods_are_not_struck(service, http):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("nonsense", {}, "kind 'nonsense' is not supported; expected one of refuse, busy, "),
-        (["busy"], {}, "kind ['busy'] is not supported; expected one of refuse, busy, "),
+        ("nonsense", {}, "kind 'nonsense' is not supported; expected one of reject, busy, "),
+        (["busy"], {}, "kind ['busy'] is not supported; expected one of reject, busy, "),
         ("redirect", {}, "The fault redirect needs a location, such as 'https://service.example/'"),
         (
             "drop_after",
@@ -353,35 +353,35 @@ def test_other_paths_and_methods_are_not_struck(service, http):
             "The fault delay has no option 'body'; expected one of seconds, operation, ",
         ),
         (
-            "refuse",
+            "reject",
             {"nonsense": 1},
-            "The fault refuse has no option 'nonsense'; expected one of status, body, ",
+            "The fault reject has no option 'nonsense'; expected one of status, body, ",
         ),
-        ("refuse", {"nonsense": None}, "The fault refuse has no option 'nonsense'; expected one of status, "),
+        ("reject", {"nonsense": None}, "The fault reject has no option 'nonsense'; expected one of status, "),
         (
-            "refuse",
+            "reject",
             {"operation": "nonsense"},
             "operation 'nonsense' is not supported; expected one of trigger_by_",
         ),
-        ("refuse", {"flow_id": 7}, "flow_id is 7; give text"),
+        ("reject", {"flow_id": 7}, "flow_id is 7; give text"),
         (
-            "refuse",
+            "reject",
             {"times": 0},
             "times is 0; give a whole number, 1 or more, or None to strike all requests",
         ),
-        ("refuse", {"times": "2"}, "times is '2'; give a whole number"),
-        ("refuse", {"times": True}, "times is True; give a whole number"),
-        ("refuse", {"status": 42}, "status is 42; give a whole number from 200 to 599"),
-        ("refuse", {"status": 101}, "status is 101; give a whole number from 200 to 599"),
-        ("refuse", {"status": "400"}, "status is '400'; give a whole number from 200 to 599"),
-        ("refuse", {"inputs": []}, "inputs is []; give an object"),
+        ("reject", {"times": "2"}, "times is '2'; give a whole number"),
+        ("reject", {"times": True}, "times is True; give a whole number"),
+        ("reject", {"status": 42}, "status is 42; give a whole number from 200 to 599"),
+        ("reject", {"status": 101}, "status is 101; give a whole number from 200 to 599"),
+        ("reject", {"status": "400"}, "status is '400'; give a whole number from 200 to 599"),
+        ("reject", {"inputs": []}, "inputs is []; give an object"),
         (
-            "refuse",
+            "reject",
             {"headers": {"a": "b\r\nc: d"}},
             "The header a is 'b\\r\\nc: d'; give printable ASCII text",
         ),
-        ("refuse", {"headers": {"é": "b"}}, "A name in headers is 'é'; give printable ASCII text"),
-        ("refuse", {"headers": ["a"]}, "headers is ['a']; give an object of names and values"),
+        ("reject", {"headers": {"é": "b"}}, "A name in headers is 'é'; give printable ASCII text"),
+        ("reject", {"headers": ["a"]}, "headers is ['a']; give an object of names and values"),
         ("busy", {"retry_after": 3}, "retry_after is 3; give printable ASCII text"),
         ("redirect", {"location": "a\nb"}, "location is 'a\\nb'; give printable ASCII text"),
         ("delay", {"seconds": -1}, "seconds is -1; give a number, 0 or more"),
@@ -415,8 +415,8 @@ def test_includes():
 
 def test_threads_share_the_queue():
     faults = Faults()
-    faults.add("refuse", times=100)
-    taken = []
+    faults.add("reject", times=100)
+    taken: list[Fault | None] = []
 
     def take():
         taken.extend(faults.take(Target("upload", None, None, True)) for _ in range(50))

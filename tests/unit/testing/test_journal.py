@@ -29,7 +29,7 @@ def test_reader_gives_back_what_was_written(path):
     writer = JournalWriter(path)
     writer.write(RUN)
     assert Journal(path).runs() == [RUN]
-    assert Journal(path).uploads() == Journal(path).requests() == []
+    assert (Journal(path).uploads(), Journal(path).requests()) == ([], [])
     writer.close()
 
 
@@ -54,6 +54,7 @@ def start(path, port_file):
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
     base_url = process.stdout.readline().split()[-1]
     return process, httpx.Client(base_url=base_url.removesuffix("/api"), trust_env=False)
 

@@ -29,6 +29,7 @@ def test_command_line(tmp_path, stop_by):
     arguments += ["--key", "hidden", "--key", "secret:flow:1", "--flow", "x", "--run-ids", "number"]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
     with process:
+        assert process.stdout is not None
         first = process.stdout.readline()
         rest = [process.stdout.readline() for _ in range(4)]
         wait_for(port_file)
@@ -83,7 +84,8 @@ def announced(*arguments):
     port = ["--port", "0"]
     process = subprocess.Popen([*COMMAND, *port, *arguments], stdout=subprocess.PIPE, text=True)
     with process:
-        lines = []
+        assert process.stdout is not None
+        lines: list[str] = []
         # The last line is the fault's.
         while not (lines and lines[-1].startswith("curl ")):
             lines.append(process.stdout.readline())

@@ -68,7 +68,7 @@ def test_only_the_three_paths_are_operations(segments):
     operation, flow_id = find_operation(b"/" + b"/".join(segments))
     known = {(b"api", b"trigger"): "trigger_by_key", (b"api", b"public", b"upload"): "upload"}
     if operation == "trigger_by_path":
-        assert segments == [b"api", b"flows", flow_id.encode(), b"trigger"]
         assert flow_id
+        assert segments == [b"api", b"flows", flow_id.encode(), b"trigger"]
     else:
         assert operation == known.get(tuple(segments))

@@ -13,7 +13,7 @@ from workflow_automation_provider.testing import LocalService
 from workflow_automation_provider.testing._server.guard import Guard
 
 PATHS = ["/", "/runs/1001", "/_control/journal", "/api/trigger"]
-FAULT = b'{"kind": "refuse"}'
+FAULT = b'{"kind": "reject"}'
 
 
 def ask(service, path, host):
@@ -134,7 +134,7 @@ def test_fault_that_is_sent_as_json(service, http, content_type):
     ],
 )
 def test_foreign_origin(service, http, method, origin):
-    service.faults.add("refuse")
+    service.faults.add("reject")
     headers = {"Origin": origin, "Content-Type": "application/json"}
     response = http.request(method, "/_control/faults", content=FAULT, headers=headers)
     assert response.status_code == 403

@@ -1,0 +1,488 @@
+"""The thin shell that sends: one HTTP client, shared safely between threads, that never sends twice."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+import httpcore
+import httpx
+
+from workflow_automation_provider.client import protocol, responses
+from workflow_automation_provider.client.config import (
+    DEFAULT_TIMEOUT,
+    checked_headers,
+    checked_key,
+    checked_timeout,
+    environment_proxy,
+    is_secret_header,
+    proxy_secrets,
+    tls_context,
+)
+from workflow_automation_provider.client.deadline import Exchange, ExchangeTransport, StoppedError
+from workflow_automation_provider.client.files import (
+    DEFAULT_FILE_FORMAT,
+    Element,
+    FileFormat,
+    check_file_format,
+)
+from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.upload_body import Measured
+
+__all__ = ["FlowClient"]
+
+_Result = TypeVar("_Result")
+
+# A response is two short fields; far past this it is a fault, and reading on would only fill the memory.
+_RESPONSE_CAP = 1024 * 1024
+
+
+class FlowClient:
+    """
+    A client of the workflow automation service.
+
+    Each request gets a connection of its own: on one that was kept alive, the service may be hanging up
+    just when a request is sent, and nobody could tell whether a run was started.
+
+    :param base_url: address of the service, see :func:`~.protocol.parse_base_url`
+    :param api_key: the key of one workflow; None where only triggering by path is needed
+    :param timeout: seconds that connecting, each send, and the whole response may take
+    :param verify: check the service's certificate
+    :param ca_bundle: file or folder of PEM certificates to trust instead of the usual ones
+    :param client_cert: PEM file with certificate and key, or a pair of files
+    :param proxy: URL of a proxy; None uses those of the environment, but never for loopback
+    :param headers: extra headers for every request
+    :param allow_http: accept plain http to another machine
+    :param file_format: how a file is written in an upload, see :mod:`~.files`
+    :raises InvalidRequestError: if an argument is wrong, naming it
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        verify: bool = True,
+        ca_bundle: str | None = None,
+        client_cert: str | tuple[str, str] | None = None,
+        proxy: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        allow_http: bool = False,
+        file_format: FileFormat = DEFAULT_FILE_FORMAT,
+    ) -> None:
+        # A plain flag: it is set from signal handlers, where a lock could never be had.
+        self._stopped = False
+        self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
+        self._api_key = checked_key(api_key)
+        if self._api_key and len(self._api_key) >= 8 and self._api_key in self.base_url:
+            raise InvalidRequestError(
+                "The base URL has the API key in it, and would show it in logs: put the key in its own field (password) only."
+            )
+        self.file_format = check_file_format(file_format)
+        headers = checked_headers(headers or {})
+        self._seconds = checked_timeout(timeout)
+        self._via_proxy = " via the connection's proxy" if proxy else ""
+        if not proxy and not protocol.is_loopback(_host(self.base_url)):
+            # Where nobody named a proxy, that of the environment applies, but this machine is never beyond one.
+            proxy = environment_proxy(self.base_url)
+            if proxy:
+                self._via_proxy = " via the proxy from the environment (HTTPS_PROXY and the like)"
+        tls = tls_context(
+            verify=verify,
+            ca_bundle=ca_bundle,
+            client_cert=client_cert,
+            is_used=any(url.lower().startswith("https:") for url in (self.base_url, proxy or "")),
+        )
+        self._redactor = Redactor(
+            [
+                *(value for name, value in headers.items() if is_secret_header(name)),
+                *proxy_secrets(proxy),
+            ],
+            key=self._api_key or "",
+        )
+        guard_wire_logs(self._redactor)
+        self._http = httpx.Client(
+            transport=self._transport(tls, proxy),
+            headers={
+                "User-Agent": "airflow-provider-workflow-automation",
+                "Accept": "application/json",
+                **headers,
+            },
+            timeout=self._seconds,
+            follow_redirects=False,
+            # No request knows of another one: cookies that the service sets are not kept.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            trust_env=False,
+            event_hooks={"response": [_put_location_aside]},
+        )
+
+    def _transport(self, tls: ssl.SSLContext, proxy: str | None) -> ExchangeTransport:
+        try:
+            urlsplit(proxy or "")  # which is stricter: httpx takes some broken ones for host names
+            return ExchangeTransport(tls, httpx.Proxy(proxy) if proxy else None)
+        except (httpx.InvalidURL, ValueError, RuntimeError):
+            # Not the error's own words: they quote the URL, and it may hold a password.
+            whose = "A proxy of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
+            if "connection" in self._via_proxy:
+                whose = "proxy"
+            raise InvalidRequestError(
+                f"{whose} is not a URL that can be used: give one such as http://proxy.example:3128 "
+                "(socks5:// needs the package httpx[socks])."
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def stop(self) -> None:
+        """
+        Send nothing from now on, also not for a call that is under way; safe in a signal handler.
+
+        A request that was not yet handed over whole fails with :class:`NotSentError`. One that was goes on
+        waiting for its response, so that the run can be told of.
+        """
+        self._stopped = True
+
+    def trigger_flow(
+        self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None
+    ) -> protocol.Run:
+        """
+        Start a run: by path with a ``flow_id`` (section 4.1), by key without (section 4.2). Sends once.
+
+        :param inputs: input names and JSON values, see :func:`~.json_values.encode`
+        :param flow_id: the flow to start; None lets the API key identify it
+        :param timeout: seconds, in place of the client's own
+        :return: the run that was started
+        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether a run was started
+        """
+        return self.send_trigger(self.prepare_trigger(inputs, flow_id), timeout=timeout)
+
+    def prepare_trigger(self, inputs: Mapping[str, Any], flow_id: str | None = None) -> protocol.Request:
+        """
+        Make the request that starts a run and check all of it; nothing is sent.
+
+        :param inputs: input names and JSON values, see :func:`~.json_values.encode`
+        :param flow_id: the flow to start; None lets the API key identify it
+        :return: the request, without the API key, for :meth:`send_trigger`
+        :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
+        """
+        request = protocol.trigger_request(self.base_url, inputs, flow_id)
+        self._check(request)
+        return request
+
+    def send_trigger(
+        self,
+        request: protocol.Request,
+        *,
+        timeout: float | None = None,
+        handing_over: Callable[[], None] | None = None,
+    ) -> protocol.Run:
+        """
+        Send a request of :meth:`prepare_trigger`, once.
+
+        :param timeout: seconds, in place of the client's own
+        :param handing_over: called before its last byte is handed over: up to then no run can have been started,
+            whatever interrupts the call
+        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether a run was started
+        """
+        response = self._post(request, request.content, timeout, handing_over)
+        return _read_safely(response, lambda it: responses.read_trigger_response(it, request, self._redactor))
+
+    def upload_files(
+        self,
+        run_id: str,
+        files: Iterable[Element],
+        flow_id: str,
+        *,
+        file_format: FileFormat | None = None,
+        timeout: float | None = None,
+        progress: Callable[[int], Callable[[int], None]] | None = None,
+    ) -> str:
+        """
+        Upload files for a run (section 4.3), in one request. Sends once.
+
+        :param run_id: the run that the files belong to
+        :param files: files, or mappings that are sent as they stand
+        :param flow_id: the flow that the run belongs to
+        :param file_format: in place of the client's own
+        :param timeout: seconds, in place of the client's own
+        :param progress: called with the bytes that will be sent, returns what is called with those that were
+        :return: the service's response
+        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether the files were accepted
+        """
+        # Not at the top: only uploads need it.
+        from workflow_automation_provider.client.upload_body import measure
+
+        measured = measure(files, self._format(file_format))
+        return self.send_upload(
+            self._upload_request(run_id, measured, flow_id), timeout=timeout, progress=progress
+        )
+
+    def prepare_uploads(
+        self,
+        run_id: str,
+        files: Iterable[Element],
+        flow_id: str,
+        *,
+        file_format: FileFormat | None = None,
+        files_per_request: int | None = None,
+        max_request_bytes: int | None = None,
+    ) -> list[protocol.Request]:
+        """
+        Make the requests that upload files (section 4.3) and check all of them; nothing is sent.
+
+        :param run_id: the run that the files belong to
+        :param files: files, or mappings that are sent as they stand
+        :param flow_id: the flow that the run belongs to
+        :param file_format: in place of the client's own
+        :param files_per_request: the most files in one request, None for any number
+        :param max_request_bytes: the most bytes in the body of one request, None for any number
+        :return: the requests, without the API key, for :meth:`send_upload`
+        :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
+        """
+        # Not at the top: only uploads need it.
+        from workflow_automation_provider.client.upload_body import measure, split
+
+        measured = measure(files, self._format(file_format))
+        groups = split(
+            flow_id,
+            run_id,
+            measured,
+            files_per_request=files_per_request,
+            max_request_bytes=max_request_bytes,
+        )
+        return [self._upload_request(run_id, group, flow_id) for group in groups]
+
+    def send_upload(
+        self,
+        request: protocol.Request,
+        *,
+        timeout: float | None = None,
+        progress: Callable[[int], Callable[[int], None]] | None = None,
+    ) -> str:
+        """
+        Send a request of :meth:`prepare_uploads`, once.
+
+        :param timeout: seconds, in place of the client's own
+        :param progress: called with the bytes that will be sent, returns what is called with those that were
+        :return: the service's response
+        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether the files were accepted
+        """
+        content = request.content
+        if progress is not None and isinstance(content, protocol.UploadBody):
+            content = content.watched(progress(len(content)))
+        response = self._post(request, content, timeout)
+        return _read_safely(response, lambda it: responses.read_upload_response(it, request, self._redactor))
+
+    def _format(self, file_format: FileFormat | None) -> FileFormat:
+        return self.file_format if file_format is None else check_file_format(file_format)
+
+    def _upload_request(self, run_id: str, measured: Sequence[Measured], flow_id: str) -> protocol.Request:
+        # Not at the top: only uploads need it.
+        from workflow_automation_provider.client.upload_body import upload_body
+
+        body = upload_body(flow_id, run_id, measured)
+        request = protocol.upload_request(self.base_url, flow_id, body, [file.element for file in measured])
+        self._check(request)
+        return request
+
+    def check(self) -> str:
+        """
+        Reach the service with a request that cannot start anything and does not show the key.
+
+        :return: what answered, in words
+        :raises NotSentError: if the service cannot be reached or does not answer
+        """
+        title = f"HEAD {self.base_url}"
+        exchange = Exchange(self._seconds, 0, lambda: self._stopped)
+        try:
+            response = self._http.head(self.base_url, extensions={"exchange": exchange})
+        except StoppedError:
+            raise NotSentError(f"{title} was not sent: the task was ended.") from None
+        except Exception as error:
+            raise NotSentError(
+                f"{title} got no response{self._via_proxy}: {self._describe(error, exchange)}.",
+                next_step=_hint(error, via_proxy=bool(self._via_proxy)),
+            ) from None
+        status = response.status_code
+        if 300 <= status < 400:
+            location = self._redactor.text(response.extensions.get("location", "another address"))
+            return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
+        if status >= 500:
+            raise NotSentError(
+                f"{title} was answered with {status}: the service is not working.", status=status
+            )
+        return f"{title} was answered with {status}"
+
+    def _check(self, request: protocol.Request) -> None:
+        """Raise what is wrong with a request before it is sent."""
+        if request.operation.takes_key and self._api_key is None:
+            raise InvalidRequestError(
+                f"{request.title} needs the API key, and the connection has none.",
+                next_step="Put the API key in the connection's API key field (password).",
+            )
+        try:
+            httpx.URL(request.url)
+        except httpx.InvalidURL as error:
+            raise InvalidRequestError(f"The flow_id makes no valid address: {error}.") from None
+
+    def _post(
+        self,
+        request: protocol.Request,
+        content: bytes | protocol.UploadBody,
+        timeout: float | None,
+        handing_over: Callable[[], None] | None = None,
+    ) -> protocol.Response:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "Content-Length": str(len(content)),
+        }
+        if request.operation.takes_key and self._api_key is not None:
+            headers[protocol.API_KEY_HEADER] = self._api_key
+        seconds = self._seconds if timeout is None else checked_timeout(timeout)
+        exchange = Exchange(seconds, len(content), lambda: self._stopped, handing_over)
+        message = self._http.build_request(
+            "POST",
+            request.url,
+            headers=headers,
+            content=content,
+            timeout=seconds,
+            extensions={"exchange": exchange},
+        )
+        try:
+            response = self._http.send(message, stream=True)
+        except WorkflowAutomationError:
+            raise  # from the body: it says itself what happened
+        except Exception as error:
+            raise self._failure(error, exchange, request) from None
+        try:
+            return self._read(response, exchange)
+        finally:
+            with contextlib.suppress(Exception):  # the response is known
+                response.close()
+
+    def _failure(
+        self, error: Exception, exchange: Exchange, request: protocol.Request
+    ) -> WorkflowAutomationError:
+        """Return the error for a request without a response, by whether the service can have acted on it."""
+        operation = request.operation
+        why = self._describe(exchange.write_error or error, exchange)
+        if exchange.whole and not isinstance(error, StoppedError):
+            return OutcomeUnknownError(
+                f"{request.title} was sent, but got no response: {why}.",
+                consequence=operation.consequence(Accepted.MAYBE),
+                next_step=operation.look,
+            )
+        if isinstance(error, StoppedError):
+            why, hint = "the task was ended", ""
+        elif exchange.write_error:
+            hint = "The request may be too large for the service."
+        else:
+            hint = "" if exchange.begun else _hint(error, via_proxy=bool(self._via_proxy))
+        what = "broken off before its end" if exchange.begun else f"not sent{self._via_proxy}"
+        return NotSentError(
+            f"{request.title} was {what}: {why}.",
+            consequence=operation.consequence(Accepted.NO),
+            next_step=hint,
+        )
+
+    def _read(self, response: httpx.Response, exchange: Exchange) -> protocol.Response:
+        """Read the response up to the cap; a fault on the way makes it incomplete, for its status is known."""
+        body = bytearray()
+        incomplete = ""
+        try:
+            for chunk in response.iter_raw():
+                body += chunk
+                if len(body) > _RESPONSE_CAP:
+                    incomplete = f"it is longer than {_RESPONSE_CAP // 1024} KiB"
+                    break
+        except httpcore.ReadTimeout:
+            incomplete = f"it was still coming after {exchange.seconds:g} s"
+        except Exception as error:
+            incomplete = f"it was cut off after {len(body)} bytes: {self._describe(error, exchange)}"
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        if "location" in response.extensions:
+            headers["location"] = response.extensions["location"]
+        return protocol.Response(
+            response.status_code, headers, bytes(body[:_RESPONSE_CAP]), incomplete, early=not exchange.whole
+        )
+
+    def _describe(self, error: Exception, exchange: Exchange) -> str:
+        match error:
+            case httpcore.ConnectTimeout():
+                return f"no connection within {exchange.seconds:g} s (the timeout)"
+            case httpcore.ReadTimeout():
+                return f"no response within {exchange.seconds:g} s (the timeout)"
+            case httpcore.WriteTimeout():
+                return f"no more data could be sent for {exchange.seconds:g} s (the timeout)"
+        # h11 repeats an offending header in its errors, and a server may have put the key into one.
+        text = self._redactor.text(str(error)).strip().rstrip(".")
+        if type(error).__module__.startswith("httpcore"):
+            return text or "the connection failed"
+        kind = type(error).__name__
+        return f"{kind}: {text}" if text else kind
+
+
+def _read_safely(response: protocol.Response, read: Callable[[protocol.Response], _Result]) -> _Result:
+    """Read a response; where that fails in an unforeseen way, its status alone still says what happened."""
+    try:
+        return read(response)
+    except WorkflowAutomationError:
+        raise
+    except Exception as error:
+        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
+        why = f"it could not be read ({type(error).__name__})"
+        return read(dataclasses.replace(response, headers=headers, body=b"", incomplete=why))
+
+
+def _host(base_url: str) -> str:
+    try:
+        return httpx.URL(base_url).host
+    except httpx.InvalidURL:
+        raise InvalidRequestError(
+            "The base URL is not a valid address: write it as https://host[:port]/api."
+        ) from None
+
+
+def _hint(error: Exception, *, via_proxy: bool) -> str:
+    """Say what to check where the service was not reached."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "Check the connection's CA bundle, and that the base URL has the host that the certificate is for."
+    if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
+        return "Check the connection's base URL: begin it with http:// if the service does not use TLS."
+    return f"Check {'the proxy and ' if via_proxy else ''}the connection's base URL."
+
+
+def _put_location_aside(response: httpx.Response) -> None:
+    # Even where redirects are not followed, httpx reads the address, and fails on a malformed one: the
+    # status, which says that nothing was started, would be lost.
+    if "location" in response.headers:
+        response.extensions["location"] = response.headers.pop("location")

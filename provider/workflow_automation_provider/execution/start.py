@@ -1,0 +1,304 @@
+"""
+Starting a run exactly once: the one place that does, for operators and for TaskFlow code.
+
+1. **Prepare** the whole request. What is wrong with it is found before anything is recorded or sent.
+2. **Record** *starting*. From here on a later try knows that a run may exist.
+3. **Send**, once. Where nothing can have been started, the record is taken back, and the request may be sent again.
+4. **Record** *started*, and return the run.
+
+What a later try makes of the record: :mod:`~workflow_automation_provider.execution.task_state`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow.providers.common.compat.sdk import get_current_context
+
+from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
+from workflow_automation_provider.client.protocol import NO_INPUTS, Operation, Run
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    ResponseUnusableError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.retry import START_ADVICE, Patience, task_error
+from workflow_automation_provider.execution.task_state import Start, StartedRun, StartRecord
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["OnUnknownStart", "RunStarter", "request_digest", "retried_after", "trigger_flow_once"]
+
+OnUnknownStart = Literal["fail", "start_again"]
+"""What to do where nobody can tell whether a run was started."""
+
+_LOOK = Operation.TRIGGER_BY_KEY.look
+
+# Airflow keeps an entry of the task state store by a key of at most 512 characters.
+_LONGEST_NAME = 250
+
+
+def trigger_flow_once(
+    name: str,
+    *,
+    inputs: Mapping[str, Any] = NO_INPUTS,
+    flow_id: str | None = None,
+    workflow_automation_conn_id: str = "workflow_automation_default",
+    on_unknown_start: OnUnknownStart = "fail",
+    request_timeout: float | None = None,
+    send_retry_timeout: float = 60.0,
+    context: Context | None = None,
+) -> StartedRun:
+    """
+    Start a run from within a task, such as a function decorated with ``@task``, exactly once.
+
+    A later try that comes to the same ``name`` gets the run that was started, and starts nothing: as with
+    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator`, on Airflow 3.3+.
+
+    .. code-block:: python
+
+        @task(retries=3)
+        def reports(customers: list[str]) -> list[str]:
+            return [trigger_flow_once(customer, inputs={"customer": customer})["run_id"] for customer in customers]
+
+    :param name: what this start is called within the task: a name of its own for each run, the same in every try
+    :param inputs: input names, as the flow defines them, and JSON values
+    :param flow_id: the flow to start (section 4.1); None lets the connection's API key identify it (section 4.2)
+    :param workflow_automation_conn_id: connection with the base URL and the API key
+    :param on_unknown_start: ``"fail"`` without a retry, or ``"start_again"`` in the next try
+    :param request_timeout: seconds that connecting, each send, and the whole response may take, in place of the
+        connection's ``timeout``
+    :param send_retry_timeout: seconds to go on for while the service is busy or cannot be reached; 0 sends once
+    :param context: the task's context, by default that of the task that is being executed
+    :return: ``run_id``, ``run_link`` and ``flow_id``, as far as known
+    :raises RuntimeError: if no task is being executed, and no ``context`` is given; on Airflow 2 an
+        ``AirflowException``
+    :raises WorkflowAutomationError: if the run was not started, or nobody can tell; also an ``AirflowFailException``
+        where Airflow must not retry the task
+    """
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+    context = get_current_context() if context is None else context
+    hook = WorkflowAutomationHook(workflow_automation_conn_id, request_timeout=request_timeout)
+    try:
+        _check(name, on_unknown_start, send_retry_timeout)
+        record = StartRecord(context, name, nested=True)
+        record.request = request_digest(inputs, flow_id)
+        # The same request may come again where it started nothing, another of its name may not.
+        with record.in_use(sys.intern(record.request)):
+            starter = RunStarter(
+                record, hook, Patience(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
+            )
+            return starter.start(lambda: hook.prepare_trigger(inputs, flow_id))
+    except WorkflowAutomationError as error:
+        hook.locate(error, flow_id)
+        failed = task_error(error, context, START_ADVICE, but_for=retried_after(on_unknown_start))
+        raise failed from failed.__cause__
+
+
+def _check(name: object, on_unknown_start: object, send_retry_timeout: object) -> None:
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
+        raise InvalidRequestError(
+            f"name is {name!r}: give each start within a task a name of its own, of at most {_LONGEST_NAME} characters."
+        )
+    if on_unknown_start not in get_args(OnUnknownStart):
+        raise InvalidRequestError(
+            f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
+        )
+    if not is_seconds(send_retry_timeout):
+        raise InvalidRequestError(
+            f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and at most {LONGEST_TIMEOUT} (a week)."
+        )
+
+
+def retried_after(on_unknown_start: OnUnknownStart) -> tuple[type[WorkflowAutomationError], ...]:
+    """Return the errors of a start that are left to Airflow's retry because the user accepts a second run."""
+    return (OutcomeUnknownError,) if on_unknown_start == "start_again" else ()
+
+
+def request_digest(inputs: object, flow_id: object) -> str:
+    """
+    Identify what is asked for.
+
+    :raises InvalidRequestError: if ``inputs`` is not JSON
+    """
+    from workflow_automation_provider.client.json_values import encode
+
+    return hashlib.sha256(f"{flow_id} ".encode() + encode("inputs", inputs)).hexdigest()[:32]
+
+
+class RunStarter:
+    """
+    Starts the run of one record, unless an earlier try did.
+
+    :param record: what this task instance knows of the run
+    :param hook: sends the request; closed afterwards
+    :param patience: how long to go on while the service is busy or cannot be reached
+    """
+
+    def __init__(
+        self,
+        record: StartRecord,
+        hook: WorkflowAutomationHook,
+        patience: Patience,
+        *,
+        on_unknown_start: OnUnknownStart = "fail",
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._patience = patience
+        self._log = patience.log
+        self._on_unknown_start = on_unknown_start
+        self._in_doubt = False
+        """Whether an earlier try may have started a run, and the user accepts that another is started."""
+
+    def start(self, prepare: Callable[[], Request]) -> StartedRun:
+        """
+        Start the run, or return the one that an earlier try started.
+
+        :param prepare: makes the request; called only where a run is to be started
+        :raises WorkflowAutomationError: if no run was started, or nobody can tell
+        """
+        earlier = self._record.read()
+        if earlier:
+            if run := self._run_of(earlier):
+                return run
+            self._in_doubt = not earlier.cleared
+        if not self._record.outlives_try:
+            self._log.warning(
+                "Task state does not persist across tries before Airflow 3.3: if this try fails after it triggered "
+                "the flow, the next may start a second run."
+            )
+        with self._hook:
+            request = prepare()
+            return self._patience.call(lambda: self._send(request))
+
+    def _run_of(self, earlier: Start) -> StartedRun | None:
+        """Return what an earlier try started, None where a run is to be started."""
+        found = f"Try {earlier.try_number} ({earlier.at}) {earlier.words}."
+        if earlier.cleared:
+            self._log.warning("%s The task was cleared since: starting another run.", found)
+            return None
+        if self._record.request and earlier.request != self._record.request:
+            # Names by position in a list that changed, for instance: it is another's run.
+            raise InvalidRequestError(
+                f"{found} It had other inputs or another flow_id than {self._record.name!r} asks for now.",
+                next_step="Inside a task, give each start a name that means the same in every try.",
+            )
+        hint = "If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
+        match earlier.state:
+            case "started":
+                self._log.info("%s", f"{found} Returning that run, and starting nothing. {hint}".strip())
+                return earlier.run
+            case "unidentified":
+                raise ResponseUnusableError(
+                    earlier.message, consequence=found, next_step=f"{_LOOK} {hint}".strip()
+                )
+            case "starting" if self._on_unknown_start == "start_again":
+                self._log.warning("%s Starting another run: on_unknown_start is 'start_again'.", found)
+                return None
+        raise OutcomeUnknownError(found, next_step=f"{_LOOK} {hint}".strip())
+
+    def _send(self, request: Request) -> StartedRun:
+        """Send the request once, with the record always ahead of what is known."""
+        if self._patience.is_ended():
+            raise NotSentError(
+                "The trigger request was not sent: the task was ended.",
+                consequence=request.operation.consequence(Accepted.NO),
+            )
+        # Before the record, whose writing takes Airflow's answer: so the log has it by then, and a task that is
+        # killed in its last try, which nobody comes to tell of, leaves these words behind.
+        self._log.info(
+            "Triggering %s via connection %s.",
+            f"flow {flow}" if (flow := self._hook.flow_of(request)) else "the flow of the API key",
+            self._hook.workflow_automation_conn_id,
+        )
+        self._log.info("If this is the last line of this try, look in the workflow's list of runs.")
+        handed_over = False
+
+        def handing_over() -> None:
+            nonlocal handed_over
+            handed_over = True
+
+        try:
+            self._record.starting()
+            run = self._hook.send_trigger(request, handing_over=handing_over)
+        except WorkflowAutomationError as error:
+            if error.accepted is Accepted.YES:
+                self._record_unidentified(error.message)
+            elif error.accepted is Accepted.NO:
+                self._take_back()
+            raise
+        # Nothing is known then: of what went wrong, nor of this process's right to write.
+        except Exception:
+            raise
+        except BaseException:  # such as Airflow's timeout of the task
+            if handed_over:
+                self._log.warning("Interrupted while waiting for the response. A run may have been started.")
+            else:
+                self._take_back()
+            raise
+        return self._keep(run)
+
+    def _keep(self, run: Run) -> StartedRun:
+        """Record and return a run that was started."""
+        if run.run_id is None:
+            self._log.warning(
+                "Started a run, but the response has no run_id. Find it in the workflow's list of runs: %s",
+                run.run_link or "there is no run_link either",
+            )
+        else:
+            self._log.info("Started run %s: %s", run.run_id, run.run_link)
+        # Airflow 3.0 cannot store None as an XCom, and would fail a task whose run was started.
+        started: StartedRun = {}
+        if run.run_id is not None:
+            started["run_id"] = run.run_id
+        if run.run_link is not None:
+            started["run_link"] = run.run_link
+        if run.flow_id is not None:
+            started["flow_id"] = run.flow_id
+        if run.run_id is None and run.response is not None:
+            started["response"] = run.response
+        try:
+            self._record_started(started)
+        except Exception:
+            # The run is there, and what this try returns is recorded as well: failing now would lose it.
+            self._log.exception("Run %s could not be recorded. A later try will not know of it.", run.run_id)
+        return started
+
+    def _record_started(self, run: StartedRun) -> None:
+        try:
+            self._record.started(run)
+        except Exception:
+            raise
+        except BaseException:  # the task ends, but a later one is to know of the run
+            self._record.started(run)
+            raise
+
+    def _record_unidentified(self, message: str) -> None:
+        try:
+            self._record.unidentified(message)
+        except Exception:  # the record says "starting", of which a later try makes as much
+            self._log.exception("A run was started, but its record could not be completed.")
+
+    def _take_back(self) -> None:
+        if self._in_doubt:
+            self._log.warning("This try started no run, but an earlier try may have started one.")
+            return
+        try:
+            self._record.take_back()
+        except Exception:
+            self._log.exception(
+                "This try started no run, but that could not be recorded: a later try will report that a run may "
+                "have been started."
+            )

@@ -1,0 +1,253 @@
+"""
+Uploading files for a run: what to send, in which requests, and what an earlier try did already.
+
+Each file is resolved and measured once, on the way to the request that carries it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from workflow_automation_provider.client.files import Element, File, FileFormat
+from workflow_automation_provider.client.json_values import encode
+from workflow_automation_provider.client.protocol import Operation, Request, identifier
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    FileUnavailableError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.hooks.file_sources import FileSource, resolve
+from workflow_automation_provider.hooks.upload_progress import mebibytes
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.task_state import ConfirmedRequest, UploadRecord
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["FilesToUpload", "OnUnknownUpload", "UploadRequest", "UploadResult", "Uploader", "retried_after"]
+
+OnUnknownUpload = Literal["send_again", "fail"]
+"""What to do where nobody can tell whether files were accepted."""
+
+# A service's response to an upload is a short text; what is kept of it is passed on through XCom.
+_KEPT_RESPONSE = 2000
+
+
+class UploadRequest(TypedDict):
+    """One request of an upload."""
+
+    files: list[str | None]
+    """Names of the files, None for a mapping."""
+    bytes: int
+    """Size of the files."""
+    response: str
+    """What the service answered, cut after 2,000 characters."""
+
+
+class UploadResult(TypedDict):
+    """What an upload task returns."""
+
+    run_id: str
+    files: int
+    """Number of files and mappings."""
+    bytes: int
+    """Size of the files."""
+    requests: list[UploadRequest]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilesToUpload:
+    """
+    What to upload, and how.
+
+    :param files: as the author of a DAG names them
+    :param file_format: how a file is written, None for the connection's
+    :param content_types: media types by name pattern, None for those that the name's ending tells
+    :param files_per_request: the most files in one request, None for any number
+    :param max_request_bytes: the most bytes in the body of one request, None for any number
+    :param max_file_bytes: the largest file that is accepted, None for any size
+    """
+
+    files: FileSource | Iterable[FileSource]
+    file_format: FileFormat | None = None
+    content_types: Mapping[str, str] | None = None
+    files_per_request: int | None = None
+    max_request_bytes: int | None = None
+    max_file_bytes: int | None = None
+
+
+def retried_after(on_unknown_upload: OnUnknownUpload) -> tuple[type[WorkflowAutomationError], ...]:
+    """Return the errors after which a request may be sent again, besides busy and not sent."""
+    return (OutcomeUnknownError,) if on_unknown_upload == "send_again" else ()
+
+
+class Uploader:
+    """
+    Sends the files of one record that no earlier try did.
+
+    :param record: what earlier tries sent
+    :param hook: sends the requests; closed afterwards
+    :param patience: how long to go on with each request while the service is busy or cannot be reached
+    """
+
+    def __init__(
+        self,
+        record: UploadRecord,
+        hook: WorkflowAutomationHook,
+        patience: Patience,
+        *,
+        on_unknown_upload: OnUnknownUpload = "send_again",
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._patience = patience
+        self._log = patience.log
+        self._retry = retried_after(on_unknown_upload)
+
+    def upload(self, run_id: object, flow_id: str | None, what: FilesToUpload) -> UploadResult:
+        """
+        Upload what is missing, request by request.
+
+        :param run_id: the run, text or a whole number
+        :param flow_id: the flow, None for the connection's
+        :raises WorkflowAutomationError: if a request was not confirmed
+        """
+        with self._hook:
+            flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
+            run_id = identifier("run_id", run_id)
+            elements = resolve(what.files, content_types=what.content_types)
+            _check_sizes(elements, what.max_file_bytes)
+            self._log.info("Uploading %s for run %s.", _count(elements), run_id)
+            confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
+            requests = self._requests(run_id, flow_id, missing, what) if missing else []
+            for number, request in enumerate(requests, start=1):
+                confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed)))
+                self._log.info(
+                    "Request %d of %d confirmed: %s. The service said: %s",
+                    number,
+                    len(requests),
+                    _count(request.files),
+                    confirmed[-1]["response"],
+                )
+        return {"run_id": run_id, "files": len(elements), "bytes": _size(elements), "requests": confirmed}
+
+    def _requests(
+        self, run_id: str, flow_id: str, elements: Sequence[Element], what: FilesToUpload
+    ) -> list[Request]:
+        return self._hook.prepare_uploads(
+            run_id,
+            elements,
+            flow_id,
+            file_format=what.file_format,
+            files_per_request=what.files_per_request,
+            max_request_bytes=what.max_request_bytes,
+        )
+
+    def _send(self, request: Request, target: str, confirmed: int) -> UploadRequest:
+        """Send one request, and record that it was confirmed."""
+        # Taken before the files are read: one that changes later is not the one that was confirmed.
+        digests = [_digest(e, target) for e in request.files] if self._record.outlives_try else []
+        if not self._retry:
+            self._record.sending()
+        try:
+            response = self._patience.call(lambda: self._hook.send_upload(request), retry=self._retry)
+        except WorkflowAutomationError as error:
+            if error.accepted is Accepted.NO:
+                self._record.take_back()
+            if confirmed:
+                self._log.warning(
+                    "%d requests were confirmed before this one. A retry sends the rest, a Clear sends all files again.",
+                    confirmed,
+                )
+            raise
+        sent: UploadRequest = {
+            "files": [_name(element) for element in request.files],
+            "bytes": _size(request.files),
+            "response": response[:_KEPT_RESPONSE],
+        }
+        self._record.confirmed({**sent, "digests": digests, "target": target})
+        return sent
+
+    def _without_confirmed(
+        self, elements: Sequence[Element], target: str
+    ) -> tuple[list[UploadRequest], list[Element]]:
+        """Return the requests that earlier tries sent, and the elements that were in none of them."""
+        if not self._retry and self._record.interrupted():
+            raise OutcomeUnknownError(
+                "An earlier try ended while it was uploading, before the outcome was known.",
+                consequence=Operation.UPLOAD.consequence(Accepted.MAYBE),
+                next_step=Operation.UPLOAD.look,
+            )
+        # For a run_id that has changed since, nothing was sent yet.
+        earlier = [request for request in self._record.read() if request["target"] in ("", target)]
+        if not earlier:
+            return [], list(elements)
+        missing = _missing(elements, earlier, target)
+        self._log.info(
+            "An earlier try uploaded %d of them; %s to go.", len(elements) - len(missing), _count(missing)
+        )
+        return [
+            {"files": r["files"], "bytes": r["bytes"], "response": r["response"]} for r in earlier
+        ], missing
+
+
+def _missing(elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str) -> list[Element]:
+    # Counted, for a file may be named twice.
+    confirmed = Counter(digest for request in earlier for digest in request["digests"])
+    missing = []
+    for element in elements:
+        digest = _digest(element, target)
+        if confirmed[digest]:
+            confirmed[digest] -= 1
+        else:
+            missing.append(element)
+    return missing
+
+
+def _digest(element: Element, target: str) -> str:
+    """Identify a file as it is now, or a mapping, for one run."""
+    if isinstance(element, File):
+        what = f"{element.source} {element.size} {_fingerprint(element)}"
+    else:
+        what = encode("files", element).decode()
+    return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _fingerprint(file: File) -> object:
+    try:
+        return file.fingerprint()
+    except Exception as error:  # of any kind, by store
+        what = getattr(error, "strerror", None) or type(error).__name__
+        raise FileUnavailableError(
+            f"{file.source} can no longer be read ({what}).", consequence="Its request was not sent."
+        ) from None
+
+
+def _check_sizes(elements: Sequence[Element], max_file_bytes: int | None) -> None:
+    for element in elements:
+        if max_file_bytes is not None and isinstance(element, File) and element.size > max_file_bytes:
+            raise InvalidRequestError(
+                f"{element.source} has {element.size} bytes, more than max_file_bytes ({max_file_bytes}): raise that, "
+                "or leave the file out."
+            )
+
+
+def _count(elements: Sequence[Element]) -> str:
+    return f"{len(elements)} file{'' if len(elements) == 1 else 's'} of {mebibytes(_size(elements))}"
+
+
+def _size(elements: Sequence[Element]) -> int:
+    return sum(element.size for element in elements if isinstance(element, File))
+
+
+def _name(element: Element) -> str | None:
+    if not isinstance(element, File):
+        return None
+    # A name of an odd file system (surrogate escapes) is nothing that XCom, a log or the record can hold.
+    return element.name.encode(errors="backslashreplace").decode()

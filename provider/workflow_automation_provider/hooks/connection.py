@@ -1,0 +1,207 @@
+"""Reads an Airflow connection of type ``workflow_automation``, strictly: a typo must not be ignored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from workflow_automation_provider.client.checks import LONGEST_TIMEOUT
+from workflow_automation_provider.client.config import (
+    DEFAULT_TIMEOUT,
+    is_secret_header,
+    proxy_secrets,
+)
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Connection
+
+__all__ = ["ConnectionExtra", "base_url", "client_for"]
+
+
+def _from_json_text(value: object) -> object:
+    """Read what the form and a URI can only write as text."""
+    if isinstance(value, str) and value.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"starts like JSON but is not: {error}") from None
+    return value
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("give a number")
+    return value
+
+
+def _date(value: object) -> date:
+    try:
+        return date.fromisoformat(value.strip() if isinstance(value, str) else "")
+    except ValueError:
+        raise ValueError("write the date as 2027-01-31") from None
+
+
+# Named last among a field's validators: of those before, the last is the first to run.
+_Json = BeforeValidator(_from_json_text)
+
+
+class ConnectionExtra(BaseModel):
+    """The connection's extra, one attribute for each field of the form."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        str_strip_whitespace=True,
+        coerce_numbers_to_str=True,
+        hide_input_in_errors=True,
+    )
+
+    flow_id: str | None = None
+    timeout: Annotated[
+        float, Field(gt=0, le=LONGEST_TIMEOUT, allow_inf_nan=False), BeforeValidator(_no_boolean)
+    ] = DEFAULT_TIMEOUT
+    key_expires_on: Annotated[date | None, BeforeValidator(_date)] = None
+    file_format: Annotated[FileFormat, BeforeValidator(check_file_format), _Json] = DEFAULT_FILE_FORMAT
+    verify: bool = True
+    ca_bundle: str | None = None
+    client_cert: Annotated[str | tuple[str, str] | None, _Json] = None
+    proxy: str | None = None
+    headers: Annotated[dict[str, str], _Json] = Field(default_factory=dict, repr=False)
+    allow_http: bool = False
+
+    def secrets(self) -> list[str]:
+        """Return the values in it that nobody may see."""
+        return [
+            *(value for name, value in self.headers.items() if is_secret_header(name)),
+            *proxy_secrets(self.proxy),
+        ]
+
+    @classmethod
+    def read(cls, extra: str | None) -> ConnectionExtra:
+        """
+        Read the extra of a connection.
+
+        :param extra: its JSON text; a field that is null or empty is not set
+        :raises InvalidRequestError: naming each field that is wrong or not known
+        """
+        try:
+            fields = json.loads(extra) if extra else {}
+        except ValueError as error:
+            raise InvalidRequestError(f"The connection's extra is not JSON ({error}).") from None
+        if not isinstance(fields, dict):
+            raise InvalidRequestError(
+                f"The connection's extra is {_JSON_KINDS[type(fields).__name__]}: write a JSON object of fields."
+            )
+        try:
+            return cls.model_validate({name: v for name, v in fields.items() if not _is_unset(v)})
+        except ValidationError as error:
+            # Once each: a field that may be one thing or another fails as both.
+            problems = dict.fromkeys(_problem(e["loc"], e["type"], e["msg"], fields) for e in error.errors())
+            text = "; ".join(problems)
+            raise InvalidRequestError(
+                f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}"
+            ) from None
+
+
+# In place of pydantic's own words, which tell of Python's types.
+_EXPECTED = {
+    "flow_id": "text",
+    "timeout": f"seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)",
+    "key_expires_on": "a date such as 2027-01-31",
+    "verify": "true or false",
+    "ca_bundle": "the path of a file or folder",
+    "client_cert": '"both.pem" or ["cert.pem", "key.pem"]',
+    "proxy": "a URL such as http://proxy.example:3128",
+    "headers": 'an object of names and texts such as {"X-Team": "data"}',
+    "allow_http": "true or false",
+}
+_JSON_KINDS = {
+    "str": "a string",
+    "int": "a number",
+    "float": "a number",
+    "bool": "a boolean",
+    "list": "an array",
+}
+
+
+def _is_unset(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _problem(loc: tuple[int | str, ...], kind: str, message: str, fields: Mapping[str, Any]) -> str:
+    name = str(loc[0])
+    if kind == "extra_forbidden":
+        # Not at the top: only a typo needs it.
+        import difflib
+
+        near = difflib.get_close_matches(name, CONNECTION_FIELDS, n=1)
+        fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CONNECTION_FIELDS)}"
+        return f"extra {name!r} is not supported; {fix}"
+    if kind == "value_error" and name not in ("timeout", "key_expires_on"):
+        return f"extra {name!r}: {message.removeprefix('Value error, ')}"
+    # Never the value: it may be a secret in the wrong field.
+    given = _JSON_KINDS.get(type(fields[name]).__name__, "an object")
+    return f"extra {name!r} is {given} that cannot be used; expected {_EXPECTED.get(name, message)}"
+
+
+def base_url(connection: Connection) -> str:
+    """
+    Return the service's address as written in the connection.
+
+    As JSON or in the form the host is the whole base URL. A URI splits it into host, port and schema
+    (``workflow-automation://:KEY@service.example:8443/api``): all are put together again.
+
+    :raises InvalidRequestError: if they contradict one another
+    """
+    address = (connection.host or "").strip()
+    scheme, separator, rest = address.rpartition("://")
+    host, slash, path = rest.partition("/")
+    if host.count(":") > 1 and "[" not in host:
+        host = f"[{host}]"  # an IPv6 address, whose brackets a URI loses
+    port = host.rpartition("]")[2].partition(":")[2]
+    # What is no number is no port, but may be a password: the client rejects it without showing it.
+    if connection.port and port.isdecimal() and port != str(connection.port):
+        raise InvalidRequestError(
+            f"The base URL (host) has port {port}, and the connection's port is {connection.port}: leave one out."
+        )
+    if connection.schema and connection.schema.lower() in ("http", "https"):
+        raise InvalidRequestError(
+            f"The schema is {connection.schema!r}: begin the base URL (host) with {connection.schema.lower()}:// in its place."
+        )
+    if connection.port and not port:
+        host = f"{host}:{connection.port}"
+    address = f"{scheme}{separator}{host}{slash}{path}"
+    if connection.schema:
+        address = f"{address.rstrip('/')}/{connection.schema.lstrip('/')}"
+    return address
+
+
+def client_for(connection: Connection, extra: ConnectionExtra) -> FlowClient:
+    """
+    Make the client that a connection describes.
+
+    :raises InvalidRequestError: if a setting is wrong, naming the field
+    """
+    if connection.login:
+        raise InvalidRequestError(
+            "The connection's login is set, but not used: put the API key in the password field "
+            "(in a URI after a colon: workflow-automation://:KEY@…)."
+        )
+    if not connection.host:
+        raise InvalidRequestError(
+            "The connection's base URL (host) is empty: give the service's address, such as "
+            "https://service.example/api (a URI begins with workflow-automation://, with a hyphen)."
+        )
+    return FlowClient(
+        base_url(connection),
+        api_key=connection.password,
+        **extra.model_dump(exclude={"flow_id", "key_expires_on"}),
+    )

@@ -1,0 +1,406 @@
+"""Every code block of the README and the docs works as it is, and every table of arguments is that of the code."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+import textwrap
+from importlib.metadata import metadata, version
+from pathlib import Path
+
+import httpx
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from code_blocks import read_code_blocks
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
+from workflow_automation_provider.exceptions import Accepted, RejectedError, WorkflowAutomationError
+from workflow_automation_provider.execution.start import trigger_flow_once
+from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
+from workflow_automation_provider.hooks.connection import ConnectionExtra
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+ROOT = Path(__file__).parents[2]
+README, CONNECTION, OPERATORS, PROMISES, UPLOADS = PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("connection.md", "operators.md", "promises.md", "uploads.md")),
+]
+AIRFLOW = Version(version("apache-airflow")).release[:2]
+RESCHEDULES = AIRFLOW >= (3, 4)
+
+# What each Python block starts and uploads, by page and heading, in order. The block of imports is part of all others
+# of its page.
+PYTHON = {
+    "README.md Trigger a flow": [(1, 1)],
+    "operators.md TriggerFlowOperator": [(1, 0)],
+    "operators.md Pass on the result": [(1, 1)],
+    "operators.md Map over a list": [(2, 2), (2, 2)],
+    "operators.md UploadFilesOperator": [(0, 1)],
+    "operators.md Custom format": [(0, 1)],
+    "operators.md TaskFlow: trigger_flow_once": [(2, 0)],
+    "operators.md WorkflowAutomationHook": [(1, 1)],
+    "promises.md Errors": [(1, 0)],
+}
+
+
+def python_blocks():
+    """The Python blocks as whole DAG files, by page and heading."""
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        imports = ""
+        for block in read_code_blocks(page, "python"):
+            place = f"{page.name} {block.headings[-1]}"
+            if len(block.headings) == 1 and not imports:
+                imports = block.text
+                continue
+            text = block.text
+            if "with DAG(" not in text:
+                number = len([text for texts in found.values() for text in texts])
+                text = (
+                    f"import datetime\n{imports}\n\n"
+                    f"with DAG('docs_{number}', schedule=None, start_date=datetime.datetime(2026, 1, 1)):\n"
+                    f"{textwrap.indent(text, '    ')}"
+                )
+            found.setdefault(place, []).append(text)
+    return found
+
+
+BLOCKS = python_blocks()
+
+
+@pytest.fixture
+def data(tmp_path):
+    """The files that the pages name, below a folder that stands for /data."""
+    for name in ("orders.csv", "Ada.csv", "Grace.csv", "terms.pdf", "north/orders.csv", "south/orders.csv"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("customer,total")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def run_block(run_dag, workflow_automation_service, workflow_automation_connection, data):
+    """Run a block as a DAG; its state, and the runs and uploads that it made."""
+    service = workflow_automation_service
+
+    def run(text, **options):
+        if '"1001"' in text:
+            headers = {"X-API-Key": service.keys[0].value}
+            response = httpx.post(
+                f"{service.base_url}/trigger", headers=headers, json={"inputs": {}}, trust_env=False
+            )
+            assert response.json()["run_id"] == "1001"
+        before = len(service.runs)
+        text = text.replace("/data/", f"{data}/").replace('"FLOW"', '"demo-flow"')
+        result = run_dag(text, preamble="", **options)
+        return result.state, service.runs[before:], service.uploads
+
+    return run
+
+
+def test_every_python_block_is_run():
+    assert {place: len(texts) for place, texts in BLOCKS.items()} == {
+        place: len(counts) for place, counts in PYTHON.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [(place, number) for place, counts in PYTHON.items() for number in range(len(counts))],
+)
+def test_python(run_block, place, number):
+    state, runs, uploads = run_block(BLOCKS[place][number])
+    assert state == "success"
+    assert (len(runs), len(uploads)) == PYTHON[place][number]
+
+
+def test_each_run_of_the_group_gets_its_own_file(run_block):
+    _, group = BLOCKS["operators.md Map over a list"]
+    _, runs, uploads = run_block(group)
+    customers = {run.run_id: run.inputs["customer"] for run in runs}
+    files = {customers[upload.run_id]: upload.files[0]["name"] for upload in uploads}
+    assert files == {"Ada": "Ada.csv", "Grace": "Grace.csv"}
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has no DAG runs without a logical date")
+def test_the_readmes_dag_needs_no_logical_date(run_block):
+    state, runs, uploads = run_block(
+        BLOCKS["README.md Trigger a flow"][0], logical_date=None, run_conf={"region": "south"}
+    )
+    assert state == "success"
+    assert [run.inputs for run in runs] == [{"region": "south"}]
+    assert [file["name"] for file in uploads[0].files] == ["orders.csv"]
+
+
+def test_the_template_for_the_day_needs_no_logical_date(run_block):
+    (template,) = re.findall(r"`(\{\{ \(dag_run\..*?\}\})`", OPERATORS.read_text())
+    text = BLOCKS["operators.md TriggerFlowOperator"][0].replace("{{ run_id }}", template)
+    state, runs, _ = run_block(text, **({} if AIRFLOW < (3, 0) else {"logical_date": None}))
+    assert state == "success"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", runs[0].inputs["dag_run"])
+
+
+def test_what_an_upload_returns(run_block, run_dag, data, workflow_automation_connection):
+    (shown,) = read_code_blocks(OPERATORS, "json", "UploadFilesOperator")
+    result = run_dag(f"""
+        with DAG("what_an_upload_returns", schedule=None, start_date=START):
+            trigger = TriggerFlowOperator(task_id="trigger")
+            UploadFilesOperator(task_id="upload", run_id=trigger.output, files=["{data}/orders.csv", {{"a": 1}}])
+    """)
+    returned = result.xcom("upload")
+    assert returned["requests"][0]["response"]
+    returned["requests"][0]["response"] = "…"
+    assert returned == json.loads(shown.text)
+
+
+# Errors -------------------------------------------------------------------------------------------------
+
+
+def shown_error(text, service):
+    """The text of an error as the page shows it, without what differs from run to run."""
+    text = text.replace(service.base_url, "https://service.example/api").replace(
+        "Flow: demo-flow", "Flow: FLOW"
+    )
+    return re.sub(r"[\d.]+ s|\d+ times", "N", text)
+
+
+@pytest.fixture
+def errors_of(run_dag, task_errors, workflow_automation_service, workflow_automation_connection):
+    """Run a trigger that fails; the text of the error of each try."""
+
+    def run(dag_id, arguments):
+        run_dag(f"""
+            with DAG({dag_id!r}, schedule=None, start_date=START):
+                TriggerFlowOperator(task_id="trigger", retry_delay=pendulum.duration(seconds=1), {arguments})
+        """)
+        return [shown_error(str(error), workflow_automation_service) for error in task_errors]
+
+    return run
+
+
+def test_the_error_of_an_unknown_outcome(errors_of, workflow_automation_service):
+    shown, _ = read_code_blocks(PROMISES, "text", "Errors")
+    workflow_automation_service.faults.add("drop_after")
+    assert errors_of("unknown", "retries=1") == [shown_error(shown.text.strip(), workflow_automation_service)]
+
+
+@pytest.mark.skipif(RESCHEDULES, reason="Airflow reschedules the task")
+def test_the_error_of_a_busy_service(errors_of, workflow_automation_service):
+    _, shown = read_code_blocks(PROMISES, "text", "Errors")
+    workflow_automation_service.faults.add("busy", retry_after="1", body="", times=None)
+    first, last = errors_of("busy", "send_retry_timeout=2.5, retries=1")
+    text = shown_error(shown.text.strip(), workflow_automation_service)
+    assert first == text.replace("try 2 of 4", "try 2 of 2")
+    assert f'the fourth line is "{last.splitlines()[3]}"' in " ".join(PROMISES.read_text().split())
+
+
+@pytest.mark.skipif((3, 0) <= AIRFLOW < (3, 3), reason="dag.test() shows a callback no exception")
+@pytest.mark.parametrize(("fault", "notified"), [("drop_after", True), ("reject", False)])
+def test_the_callback(run_block, workflow_automation_service, capfd, fault, notified):
+    workflow_automation_service.faults.add(fault)
+    text = BLOCKS["promises.md Errors"][0].replace('"notify"', f'"notify_{fault}"')
+    state, *_ = run_block(text)
+    assert state == "failed"
+    said = "Check the runs of flow demo-flow (workflow_automation_default): POST"
+    assert (said in capfd.readouterr().out) is notified
+
+
+def test_the_last_line_of_a_killed_task(run_block, capfd):
+    (line,) = re.findall(r'"(If this is the last line .+?)"', " ".join(PROMISES.read_text().split()))
+    run_block(BLOCKS["operators.md TriggerFlowOperator"][0].replace("docs_", "docs_last_line_"))
+    logged = capfd.readouterr().out
+    assert logged.index(line) < logged.index("Started run ")
+
+
+# Connections --------------------------------------------------------------------------------------------
+
+SHELL = [block.text for page in PAGES for block in read_code_blocks(page, "sh")]
+VARIABLES = [text for text in SHELL if text.startswith("export ")]
+COMMANDS = {
+    kind: [line for text in SHELL for line in text.replace("\\\n", "").splitlines() if line.startswith(kind)]
+    for kind in ("make ", "pip install ", "airflow ")
+}
+
+
+def test_every_shell_block_is_tested():
+    lines = [line for text in SHELL for line in text.replace("\\\n", "").splitlines()]
+    assert len(lines) == len(VARIABLES) + sum(map(len, COMMANDS.values()))
+    assert len(VARIABLES) == 4
+
+
+def is_the_pages(connection):
+    hook = WorkflowAutomationHook()
+    hook.connection = connection
+    with hook:
+        return (
+            hook.get_conn().base_url == "https://service.example/api"
+            and connection.password == "KEY"
+            and hook.extra.flow_id == "FLOW"
+        )
+
+
+@pytest.mark.parametrize("text", VARIABLES)
+def test_connections_of_the_environment(monkeypatch, text):
+    (_, assignment) = shlex.split(text)
+    monkeypatch.setenv(*assignment.split("=", 1))
+    hook = WorkflowAutomationHook()
+    if "127.0.0.1" in text:
+        assert hook.get_conn().base_url == "http://127.0.0.1:8080/api"
+        assert hook.connection.password == "KEY"
+    else:
+        assert is_the_pages(hook.connection)
+        assert ("timeout" in text) is (hook.extra.timeout == 30)
+
+
+def test_a_connection_of_the_command_line(airflow_home):
+    from airflow.cli import cli_parser
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+
+    (command,) = COMMANDS["airflow "]
+    arguments = shlex.split(command)[1:]
+    parser = cli_parser.get_parser()
+
+    def run(*words):
+        parsed = parser.parse_args(words)
+        parsed.func(parsed)
+
+    run(*arguments)
+    try:
+        with create_session() as session:
+            found = session.query(Connection).filter_by(conn_id="workflow_automation_default").one()
+            assert is_the_pages(found)
+    finally:
+        run("connections", "delete", "workflow_automation_default")
+
+
+def test_the_default_file_format():
+    (shown,) = read_code_blocks(CONNECTION, "json")
+    assert json.loads(shown.text) == DEFAULT_FILE_FORMAT
+
+
+@pytest.mark.parametrize("command", COMMANDS["pip install "])
+def test_pip_installs_what_there_is(command):
+    (what,) = shlex.split(command)[2:]
+    if what == ".":
+        assert (ROOT / "pyproject.toml").is_file()
+        return
+    requirement = Requirement(what)
+    assert requirement.extras <= set(metadata(requirement.name).get_all("Provides-Extra", []))
+
+
+def test_make_has_the_targets():
+    targets = re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = {
+        name for page in PAGES for name in re.findall(r"(?:`|^)make ([\w-]+)", page.read_text(), re.MULTILINE)
+    }
+    assert {"demo", "ui", "test"} <= named <= set(targets)
+
+
+# Tables -------------------------------------------------------------------------------------------------
+
+
+def table(page, first_column, heading=""):
+    """The rows of the table with this first column, as lists of cells; the first such table behind a heading."""
+    lines = iter(
+        page.read_text().partition(heading)[2].splitlines() if heading else page.read_text().splitlines()
+    )
+    for line in lines:
+        if line.startswith(f"| {first_column} |"):
+            next(lines)
+            break
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    assert found, f"{page.name} has no table of {first_column!r}"
+    return found
+
+
+def parameters(function):
+    found = dict(inspect.signature(function).parameters)
+    return {name: p for name, p in found.items() if name not in ("self", "kwargs")}
+
+
+@pytest.mark.parametrize("operator", [TriggerFlowOperator, UploadFilesOperator])
+def test_the_arguments_of_an_operator(operator):
+    rows = table(OPERATORS, "Argument", f"## {operator.__name__}")
+    known = parameters(operator.__init__)
+    assert {row[0].strip("`") for row in rows} == set(known)
+    for name, _, default, templated, _ in rows:
+        parameter = known[name.strip("`")]
+        assert (default == "required") is (parameter.default is inspect.Parameter.empty)
+        if default.startswith("`") and name != "`inputs`":
+            assert default == f"`{parameter.default!r}`".replace("'", '"')
+        assert templated.startswith("yes") is (name.strip("`") in operator.template_fields)
+
+
+def test_the_arguments_of_trigger_flow_once():
+    rows = table(OPERATORS, "Argument", "## TaskFlow")
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    known = parameters(trigger_flow_once)
+    assert named == list(known)
+    operator = parameters(TriggerFlowOperator.__init__)
+    for name in ("workflow_automation_conn_id", "on_unknown_start", "request_timeout", "send_retry_timeout"):
+        assert known[name].default == operator[name].default
+
+
+def test_the_methods_of_the_hook():
+    for name, arguments, _ in table(OPERATORS, "Method"):
+        method = getattr(WorkflowAutomationHook, name.strip("`"), WorkflowAutomationHook)
+        shown = dict(re.findall(r"`(\w+)(?:=(.+?))?`", arguments))
+        known = parameters(method)
+        assert list(shown) == list(known)
+        for argument, default in shown.items():
+            if argument == "inputs":
+                assert dict(known[argument].default) == {}
+            else:
+                found = known[argument].default
+                assert default == ("" if found is inspect.Parameter.empty else repr(found).replace("'", '"'))
+
+
+def test_the_fields_of_a_connection():
+    rows = table(CONNECTION, "Form field")
+    extras = {row[1].removeprefix("extra ").strip("`"): row for row in rows if row[1].startswith("extra ")}
+    assert list(extras) == list(CONNECTION_FIELDS)
+    for name, (label, _, _, default, _) in extras.items():
+        assert CONNECTION_FIELDS[name]["label"].startswith(label)
+        known = ConnectionExtra.model_fields[name].get_default(call_default_factory=True)
+        if default.startswith("`"):
+            assert json.loads(default.strip("`")) == known
+        elif name != "file_format":
+            assert not known
+
+
+def test_the_attributes_of_an_error():
+    error = RejectedError("message", status=404)
+    named = [name for row in table(PROMISES, "Attribute") for name in re.findall(r"`(\w+)`", row[0])]
+    assert set(named) == {name for name in (*vars(error), "accepted") if not name.startswith("_")}
+    assert [accepted.name for accepted in Accepted] == ["NO", "MAYBE", "YES"]
+
+
+def test_the_outcomes_are_all_there_are():
+    kinds = {kind.__name__ for kind in WorkflowAutomationError.__subclasses__()}
+    assert kinds <= set(re.findall(r"`(\w+Error)`", PROMISES.read_text()))
+
+
+# Links --------------------------------------------------------------------------------------------------
+
+
+def anchors(page):
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link

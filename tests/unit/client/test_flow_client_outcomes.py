@@ -1,0 +1,570 @@
+"""What a POST can come to: each row of the table, for each operation, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpcore
+import pytest
+import trustme
+
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    ResponseUnusableError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.testing import Key, LocalService
+
+CLASS_NAMES = re.compile(
+    r"\b({})\b".format("|".join(n for n in httpcore.__all__ if n.endswith(("Error", "Timeout"))))
+)
+
+
+def fail(attempt, client, service=None, *, key, sent=1, effects=None):
+    """Make one attempt that must fail, check what is true of every failure, and return the error."""
+    if service is not None:
+        attempt.prepare(service)
+        before = attempt.effects(service)
+    with pytest.raises(WorkflowAutomationError) as caught:
+        attempt.send(client)
+    error = caught.value
+    first, *others = str(error).splitlines()
+    assert first.startswith(f"POST {client.base_url}{attempt.path} was ")
+    assert error.consequence in others
+    assert all(line.strip() == line != "" for line in others)
+    assert key not in repr(error) + str(error)
+    assert not CLASS_NAMES.search(str(error))
+    if error.status is not None:
+        assert str(error.status) in first
+    if service is not None:
+        assert len(attempt.requests(service)) == sent
+        assert attempt.effects(service) - before == effects
+    return error
+
+
+# Started ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_success_sends_once_and_returns_the_response(service, client, attempt, status):
+    attempt.prepare(service)
+    before = attempt.effects(service)
+    service.faults.add("response", operation=attempt.operation, status=status)
+    response = attempt.send(client)
+    if attempt.uploads:
+        assert response == "1 file received"
+    else:
+        assert (response.run_id, response.run_link) == ("1001", f"{service.url}/runs/1001")
+        assert response.flow_id == ("demo-flow" if attempt.operation == "trigger_by_path" else None)
+        assert response.response == {"run_id": "1001", "run_link": response.run_link}
+    assert attempt.effects(service) == before + 1
+    assert len(attempt.requests(service)) == 1
+
+
+def test_key_goes_only_where_the_interface_asks_for_it(service, client, attempt):
+    attempt.prepare(service)
+    attempt.send(client)
+    (request,) = attempt.requests(service)
+    assert request.key_sent == (attempt.operation != "trigger_by_path")
+
+
+def test_request_is_what_the_interface_shows(answering, attempt, key):
+    server = answering(b'{"run_id": "7"}')
+    with FlowClient(server.base_url, api_key=key) as client:
+        attempt.send(client, "é")
+    ((head, body),) = server.requests
+    line, *headers = head.decode().split("\r\n")
+    fields = [header.split(": ", 1) for header in headers]
+    named = {name.lower(): value for name, value in fields}
+    assert line == f"POST /api{attempt.path} HTTP/1.1"
+    assert len(named) == len(fields), "a header twice"
+    assert named["content-type"] == "application/json"
+    assert named.get("x-api-key") == (None if attempt.operation == "trigger_by_path" else key)
+    expected: dict[str, object] = {"inputs": {"value": "é"}}
+    if attempt.uploads:
+        expected = {"flow_id": "demo-flow", "run_id": "1001", "files": [{"value": "é"}]}
+    assert json.loads(body) == expected
+
+
+def test_each_request_has_a_connection_of_its_own(service, client, attempt):
+    attempt.prepare(service)
+    service.faults.add("stale", operation=attempt.operation)
+    attempt.send(client)
+    attempt.send(client)
+    assert [r.outcome for r in attempt.requests(service)] == ["responded", "responded"]
+    assert "closed unread" not in {r.outcome for r in service.journal.requests()}
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_loopback_is_never_reached_through_a_proxy_of_the_environment(service, monkeypatch, name, host, key):
+    monkeypatch.setenv(name, f"http://127.0.0.1:{_closed_port()}")
+    with (
+        LocalService(keys=service.keys, host="0.0.0.0") as everywhere,
+        FlowClient(f"http://{host}:{everywhere.port}/api", api_key=key) as client,
+    ):
+        assert client.trigger_flow({}).run_id == "1001"
+
+
+# Started, response unusable --------------------------------------------------------------------------------
+
+UNUSABLE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "empty": ("empty", {}, "is empty."),
+    "no content": ("empty", {"status": 204}, "is empty."),
+    "blank": ("garbage", {"body": " \r\n "}, "is empty."),
+    "not JSON": ("garbage", {}, "is not JSON."),
+    "truncated": ("truncate", {}, "was cut off after "),
+    "too large": ("endless", {"limit": 3_000_000}, "is longer than 1024 KiB."),
+    "endless": ("endless", {}, "is longer than 1024 KiB."),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_unusable_response_of_a_trigger(service, client, trigger, name, key):
+    kind, options, words = UNUSABLE[name]
+    service.faults.add(kind, operation=trigger.operation, **options)
+    error = fail(trigger, client, service, key=key, effects=1)
+    assert type(error) is ResponseUnusableError
+    assert error.accepted is Accepted.YES
+    assert error.status == options.get("status", 201)
+    assert f"but the response cannot be used: it {words}" in str(error).splitlines()[0]
+    assert str(error).splitlines()[-2:] == [
+        "A run was started, but its run_id is unknown.",
+        "Find it in the workflow's list of runs. The same request again would start another run.",
+    ]
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_any_response_body_confirms_an_upload(service, client, name, upload):
+    kind, options, _ = UNUSABLE[name]
+    upload.prepare(service)
+    service.faults.add(kind, operation="upload", **options)
+    assert isinstance(upload.send(client), str)
+    assert len(upload.requests(service)) == len(service.uploads) == 1
+
+
+def test_response_that_drips_past_the_timeout(service, trigger, key):
+    service.faults.add("drip", seconds=20)
+    with FlowClient(service.base_url, api_key=key, timeout=0.5) as client:
+        begun = time.monotonic()
+        error = fail(trigger, client, service, key=key, effects=1)
+    assert type(error) is ResponseUnusableError
+    assert "still coming after 0.5 s" in str(error)
+    assert time.monotonic() - begun < 5
+
+
+WITHOUT_RUN_ID = [
+    "{}",
+    '{"run_id": null}',
+    '{"run_id": ""}',
+    '{"run_id": [1]}',
+    '{"run_id": true}',
+    '["x"]',
+    '"x"',
+    "7",
+]
+
+
+@pytest.mark.parametrize("body", WITHOUT_RUN_ID)
+def test_response_without_run_id_by_path_is_unusable(service, client, body, key):
+    service.faults.add("response", body=body)
+    with pytest.raises(ResponseUnusableError, match="run_id") as caught:
+        client.trigger_flow({}, "demo-flow")
+    assert (caught.value.status, len(service.runs)) == (201, 1)
+
+
+@pytest.mark.parametrize("body", [*WITHOUT_RUN_ID, "null"])
+def test_response_without_run_id_by_key_is_success_and_kept(service, client, body):
+    service.faults.add("response", status=200, body=body)
+    run = client.trigger_flow({})
+    assert (run.run_id, run.response) == (None, json.loads(body))
+    assert len(service.runs) == len(service.journal.requests()) == 1
+
+
+# Rejected -----------------------------------------------------------------------------------------------
+
+REJECTED = [
+    400,
+    401,
+    402,
+    403,
+    404,
+    405,
+    406,
+    407,
+    409,
+    410,
+    411,
+    413,
+    414,
+    415,
+    418,
+    422,
+    426,
+    431,
+    451,
+    499,
+]
+
+
+@pytest.mark.parametrize("status", REJECTED)
+def test_rejected(service, client, attempt, status, key):
+    service.faults.add("reject", operation=attempt.operation, status=status, body="Sorry: no such luck.")
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert type(error) is RejectedError
+    assert error.status == status
+    assert f"was rejected: {status}" in str(error)
+    assert 'The service said: "Sorry: no such luck."' in str(error).splitlines()
+    attempt.did_nothing(error)
+
+
+def test_words_of_the_service_are_cut(service, client, attempt, key):
+    service.faults.add("reject", operation=attempt.operation, body="long " * 10_000)
+    assert len(str(fail(attempt, client, service, key=key, effects=0))) < 1200
+
+
+def test_rejection_whose_body_breaks_off_is_still_one(raw_server, attempt, key):
+    server = raw_server(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 999\r\n\r\nyour key " + key[:9].encode())
+    with FlowClient(server.base_url, api_key=key) as client:
+        error = fail(attempt, client, key=key)
+    assert (type(error), error.status) == (RejectedError, 403)
+    assert key[:4] not in str(error)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 307, 308])
+def test_redirect_is_not_followed(service, client, attempt, status, key, tmp_path):
+    with LocalService(keys=service.keys, journal=tmp_path / "other.jsonl") as other:
+        location = f"{other.base_url}{attempt.path}"
+        service.faults.add("redirect", operation=attempt.operation, status=status, location=location)
+        error = fail(attempt, client, service, key=key, effects=0)
+        assert other.journal.requests() == []
+    assert error.status == status
+    assert error.next_step.startswith(f"It redirects to '{location}'")
+    if status in (302, 303):
+        assert type(error) is OutcomeUnknownError
+        assert "login page, or the service's new address" in error.next_step
+        attempt.may_have_done_it(error)
+    else:
+        assert type(error) is RejectedError
+        attempt.did_nothing(error)
+
+
+@pytest.mark.parametrize("status", [302, 303])
+def test_redirect_after_the_effect_is_no_rejection(service, client, attempt, status, key):
+    service.faults.add(
+        "status_after",
+        operation=attempt.operation,
+        status=status,
+        headers={"Location": f"https://x.example/{key}"},
+    )
+    assert unknown(attempt, client, key, service, effects=1).status == status
+
+
+@pytest.mark.parametrize("location", ["https://host:port/", "https://[::zz]/", "http:///x", "//"])
+def test_redirect_to_no_address_is_rejected_as_well(service, client, attempt, location, key):
+    service.faults.add("redirect", operation=attempt.operation, location=location)
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert (type(error), error.status) == (RejectedError, 307)
+
+
+# Busy ---------------------------------------------------------------------------------------------------
+
+
+def is_busy(attempt, status, seconds):
+    """503 to a trigger is proof of nothing, unless the service says when to come back."""
+    return status != 503 or attempt.uploads or seconds is not None
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 503])
+@pytest.mark.parametrize(("wait", "seconds"), [(None, None), ("17", 17), ("0", 0), ("soon", None)])
+def test_busy(service, client, attempt, status, wait, seconds, key):
+    service.faults.add("busy", operation=attempt.operation, status=status, retry_after=wait)
+    if not is_busy(attempt, status, seconds):
+        assert unknown(attempt, client, key, service).status == 503
+        return
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert type(error) is BusyError
+    assert (error.status, error.retry_after) == (status, seconds)
+    attempt.did_nothing(error)
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 503])
+def test_busy_until_a_date(service, client, attempt, status, key):
+    when = format_datetime(datetime.now(UTC) + timedelta(minutes=2), usegmt=True)
+    service.faults.add("busy", operation=attempt.operation, status=status, retry_after=when)
+    error = fail(attempt, client, service, key=key, effects=0)
+    assert type(error) is BusyError
+    assert error.retry_after is not None
+    assert 100 < error.retry_after <= 120
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "soon"}, {"Retry-After": ""}])
+def test_503_after_the_run_was_started(service, client, trigger, headers, key):
+    service.faults.add("status_after", operation=trigger.operation, status=503, headers=headers)
+    error = unknown(trigger, client, key, service, effects=1)
+    assert (error.status, error.retry_after) == (503, None)
+    assert error.next_step == (
+        "A 503 without Retry-After may come from a gateway that had already forwarded the request. "
+        "Look in the workflow's list of runs."
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error"),
+    [
+        ("reject", 403, RejectedError),
+        ("reject", 307, RejectedError),
+        ("status_after", 500, OutcomeUnknownError),
+    ],
+)
+@pytest.mark.parametrize(("headers", "seconds"), [({}, None), ({"Retry-After": "17"}, 17)])
+def test_every_response_keeps_its_retry_after(
+    service, client, attempt, kind, status, error, headers, seconds, key
+):
+    service.faults.add(kind, operation=attempt.operation, status=status, headers=headers)
+    failure = fail(attempt, client, service, key=key, effects=int(kind == "status_after"))
+    assert (type(failure), failure.status, failure.retry_after) == (error, status, seconds)
+
+
+# Not sent -----------------------------------------------------------------------------------------------
+
+
+def _closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def tls_service(tmp_path):
+    """Start a service with a certificate for a name, and return it with the file of its CA."""
+    running = []
+
+    def start(name):
+        ca = trustme.CA()
+        ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+        ca.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+        service = LocalService(keys=[Key("other", "demo-flow")], certfile=str(tmp_path / "server.pem"))
+        service.start()
+        running.append(service)
+        return service, str(tmp_path / "ca.pem")
+
+    yield start
+    for service in running:
+        service.stop()
+
+
+def not_sent(attempt, client, key):
+    error = fail(attempt, client, key=key)
+    assert type(error) is NotSentError
+    assert (error.status, error.retry_after) == (None, None)
+    attempt.did_nothing(error)
+    return str(error)
+
+
+ADDRESS = "\nCheck the connection's base URL."
+PROXY = "\nCheck the proxy and the connection's base URL."
+CERTIFICATE = (
+    "\nCheck the connection's CA bundle, and that the base URL has the host that the certificate is for."
+)
+
+
+def test_host_without_address(attempt, key):
+    with FlowClient("https://nowhere.invalid/api", api_key=key) as client:
+        text = not_sent(attempt, client, key)
+    assert re.search(r" was not sent: \[Errno -\d\] .+\.\n", text)
+    assert text.endswith(ADDRESS)
+
+
+def test_connection_refused(attempt, key):
+    with FlowClient(f"http://127.0.0.1:{_closed_port()}/api", api_key=key) as client:
+        text = not_sent(attempt, client, key)
+    assert re.search(r" was not sent: \[Errno \d+\] Connection refused\.\n", text)
+    assert text.endswith(ADDRESS)
+
+
+def test_certificate_of_another_host(tls_service, attempt, key):
+    service, ca = tls_service("other.example")
+    with FlowClient(service.base_url, api_key=key, ca_bundle=ca) as client:
+        text = not_sent(attempt, client, key)
+    assert "CERTIFICATE_VERIFY_FAILED" in text.splitlines()[0]
+    assert text.endswith(CERTIFICATE)
+    assert service.journal.requests() == []
+
+
+def test_certificate_of_an_unknown_authority(tls_service, attempt, key):
+    service, _ = tls_service("127.0.0.1")
+    with FlowClient(service.base_url, api_key=key) as client:
+        text = not_sent(attempt, client, key)
+    assert "CERTIFICATE_VERIFY_FAILED" in text.splitlines()[0]
+    assert text.endswith(CERTIFICATE)
+    assert service.journal.requests() == []
+
+
+def test_server_that_speaks_no_tls(service, attempt, key):
+    with FlowClient(service.base_url.replace("http:", "https:"), api_key=key) as client:
+        text = not_sent(attempt, client, key)
+    assert text.endswith(f"{ADDRESS[:-1]}: begin it with http:// if the service does not use TLS.")
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("status", [403, 407, 502, 503])
+def test_proxy_that_lets_nothing_through(raw_server, attempt, status, key):
+    proxy = raw_server(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
+    with FlowClient(
+        "https://service.example/api", api_key=key, proxy=f"http://127.0.0.1:{proxy.port}"
+    ) as client:
+        text = not_sent(attempt, client, key)
+    assert f" was not sent via the connection's proxy: {status} No.\n" in text
+    assert text.endswith(PROXY)
+    ((head, _),) = proxy.requests
+    assert head.startswith(b"CONNECT service.example:443 ")
+    assert key.encode() not in head
+
+
+def test_proxy_that_is_not_there(attempt, key):
+    proxy = f"http://127.0.0.1:{_closed_port()}"
+    with FlowClient("https://service.example/api", api_key=key, proxy=proxy) as client:
+        assert not_sent(attempt, client, key).endswith(PROXY)
+
+
+def test_proxy_of_the_environment_is_named(attempt, monkeypatch, key):
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{_closed_port()}")
+    with FlowClient("https://service.example/api", api_key=key) as client:
+        text = not_sent(attempt, client, key)
+    assert " was not sent via the proxy from the environment (HTTPS_PROXY and the like): " in text
+    assert text.endswith(PROXY)
+
+
+def test_connect_timeout(attempt, key):
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = []
+        try:
+            for _ in range(4):  # fills the queue, whose places nobody takes: the next one gets no answer
+                waiting.append(socket.socket())
+                waiting[-1].setblocking(False)
+                waiting[-1].connect_ex(full.getsockname())
+            with FlowClient(
+                f"http://127.0.0.1:{full.getsockname()[1]}/api", api_key=key, timeout=0.3
+            ) as client:
+                text = not_sent(attempt, client, key)
+            assert " was not sent: no connection within 0.3 s (the timeout).\n" in text
+        finally:
+            for one in waiting:
+                one.close()
+
+
+def test_tls_handshake_that_never_ends(raw_server, attempt, key):
+    server = raw_server(lambda connection, _: connection.recv(65536) and connection.recv(65536))
+    with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.3) as client:
+        assert "no connection within 0.3 s (the timeout)." in not_sent(attempt, client, key)
+
+
+# Unknown ------------------------------------------------------------------------------------------------
+
+
+def unknown(attempt, client, key, service=None, *, effects=0):
+    error = fail(attempt, client, service, key=key, effects=effects)
+    assert type(error) is OutcomeUnknownError
+    attempt.may_have_done_it(error)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("kind", "effects"),
+    [("drop_before", 0), ("reset_before", 0), ("drop_after", 1), ("reset_after", 1)],
+)
+def test_connection_lost(service, client, attempt, kind, effects, key):
+    service.faults.add(kind, operation=attempt.operation)
+    error = unknown(attempt, client, key, service, effects=effects)
+    assert error.status is None
+    assert " was sent, but got no response: " in error.message
+
+
+@pytest.mark.parametrize(("kind", "effects"), [("hang_before", 0), ("hang_after", 1)])
+def test_read_timeout(service, attempt, kind, effects, key):
+    service.faults.add(kind, operation=attempt.operation)
+    with FlowClient(service.base_url, api_key=key, timeout=0.4) as client:
+        error = unknown(attempt, client, key, service, effects=effects)
+    assert error.status is None
+    assert error.message.endswith(" was sent, but got no response: no response within 0.4 s (the timeout).")
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 504, 505, 507, 520, 524, 599])
+def test_server_error(service, client, attempt, status, key):
+    service.faults.add("status_after", operation=attempt.operation, status=status)
+    assert unknown(attempt, client, key, service, effects=1).status == status
+
+
+@pytest.mark.parametrize(
+    "response", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 201 Created\r\nno header\r\n\r\n", b"HTTP/9 x"]
+)
+def test_response_that_is_not_http(raw_server, attempt, response, key):
+    server = raw_server(response)
+    with FlowClient(server.base_url, api_key=key) as client:
+        unknown(attempt, client, key)
+    assert len(server.requests) == 1
+
+
+# Nothing is sent ----------------------------------------------------------------------------------------
+
+
+def test_no_key_where_one_is_needed(service, attempt):
+    attempt.prepare(service)
+    with FlowClient(service.base_url) as client:
+        if attempt.operation == "trigger_by_path":
+            assert attempt.send(client).run_id == "1001"
+            return
+        with pytest.raises(InvalidRequestError, match="API key"):
+            attempt.send(client)
+    assert attempt.requests(service) == []
+
+
+@pytest.mark.parametrize("flow_id", ["", "  ", 1.5, True, b"x", ["x"], "\ud800", "x" * 70_000])
+def test_flow_id_that_is_none(service, client, flow_id):
+    with pytest.raises(InvalidRequestError, match="flow_id"):
+        client.trigger_flow({}, flow_id)
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("inputs", [None, [], "x", 5, {"x": float("nan")}, {"x": object()}])
+def test_inputs_that_cannot_be_sent(service, client, inputs):
+    with pytest.raises(InvalidRequestError, match="inputs"):
+        client.trigger_flow(inputs)
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), "5", True])
+def test_timeout_that_is_none(service, client, timeout):
+    with pytest.raises(InvalidRequestError, match="timeout"):
+        client.trigger_flow({}, timeout=timeout)
+    assert service.journal.requests() == []
+
+
+def test_tls_service_works_with_its_authority(tls_service):
+    service, ca = tls_service("127.0.0.1")
+    with FlowClient(service.base_url, api_key="other", ca_bundle=ca) as client:
+        assert client.trigger_flow({}).run_id == "1001"
+    with FlowClient(service.base_url, api_key="other", verify=False) as client:
+        assert client.trigger_flow({}).run_id == "1002"
+
+
+def test_cookies_of_the_service_are_not_sent_back(answering, key):
+    server = answering(b'{"run_id": "7"}', headers=[b"Set-Cookie: session=1; Path=/"])
+    with FlowClient(server.base_url, api_key=key) as client:
+        client.trigger_flow({})
+        client.trigger_flow({})
+    assert [b"ookie" in head for head, _ in server.requests] == [False, False]

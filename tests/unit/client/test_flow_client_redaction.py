@@ -1,0 +1,198 @@
+"""The key is neither in an error nor in a log, whatever the service does with it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import re
+import traceback
+from urllib.parse import quote
+
+import pytest
+
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.redaction import WITHHELD
+from workflow_automation_provider.exceptions import (
+    RejectedError,
+    WorkflowAutomationError,
+)
+
+from .echoes import nowhere
+
+
+@pytest.fixture
+def wire_log(caplog):
+    with caplog.at_level(logging.DEBUG):
+        for name in ("httpx", "httpcore", "httpcore.http11", "httpcore.connection"):
+            logging.getLogger(name).setLevel(logging.DEBUG)
+        yield caplog
+    for name in ("httpx", "httpcore", "httpcore.http11", "httpcore.connection"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def everything(caught):
+    error = caught.value
+    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error)) + repr(error.args)
+
+
+@pytest.mark.parametrize("operation", ["trigger_by_key", "upload"])
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 302])
+def test_failure_that_echoes_the_key(service, client, key, wire_log, operation, status):
+    run = client.trigger_flow({}, "demo-flow")
+    service.faults.add("echo_key", status=status, operation=operation)
+    with pytest.raises(WorkflowAutomationError) as caught:
+        client.trigger_flow({}) if operation == "trigger_by_key" else client.upload_files(
+            run.run_id, [], "demo-flow"
+        )
+    assert (
+        "The response is withheld: it contains the API key or another secret."
+        in str(caught.value).splitlines()
+    )
+    nowhere(key, everything(caught))
+    assert WITHHELD in wire_log.text, "the wire was not logged"
+    nowhere(key, wire_log.text)
+
+
+def test_success_that_echoes_the_key(service, client, key, wire_log):
+    service.faults.add("echo_key", status=201, times=None)
+    run = client.trigger_flow({})
+    assert run.run_id == "1001"
+    response = client.upload_files(run.run_id, [], "demo-flow")
+    assert response == run.response == WITHHELD
+    assert WITHHELD in wire_log.text
+    nowhere(key, wire_log.text + json.dumps(run.response) + repr(run) + response)
+
+
+@pytest.mark.parametrize("line", ["X-Echo : {}", "X-Echo: a\x00{}", "{}", "X Echo: {}"])
+def test_illegal_header_that_holds_the_key(raw_server, key, wire_log, attempt, line):
+    server = raw_server(f"HTTP/1.1 200 OK\r\n{line.format(key)}\r\n\r\n".encode())
+    with FlowClient(server.base_url, api_key=key) as client, pytest.raises(WorkflowAutomationError) as caught:
+        attempt.send(client)
+    nowhere(key, everything(caught))
+    nowhere(key, wire_log.text)
+
+
+def test_status_line_and_redirect_that_hold_the_key(raw_server, key, wire_log):
+    head = (
+        f"HTTP/1.1 307 {key}\r\nLocation: https://evil.example/?k={quote(key)}\r\nContent-Length: 0\r\n\r\n"
+    )
+    server = raw_server(head.encode())
+    with FlowClient(server.base_url, api_key=key) as client:
+        with pytest.raises(RejectedError) as caught:
+            client.trigger_flow({})
+        nowhere(key, everything(caught) + client.check())
+    nowhere(key, wire_log.text)
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_nothing_of_a_response_that_was_cut_off_is_quoted(raw_server, key, attempt, status):
+    body = b'{"run_id": "7", "words": "these words are quoted nowhere ' + key[:-1].encode()
+    server = raw_server(b"HTTP/1.1 %d Words\r\nContent-Length: 999\r\n\r\n" % status + body)
+    with FlowClient(server.base_url, api_key=key) as client:
+        try:
+            text = attempt.send(client)
+        except WorkflowAutomationError as error:
+            text = str(error)
+    assert "words are" not in text
+    assert key[:4] not in text
+    assert (
+        "cut off after" if status == 200 else "The response is not shown, because it is incomplete."
+    ) in text
+
+
+def test_response_without_words_that_was_cut_off(raw_server, key):
+    server = raw_server(b"HTTP/1.1 400 Words\r\nContent-Length: 999\r\n\r\n \n")
+    with FlowClient(server.base_url, api_key=key) as client, pytest.raises(RejectedError) as caught:
+        client.trigger_flow({})
+    assert len(caught.value.message.splitlines()) == 1
+
+
+def test_harmless_header_value_changes_nothing(answering, key):
+    server = answering(b'{"run_id": 1002, "run_link": "https://x.example/1"}')
+    with FlowClient(server.base_url, api_key=key, headers={"X-Key-Version": "1"}) as client:
+        run = client.trigger_flow({})
+    assert (run.run_id, run.run_link) == ("1002", "https://x.example/1")
+    assert run.response == {"run_id": 1002, "run_link": "https://x.example/1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bearer hush-1234",
+        "your token is hush-1234",
+        "aHVzaC0xMjM0",
+        "proxy: p%40ss-9876",
+        "proxy: p@ss-9876",
+        "Cookie: first=crumb-24680",
+    ],
+)
+def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text):
+    server = answering(text.encode(), status=400)
+    with (
+        FlowClient(
+            "http://service.example/api",
+            allow_http=True,
+            headers={
+                "Authorization": "Bearer hush-1234",
+                "Cookie": "first=crumb-24680; second=2",
+                "X-Team": "data-engineering",
+            },
+            proxy=f"http://user:p%40ss-9876@127.0.0.1:{server.port}",
+        ) as client,
+        pytest.raises(RejectedError, match="withheld") as caught,
+    ):
+        client.trigger_flow({}, "demo-flow")
+    assert not re.search("hush|aHVz|p%40ss|p@ss|crumb", str(caught.value))
+    ((head, _),) = server.requests
+    assert b"Bearer hush-1234" in head
+
+
+def test_header_that_is_no_secret_is_quoted(answering):
+    server = answering(b"the team is data-engineering", status=400)
+    with (
+        FlowClient(server.base_url, headers={"X-Team": "data-engineering"}) as client,
+        pytest.raises(RejectedError, match='The service said: "the team is data-engineering"'),
+    ):
+        client.trigger_flow({}, "demo-flow")
+
+
+def test_wire_logs_are_left_alone_once_the_client_is_gone():
+    key = "the-key-of-no-other-test"
+    client = FlowClient("https://service.example", api_key=key)
+    lines = [logging.LogRecord("httpx", logging.INFO, "", 0, "the key is %s", (key,), None) for _ in range(2)]
+    logging.getLogger("httpx").filter(lines[0])
+    del client
+    gc.collect()
+    logging.getLogger("httpx").filter(lines[1])
+    assert [line.getMessage() for line in lines] == [WITHHELD, f"the key is {key}"]
+
+
+LONG_KEY = "sk_live_oHwLMeaZqo9DZDNjN1GTPdVKsb42xyQ7"
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        f"The key '{LONG_KEY[:16]}...' is not valid",
+        f"The key '...{LONG_KEY[-14:]}' is not valid",
+        json.dumps({"prefix": LONG_KEY[:20], "rest": LONG_KEY[20:]}),
+        json.dumps([LONG_KEY[:11], LONG_KEY[11:22], LONG_KEY[22:33], LONG_KEY[33:]]),
+        "".join(chr(ord(letter) + 0xFEE0) for letter in LONG_KEY),
+        '<b class="x">'.join(LONG_KEY),
+    ],
+)
+def test_part_of_a_key_is_withheld(answering, echo):
+    server = answering(echo.encode(), status=401)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RejectedError) as caught:
+        client.trigger_flow({})
+    assert "withheld" in str(caught.value)
+    assert LONG_KEY[:8] not in str(caught.value)
+
+
+def test_short_beginning_of_a_key_is_shown(answering):
+    """As services name a key to those who have several."""
+    server = answering(b"The key sk_live_oHw... has expired", status=401)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RejectedError) as caught:
+        client.trigger_flow({})
+    assert "The key sk_live_oHw... has expired" in str(caught.value)

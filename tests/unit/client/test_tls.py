@@ -1,0 +1,148 @@
+"""Certificates to trust are loaded where there is TLS, and only there."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+import trustme
+
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError, RejectedError
+from workflow_automation_provider.testing import Key, LocalService
+
+HTTP, HTTPS = "http://service.example/api", "https://service.example/api"
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Return the names of the calls that loaded certificates to trust, however the context was made."""
+    calls = []
+
+    def count(name):
+        original = getattr(ssl.SSLContext, name)
+
+        def counting(*arguments, **named):
+            calls.append(name)
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(ssl.SSLContext, name, counting)
+
+    count("load_verify_locations")
+    count("load_default_certs")
+    return calls
+
+
+@pytest.fixture
+def authority(tmp_path):
+    """Write a certificate of this machine, and that of its authority, which no client trusts yet."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "service.pem")
+    return tmp_path
+
+
+def test_a_trigger_over_plain_http_loads_none(service, loaded, trigger, key):
+    with FlowClient(service.base_url, api_key=key) as client:
+        assert trigger.send(client).run_id == "1001"
+        assert client.check()
+    assert loaded == []
+
+
+def test_a_trigger_via_a_plain_proxy_loads_none(answering, loaded, trigger, key):
+    proxy = answering(b'{"run_id": "7"}')
+    with FlowClient(HTTP, api_key=key, allow_http=True, proxy=f"http://127.0.0.1:{proxy.port}") as client:
+        assert trigger.send(client).run_id == "7"
+    assert loaded == []
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize(
+    ("base_url", "proxy", "has_tls"),
+    [
+        (HTTP, "", False),
+        (HTTP, "http://proxy.example:3128", False),
+        (HTTP, "socks5://proxy.example:1080", False),
+        (HTTP, "https://proxy.example:3128", True),
+        (HTTP, "HTTPS://proxy.example:3128", True),
+        (HTTPS, "", True),
+        ("HTTPS://service.example/api", "", True),
+        ("service.example/api", "", True),
+        (HTTPS, "http://proxy.example:3128", True),
+        (HTTPS, "socks5://proxy.example:1080", True),
+    ],
+)
+def test_certificates_are_loaded_for_tls(monkeypatch, loaded, by_environment, base_url, proxy, has_tls):
+    if by_environment:
+        monkeypatch.setenv("ALL_PROXY", proxy)
+    FlowClient(base_url, allow_http=True, proxy=None if by_environment else proxy).close()
+    assert bool(loaded) is has_tls
+
+
+def test_a_redirect_to_tls_is_not_followed(service, loaded, trigger, key, authority):
+    certificate = str(authority / "service.pem")
+    with LocalService(keys=service.keys, certfile=certificate, journal=authority / "other.jsonl") as other:
+        location = f"{other.base_url}{trigger.path}"
+        service.faults.add("redirect", status=307, location=location)
+        loaded.clear()
+        with FlowClient(service.base_url, api_key=key) as client, pytest.raises(RejectedError):
+            trigger.send(client)
+        assert other.journal.requests() == []
+    assert loaded == []
+
+
+def test_the_service_is_verified(monkeypatch, trigger, key, authority):
+    with LocalService(
+        keys=[Key(key, "demo-flow")],
+        certfile=str(authority / "service.pem"),
+        journal=authority / "journal.jsonl",
+    ) as service:
+        with (
+            FlowClient(service.base_url, api_key=key) as client,
+            pytest.raises(NotSentError, match="CERTIFICATE_VERIFY_FAILED"),
+        ):
+            trigger.send(client)
+        assert service.journal.requests() == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
+        with FlowClient(service.base_url, api_key=key) as client:
+            assert trigger.send(client).run_id == "1001"
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, key, authority, by_environment):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority / "service.pem")
+    received = []
+
+    def answer(connection, server):
+        with context.wrap_socket(connection, server_side=True) as tls:
+            request = b""
+            while not request.endswith(b"}}"):
+                request += tls.recv(65536)
+            received.append(request)
+            tls.sendall(b'HTTP/1.1 201 Created\r\nContent-Length: 15\r\n\r\n{"run_id": "7"}')
+
+    proxy = f"https://127.0.0.1:{raw_server(answer).port}"
+    if by_environment:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+    arguments = {"api_key": key, "allow_http": True, "proxy": None if by_environment else proxy}
+    with (
+        FlowClient(HTTP, **arguments) as client,
+        pytest.raises(NotSentError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        trigger.send(client)
+    assert received == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
+    with FlowClient(HTTP, **arguments) as client:
+        assert trigger.send(client).run_id == "7"
+    assert received[0].startswith(f"POST {HTTP}{trigger.path} ".encode())
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1/api", "https://127.0.0.1/api"])
+@pytest.mark.parametrize(
+    "wrong", [{"ca_bundle": "/nowhere.pem"}, {"client_cert": "/nowhere.pem"}, {"client_cert": ("/a", "/b")}]
+)
+def test_wrong_files_are_errors_whatever_the_scheme(base_url, wrong):
+    (name,) = wrong
+    with pytest.raises(InvalidRequestError, match=f"{name} cannot be read"):
+        FlowClient(base_url, **wrong)

@@ -1,0 +1,282 @@
+"""trigger_flow_once with a context of its own: what a function within a task starts, and what it keeps of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    ResponseUnusableError,
+)
+from workflow_automation_provider.execution.retry import START_ADVICE, Patience
+from workflow_automation_provider.execution.start import trigger_flow_once
+from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+from ..starts import KEY, MAYBE, interrupted, requests, trigger
+
+
+@pytest.fixture
+def start(store, context):
+    """Start a run as a try of the task "customers" does."""
+
+    def start(name="ada", *, now=None, try_number=1, **options):
+        now = now or context(store, task_id="customers", try_number=try_number)
+        return trigger_flow_once(name, context=now, **{"send_retry_timeout": 0, **options})
+
+    return start
+
+
+def test_a_run_is_started_and_recorded_by_its_name(service, store, start):
+    run = start(inputs={"customer": "ada"})
+
+    assert run == {"run_id": "1001", "run_link": f"{service.url}/runs/1001", "flow_id": "demo-flow"}
+    assert store.writes == [(f"{KEY}/ada", "starting", 0), (f"{KEY}/ada", "started", 1)]
+
+
+def test_a_later_try_returns_the_runs_of_an_earlier_one(service, store, context, start, log):
+    first = context(store, task_id="customers")
+    runs = [start(name, now=first) for name in ("ada", "bob")]
+    again = context(store, task_id="customers", try_number=2)
+
+    assert [start(name, now=again) for name in ("ada", "bob")] == runs
+    assert requests(service) == 2
+    assert "started run 1002" in log()
+
+
+def test_a_flow_is_triggered_by_path(service, start):
+    assert start(flow_id="demo-flow")["flow_id"] == "demo-flow"
+    assert service.journal.requests()[0].operation == "trigger_by_path"
+
+
+def test_no_inputs_are_an_empty_object(service, start):
+    start()
+    assert service.runs[0].inputs == {}
+
+
+def test_a_start_of_unknown_outcome_is_not_repeated(service, start):
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError, match=MAYBE) as first:
+        start()
+    with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}") as second:
+        start(try_number=2)
+
+    assert isinstance(first.value, AirflowFailException)
+    assert isinstance(second.value, AirflowFailException)
+    assert "clear it again" not in str(second.value)
+    assert requests(service) == 1
+
+
+def test_a_run_of_unknown_id_is_not_started_again(service, store, start):
+    service.faults.add("garbage", operation="trigger_by_path")
+    with pytest.raises(ResponseUnusableError, match="it is not JSON") as first:
+        start(flow_id="demo-flow")
+    with pytest.raises(ResponseUnusableError) as second:
+        start(flow_id="demo-flow", try_number=2)
+
+    assert isinstance(second.value, AirflowFailException)
+    assert str(second.value).splitlines() == [
+        *first.value.message.splitlines(),
+        f"Try 1 ({store.entries[f'{KEY}/ada']['at']}) started a run whose run_id is unknown.",
+        "Airflow will not retry this task.",
+        "Look in the workflow's list of runs.",
+        *START_ADVICE[Accepted.YES].splitlines(),
+        "Connection: workflow_automation_default",
+        "Flow: demo-flow",
+    ]
+    assert requests(service) == 1
+
+
+@pytest.mark.parametrize("same_try", [True, False])
+def test_an_interruption_while_it_waits_leaves_a_doubt(service, store, context, start, log, same_try):
+    service.faults.add("hang_after", seconds=5)
+    now = context(store, task_id="customers")
+    with interrupted(1):
+        start(now=now)
+
+    assert f"Interrupted while waiting for the response. {MAYBE}." in log()
+    assert store.entries[f"{KEY}/ada"]["state"] == "starting"
+    if same_try:
+        with pytest.raises(InvalidRequestError, match="was already used"):
+            start(now=now)
+    else:
+        with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
+            start(try_number=2)
+    assert requests(service) == 1
+
+
+def test_an_interruption_before_the_request_leaves_none(service, store, context, start, full_connection, log):
+    now = context(store, task_id="customers")
+    with interrupted(1):
+        start(now=now, flow_id="demo-flow", workflow_automation_conn_id=full_connection)
+
+    assert [state for _, state, _ in store.writes] == ["starting"]
+    assert store.entries == {}
+    assert "Interrupted" not in log()
+    assert start(now=now, flow_id="demo-flow")["run_id"] == "1001"
+
+
+def test_a_start_that_cannot_be_taken_back_leaves_a_doubt(service, store, context, start, log):
+    service.faults.add("reject")
+    store.failures["delete"] = 2
+    now = context(store, task_id="customers")
+    with pytest.raises(RejectedError, match="No run was started"):
+        start(now=now)
+
+    assert "This try started no run, but that could not be recorded" in log()
+    with pytest.raises(InvalidRequestError, match="was already used"):
+        start(now=now)
+    with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
+        start(try_number=2)
+    assert requests(service) == 1
+
+
+def test_start_again_accepts_a_second_run(service, start):
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError) as first:
+        start(on_unknown_start="start_again")
+    assert not isinstance(first.value, AirflowFailException)
+    assert start(on_unknown_start="start_again", try_number=2)["run_id"] == "1002"
+
+
+def test_a_clear_starts_another_run(service, store, context, start):
+    start()
+    cleared = context(store, task_id="customers", try_number=2, max_tries=4)
+    assert start(now=cleared)["run_id"] == "1002"
+
+
+def test_what_was_not_started_may_be_asked_for_again_in_the_same_try(service, store, context, start):
+    now = context(store, task_id="customers")
+    service.faults.add("busy")
+    with pytest.raises(BusyError, match="Airflow retries this task"):
+        start(now=now)
+    assert start(now=now)["run_id"] == "1001"
+
+
+@pytest.mark.parametrize("fault", [None, "reject"])
+def test_a_name_stands_for_one_run(service, store, context, start, fault):
+    now = context(store, task_id="customers")
+    if fault:
+        service.faults.add(fault)
+        with pytest.raises(RejectedError):
+            start(now=now, inputs={"customer": "ada"})
+    else:
+        start(now=now, inputs={"customer": "ada"})
+    with pytest.raises(InvalidRequestError, match="name or task_id 'ada' was already used") as caught:
+        start(now=now, inputs={"customer": "bob"})
+
+    assert isinstance(caught.value, AirflowFailException)
+    assert requests(service) == 1
+
+
+@pytest.mark.parametrize("other", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
+def test_a_name_that_meant_something_else_in_an_earlier_try(service, start, other):
+    start(inputs={"customer": "ada"})
+    with pytest.raises(InvalidRequestError, match="It had other inputs or another flow_id") as caught:
+        start(**{"inputs": {"customer": "ada"}, **other}, try_number=2)
+
+    assert isinstance(caught.value, AirflowFailException)
+    assert "give each start a name that means the same in every try." in str(caught.value)
+    assert requests(service) == 1
+
+
+@pytest.mark.parametrize("by_operator_first", [True, False])
+def test_an_operator_inside_the_task_shares_the_names(service, store, context, start, by_operator_first):
+    now = context(store, task_id="customers")
+    ways = [lambda: start("ada", now=now), lambda: trigger(task_id="ada").execute(now)]
+    first, second = reversed(ways) if by_operator_first else ways
+    first()
+    with pytest.raises(InvalidRequestError, match="name or task_id 'ada' was already used") as caught:
+        second()
+
+    assert isinstance(caught.value, AirflowFailException)
+    assert requests(service) == 1
+
+
+def test_a_start_has_an_entry_of_its_own_beside_the_tasks_operator(service, store, context, start):
+    """Even where it has the name of the task: a subclass of the operator may start more than its own run."""
+    for try_number in (1, 2):
+        now = context(store, try_number=try_number)
+        assert trigger().execute(now)["run_id"] == "1001"
+        assert start("trigger", now=now)["run_id"] == "1002"
+    assert set(store.entries) == {KEY, f"{KEY}/trigger"}
+
+
+def test_an_upload_may_have_the_name_of_a_start(service, store, context, start):
+    now = context(store, task_id="customers")
+    run = start("ada", now=now)
+    UploadFilesOperator(task_id="ada", run_id=run, files={"row": 1}).execute(now)
+    assert len(service.uploads) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": ""}, "^name is ''"),
+        ({"name": " \n"}, r"^name is ' \\n'"),
+        ({"name": None}, "^name is None"),
+        ({"name": "a" * 251}, "at most 250 characters"),
+        ({"on_unknown_start": "retry"}, "on_unknown_start 'retry' is not supported"),
+        ({"send_retry_timeout": -1}, "send_retry_timeout is -1"),
+        ({"request_timeout": 0}, "request_timeout is 0"),
+        ({"inputs": None}, "inputs is None"),
+        ({"inputs": {"a": {1}}}, r"inputs\.a is a set"),
+        ({"workflow_automation_conn_id": None}, "workflow_automation_conn_id is None"),
+    ],
+)
+def test_a_wrong_argument_is_named_before_anything_is_recorded(service, store, start, arguments, words):
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        start(**{"flow_id": "a-flow", **arguments})
+
+    assert isinstance(caught.value, AirflowFailException)
+    lines = str(caught.value).splitlines()
+    assert "Nothing was sent." in lines
+    assert ("Connection: workflow_automation_default" in lines) == (
+        "workflow_automation_conn_id" not in arguments
+    )
+    assert "Flow: a-flow" in lines
+    assert store.entries == {}
+    assert service.journal.requests() == []
+
+
+def test_the_longest_name_is_recorded(store, start):
+    start("a" * 250)
+    assert list(store.entries) == [f"{KEY}/{'a' * 250}"]
+
+
+def test_without_a_store_the_log_says_what_that_means(service, context, log):
+    assert trigger_flow_once("ada", context=context())["run_id"] == "1001"
+    assert "does not persist across tries before Airflow 3.3" in log()
+
+
+def test_a_service_that_is_not_there(service, store, start):
+    service.stop()
+    with pytest.raises(NotSentError, match="Connection: workflow_automation_default"):
+        start()
+    assert store.entries == {}
+
+
+@pytest.mark.parametrize(("asked", "waited_for"), [("59", True), ("60", False)])
+def test_a_busy_service_is_waited_for_up_to_a_minute(service, context, monkeypatch, asked, waited_for):
+    waits = []
+    monkeypatch.setattr(Patience, "_sleep", lambda _, seconds: waits.append(seconds))
+    monkeypatch.setattr(random, "uniform", lambda low, _: low)
+    service.faults.add("busy", retry_after=asked)
+    if waited_for:
+        assert trigger_flow_once("ada", context=context())["run_id"] == "1001"
+    else:
+        with pytest.raises(BusyError):
+            trigger_flow_once("ada", context=context())
+    assert waits == [59] * waited_for
+
+
+def test_outside_of_a_task_there_is_no_context():
+    with pytest.raises((RuntimeError, AirflowException)):  # the latter on Airflow 2
+        trigger_flow_once("ada")

@@ -1,0 +1,145 @@
+"""What a later try reads of a record, and whether it is a retry, for which the record counts, or a Clear."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
+
+from ..starts import KEY, MAYBE, requests, trigger
+
+RUN: StartedRun = {"run_id": "7", "run_link": "http://there/7"}
+
+
+@pytest.mark.parametrize(
+    ("write", "state", "run", "message"),
+    [
+        (lambda record: record.starting(), "starting", {}, ""),
+        (lambda record: record.started(RUN), "started", RUN, ""),
+        (lambda record: record.unidentified("It is empty."), "unidentified", {}, "It is empty."),
+    ],
+)
+def test_a_later_try_reads_what_was_written_last(store, context, write, state, run, message):
+    first = StartRecord(context(store), "trigger", nested=False)
+    assert first.read() is None
+    first.starting()
+    write(first)
+
+    found = StartRecord(context(store, try_number=2), "trigger", nested=False).read()
+    assert found is not None
+    assert (found.state, found.run, found.message) == (state, run, message)
+    assert (found.try_number, found.cleared, found.ambiguous, found.request) == (1, False, False, None)
+
+
+# How the first try and a later one see the task instance, and whether that is a Clear: the table of the record.
+FIRST = {"try_number": 1, "max_tries": 1, "retries": 1, "clear_number": 0, "started": 1}
+ROWS = {
+    "a retry": ({"try_number": 2}, "kept"),
+    "a retry of the last try": ({"try_number": 3}, "kept"),
+    "cleared": ({"try_number": 2, "max_tries": 2, "clear_number": 1, "started": 2}, "cleared"),
+    "cleared in a DAG run that goes on": ({"try_number": 2, "max_tries": 2, "clear_number": 1}, "cleared"),
+    "cleared, the DAG run left as it was": ({"try_number": 2, "max_tries": 2}, "cleared"),
+    "cleared while running": ({"try_number": 2, "max_tries": 2, "clear_number": 1}, "cleared"),
+    "edited to more retries, cleared": (
+        {"try_number": 2, "max_tries": 4, "retries": 3, "clear_number": 1, "started": 2},
+        "cleared",
+    ),
+    "edited to more retries, a retry": ({"try_number": 2, "retries": 3}, "kept"),
+    "edited to fewer retries, a retry": ({"try_number": 2, "retries": 0}, "kept"),
+    "edited to fewer retries, cleared": (
+        {"try_number": 2, "retries": 0, "clear_number": 1, "started": 2},
+        "cleared",
+    ),
+    "edited to fewer retries, cleared in a DAG run that goes on": (
+        {"try_number": 2, "retries": 0, "clear_number": 1},
+        "nobody can tell",
+    ),
+    "another task cleared": ({"try_number": 2, "clear_number": 1}, "kept"),
+    "another task cleared, the DAG run queued by hand": (
+        {"try_number": 2, "clear_number": 1, "started": 2},
+        "kept",
+    ),
+    "another task cleared, edited to more": ({"try_number": 2, "clear_number": 1, "retries": 2}, "kept"),
+    "the DAG run queued by hand": ({"try_number": 2, "started": 2}, "kept"),
+    "edited to fewer, which no Clear explains": (
+        {"try_number": 2, "max_tries": 1, "retries": -1, "clear_number": 1, "started": 2},
+        "kept",
+    ),
+    "Airflow does not count Clears": (
+        {"try_number": 2, "retries": 0, "clear_number": None, "started": 2},
+        "kept",
+    ),
+    "no count of Clears": (
+        {"try_number": 2, "retries": 0, "clear_number": "not there", "started": 2},
+        "kept",
+    ),
+    "no start of the DAG run": (
+        {"try_number": 2, "retries": 0, "clear_number": 1, "started": None},
+        "cleared",
+    ),
+}
+
+
+@pytest.mark.parametrize(("later", "meaning"), ROWS.values(), ids=ROWS)
+class TestClear:
+    def test_after_a_run_was_started(self, service, store, context, log, later, meaning):
+        trigger().execute(context(store, **FIRST))
+        result = trigger().execute(context(store, **FIRST | later))
+
+        assert result["run_id"] == ("1002" if meaning == "cleared" else "1001")
+        assert len(service.runs) == (2 if meaning == "cleared" else 1)
+        assert ("The task was cleared since" in log()) == (meaning == "cleared")
+        assert ("clear it again" in log()) == (meaning == "nobody can tell")
+
+    def test_after_a_start_of_unknown_outcome(self, service, store, context, log, later, meaning):
+        service.faults.add("drop_after")
+        with pytest.raises(AirflowFailException):
+            trigger().execute(context(store, **FIRST))
+        operator = trigger()
+        if meaning == "cleared":
+            assert operator.execute(context(store, **FIRST | later))["run_id"] == "1002"
+            assert f"{MAYBE}. The task was cleared since" in log()
+        else:
+            with pytest.raises(AirflowFailException, match=MAYBE) as caught:
+                operator.execute(context(store, **FIRST | later))
+            assert ("clear it again" in str(caught.value)) == (meaning == "nobody can tell")
+            assert requests(service) == 1
+
+    def test_where_a_clear_discards_what_is_not_to_count(self, service, store, context, log, later, meaning):
+        """Airflow 3.4+, where a task instance has a region: what is still there was kept."""
+        trigger().execute(context(store, **FIRST, region_id="0"))
+        assert trigger().execute(context(store, **FIRST | later, region_id="0"))["run_id"] == "1001"
+        assert requests(service) == 1
+        assert "clear it again" not in log()
+
+
+def test_a_clear_after_a_later_try(service, store, context):
+    """Any try since the record was written may have been the last."""
+    first = {"try_number": 1, "max_tries": 3, "retries": 3}
+    trigger().execute(context(store, **first))
+    # Try 2 was the last, then edited to 1 retry and cleared.
+    after = {"try_number": 3, "max_tries": 3, "retries": 1, "clear_number": 1, "started": 2}
+    assert trigger().execute(context(store, **after))["run_id"] == "1002"
+
+
+def test_cleared_once_more_where_nobody_could_tell(service, store, context):
+    trigger().execute(context(store, **FIRST))
+    unclear = FIRST | {"try_number": 2, "retries": 0, "clear_number": 1}
+    assert trigger().execute(context(store, **unclear))["run_id"] == "1001"
+    again = unclear | {"try_number": 3, "max_tries": 2, "clear_number": 2}
+    assert trigger().execute(context(store, **again))["run_id"] == "1002"
+
+
+def test_a_record_of_the_first_version(service, store, context):
+    """It has no clear_number: then max_tries alone tells."""
+    store.entries[KEY] = {
+        "state": "started",
+        "at": "2026-01-01T00:00:00+00:00",
+        "result": {"run_id": "7", "run_link": None},
+        "try_number": 1,
+        "max_tries": 1,
+    }
+    kept = FIRST | {"try_number": 2, "retries": 0, "clear_number": 1, "started": 2}
+    assert trigger().execute(context(store, **kept))["run_id"] == "7"
+    assert trigger().execute(context(store, **kept | {"max_tries": 2}))["run_id"] == "1001"

@@ -1,0 +1,340 @@
+"""UploadFilesOperator with files: which requests they make, what identifies them, and what is told of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.client.files import File
+from workflow_automation_provider.exceptions import BusyError, FileUnavailableError
+from workflow_automation_provider.execution.retry import Patience
+from workflow_automation_provider.execution.task_state import UploadRecord
+from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+KEY = "workflow_automation_upload"
+
+
+@pytest.fixture(autouse=True)
+def _runs(service):
+    """Start the runs 1001 and 1002."""
+    with WorkflowAutomationHook() as hook:
+        for _ in range(2):
+            hook.trigger_flow({}, "demo-flow")
+
+
+@pytest.fixture
+def attempt(context, store):
+    """Make the context of a try of the upload."""
+    return lambda **options: context(store, task_id="upload", **options)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file, and return its path as text."""
+
+    def make(name, content="x"):
+        path = tmp_path / name
+        path.write_text(content)
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def connect(service, monkeypatch):
+    """Point the default connection at the service, with other extras."""
+
+    def define(**extra):
+        connection = {
+            "conn_type": "workflow_automation",
+            "host": service.base_url,
+            "password": service.keys[0].value,
+            "extra": extra,
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", json.dumps(connection))
+
+    return define
+
+
+def upload(*files, **arguments):
+    defaults = {"task_id": "upload", "run_id": "1001", "file_format": "name", "send_retry_timeout": 0}
+    return UploadFilesOperator(**{**defaults, "files": list(files), **arguments})
+
+
+def uploaded(service):
+    return [upload.files for upload in service.uploads]
+
+
+def let_fail(service, kind, *, after=0, **options):
+    """Strike the request that comes after so many."""
+    if after:
+        service.faults.add("delay", operation="upload", seconds=0, times=after)
+    service.faults.add(kind, operation="upload", **options)
+
+
+class TestResult:
+    def test_it_says_which_file_went_in_which_request(self, context, write):
+        files = [write("a", "1"), {"row": 1}, write("b", "22"), write("c", "333")]
+        assert upload(*files, files_per_request=2).execute(context(task_id="upload")) == {
+            "run_id": "1001",
+            "files": 4,
+            "bytes": 6,
+            "requests": [
+                {"files": ["a", None], "bytes": 1, "response": "2 files received"},
+                {"files": ["b", "c"], "bytes": 5, "response": "2 files received"},
+            ],
+        }
+
+    def test_after_a_retry_it_has_the_earlier_requests_too(self, service, attempt, write):
+        files = [write("a", "1"), write("b", "22")]
+        let_fail(service, "busy", after=1)
+        with pytest.raises(BusyError):
+            upload(*files, files_per_request=1).execute(attempt())
+        result = upload(*files, files_per_request=1).execute(attempt(try_number=2))
+        assert result == {
+            "run_id": "1001",
+            "files": 2,
+            "bytes": 3,
+            "requests": [
+                {"files": ["a"], "bytes": 1, "response": "1 file received"},
+                {"files": ["b"], "bytes": 2, "response": "1 file received"},
+            ],
+        }
+
+    @pytest.mark.parametrize("run_id", [1001, "1001"])
+    def test_its_run_id_is_text(self, context, run_id):
+        assert upload({"row": 1}, run_id=run_id).execute(context(task_id="upload"))["run_id"] == "1001"
+
+    def test_of_a_long_response_the_start_is_kept(self, service, store, attempt, log):
+        service.faults.add("response", operation="upload", body=json.dumps("a" * 2000 + "b"))
+        (request,) = upload({"row": 1}).execute(attempt())["requests"]
+        assert request["response"] == store.entries[f"{KEY}_0"]["request"]["response"] == "a" * 2000
+        assert "a" * 2000 in (text := log())
+        assert "a" * 2000 + "b" not in text
+
+    def test_an_odd_name_is_escaped(self, service, attempt, write):
+        """A name that is not UTF-8: neither XCom nor the log could hold it."""
+        name = "\udcffé.csv"
+        files = [write(name), File(name, 1, "text/csv", source=name, open=lambda: io.BytesIO(b"x"))]
+        for try_number in (1, 2):
+            (request,) = upload(*files).execute(attempt(try_number=try_number))["requests"]
+            assert request["files"] == ["\\udcffé.csv"] * 2
+        assert len(service.uploads) == 1
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("of_connection", "of_operator", "sent"),
+        [
+            ({}, None, {"name": "a", "content_type": "text/csv", "content": "eA=="}),
+            ({"file_format": {"file": "name"}}, None, {"file": "a"}),
+            ({"file_format": {"file": "name"}}, {"bytes": "size"}, {"bytes": 1}),
+        ],
+    )
+    def test_file_format(self, service, context, write, connect, of_connection, of_operator, sent):
+        connect(flow_id="demo-flow", **of_connection)
+        types = {"a": "text/csv"}
+        upload(write("a"), file_format=of_operator, content_types=types).execute(context(task_id="upload"))
+        assert uploaded(service) == [[sent]]
+
+    @pytest.mark.parametrize("extra", [{}, {"flow_id": "another"}])
+    def test_the_flow_that_is_given_comes_first(self, service, context, connect, extra):
+        connect(**extra)
+        upload({"row": 1}, flow_id="demo-flow").execute(context(task_id="upload"))
+        assert [(upload.flow_id, upload.run_id) for upload in service.uploads] == [("demo-flow", "1001")]
+
+    def test_a_flow_is_needed(self, service, context, connect):
+        connect()
+        with pytest.raises(AirflowFailException, match="An upload needs a flow_id"):
+            upload({"row": 1}).execute(context(task_id="upload"))
+        assert uploaded(service) == []
+
+    @pytest.mark.parametrize(("of_connection", "of_operator"), [("name", None), ("base64", "name")])
+    @pytest.mark.parametrize(("spare", "requests"), [(0, [["a", "b"]]), (-1, [["a"], ["b"]])])
+    def test_max_request_bytes_is_of_the_body_in_its_format(
+        self, service, context, write, connect, of_connection, of_operator, spare, requests
+    ):
+        connect(flow_id="demo-flow", file_format=of_connection)
+        limit = len('{"flow_id":"demo-flow","run_id":"1001","files":["a","b"]}') + spare
+        operator = upload(write("a"), write("b"), file_format=of_operator, max_request_bytes=limit)
+        operator.execute(context(task_id="upload"))
+        assert uploaded(service) == requests
+
+    def test_a_busy_service_is_asked_again_in_the_same_try(self, service, context):
+        service.faults.add("busy", operation="upload", retry_after="0")
+        upload({"row": 1}, send_retry_timeout=30).execute(context(task_id="upload"))
+        assert [request.status for request in service.journal.requests("upload")] == [429, 200]
+
+    @pytest.mark.parametrize("large", [None, 2])
+    def test_max_file_bytes(self, service, context, write, large):
+        files = [write("small", "1"), {"row": "not measured"}, write("b", "22"), write("large", "333")]
+        if large is None:
+            upload(*files, max_file_bytes=3).execute(context(task_id="upload"))
+            assert uploaded(service) == [["small", {"row": "not measured"}, "b", "large"]]
+            return
+        with pytest.raises(AirflowFailException, match=r"large' has 3 bytes, more than max_file_bytes \(2\)"):
+            upload(*files, max_file_bytes=2, files_per_request=1).execute(context(task_id="upload"))
+        assert uploaded(service) == []
+
+    @pytest.mark.parametrize(
+        ("name", "wrong"), [("run_id", 1.5), ("flow_id", 1.5), ("files", {"row": float("nan")})]
+    )
+    def test_what_cannot_be_sent_is_named(self, service, attempt, name, wrong):
+        """As native rendering may make it."""
+        operator = upload({"row": 1}, flow_id="demo-flow")
+        setattr(operator, name, wrong)
+        with pytest.raises(AirflowFailException, match=rf"(?s)^{name}\b.*Nothing was sent"):
+            operator.execute(attempt())
+        assert uploaded(service) == []
+
+
+class TestWhatIsSentAgain:
+    def test_a_file_that_changed(self, service, attempt, write):
+        path, row = write("a", "1"), {"row": 1}
+        upload(path, row).execute(attempt())
+        upload(write("a", "2"), row, {"row": 2}).execute(attempt(try_number=2))
+        assert uploaded(service) == [["a", row], ["a", {"row": 2}]]
+
+    def test_a_file_of_the_same_name_elsewhere(self, service, attempt, tmp_path, write):
+        (tmp_path / "b").mkdir()
+        upload(write("a")).execute(attempt())
+        # The same file but for its path.
+        (tmp_path / "b" / "a").hardlink_to(tmp_path / "a")
+        upload(tmp_path / "b" / "a").execute(attempt(try_number=2))
+        assert uploaded(service) == [["a"], ["a"]]
+
+    def test_what_was_sent_for_another_run(self, service, attempt, write):
+        files = [write("a"), {"row": 1}]
+        for try_number, run_id in enumerate(["1001", "1002", "1001"], start=1):
+            upload(*files, run_id=run_id).execute(attempt(try_number=try_number))
+        assert [upload.run_id for upload in service.uploads] == ["1001", "1002"]
+
+    @pytest.mark.parametrize(("once", "now", "again"), [(1, 2, 1), (2, 2, 0), (2, 1, 0), (1, 3, 2)])
+    def test_a_file_that_is_named_more_often(self, service, attempt, write, once, now, again):
+        path = write("a")
+        upload(*[path] * once).execute(attempt())
+        result = upload(*[path] * now).execute(attempt(try_number=2))
+        assert uploaded(service) == [["a"] * once, ["a"] * again][: 1 + bool(again)]
+        assert result["files"] == now
+
+    def test_what_identifies_a_file_stays_the_same_in_the_next_version(self, store, attempt, write):
+        """A try may run with a newer version of the provider than the one before it."""
+        path, row = write("a"), {"b": 1, "ä": [None]}
+        upload(path, row).execute(attempt())
+        state = os.stat(path)  # noqa: PTH116 - as the provider does
+        fingerprint = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+        identities = [
+            f"demo-flow 1001 {path!r} 1 {fingerprint}",
+            f"demo-flow 1001 {json.dumps(row, separators=(',', ':'))}",
+        ]
+        assert store.entries[f"{KEY}_0"]["request"]["digests"] == [
+            hashlib.sha256(identity.encode()).hexdigest()[:32] for identity in identities
+        ]
+
+    def test_what_on_unknown_upload_no_longer_stops(self, service, attempt):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(AirflowFailException):
+            upload({"row": 1}, on_unknown_upload="fail").execute(attempt())
+        upload({"row": 1}).execute(attempt(try_number=2))
+        assert len(service.uploads) == 2
+
+
+def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, attempt):
+    service.faults.add("drop_after", operation="upload")
+    record = UploadRecord(attempt(), "upload", nested=False)
+    hook = WorkflowAutomationHook()
+    uploader = Uploader(record, hook, Patience(30, hook.log))
+    uploader.upload("1001", None, FilesToUpload(files={"row": 1}))
+    assert len(service.uploads) == 2
+
+
+class TestLog:
+    def test_requests(self, context, write, log):
+        files = [write("a", "1"), {"row": 1}, write("b", "22" * 1024 * 1024)]
+        upload(*files, files_per_request=2).execute(context(task_id="upload"))
+        text = log()
+        assert "Uploading 3 files of 2.0 MiB for run 1001." in text
+        assert "Request 1 of 2 confirmed: 2 files of 1 bytes. The service said: 2 files received" in text
+        assert "Request 2 of 2 confirmed: 1 file of 2.0 MiB. The service said: 1 file received" in text
+        assert "earlier try" not in text
+
+    def test_a_retry(self, service, attempt, write, log):
+        files = [write(name, name * 3) for name in "abc"]
+        let_fail(service, "busy", after=1)
+        with pytest.raises(BusyError):
+            upload(*files, files_per_request=1).execute(attempt())
+        assert "1 requests were confirmed before this one. A retry sends the rest" in log()
+        upload(*files, files_per_request=1).execute(attempt(try_number=2))
+        text = log()
+        assert "An earlier try uploaded 1 of them; 2 files of 6 bytes to go." in text
+        assert "Request 2 of 2 confirmed: 1 file of 3 bytes." in text
+
+    def test_nothing_of_earlier_requests_where_there_were_none(self, service, attempt, log):
+        let_fail(service, "busy")
+        with pytest.raises(BusyError):
+            upload({"row": 1}).execute(attempt())
+        assert "were confirmed" not in log()
+
+
+class TestRecord:
+    def test_a_file_that_changed_on_the_way_leaves_no_doubt(self, store, attempt):
+        looks = iter(range(9))
+        file = File("a", 1, "text/csv", "a", open=lambda: io.BytesIO(b"x"), fingerprint=lambda: next(looks))
+        with pytest.raises(FileUnavailableError, match="a was changed"):
+            upload(file, file_format="base64", on_unknown_upload="fail").execute(attempt())
+        assert store.entries == {}
+
+    @pytest.mark.parametrize(
+        ("error", "why"),
+        [(PermissionError(13, "Permission denied"), "Permission denied"), (KeyError("a"), "KeyError")],
+    )
+    def test_a_file_that_can_no_longer_be_looked_at_is_not_sent(self, service, store, attempt, error, why):
+        """Stores raise errors of their own kinds."""
+
+        def look():
+            raise error
+
+        file = File("a", 1, "text/csv", "<a>", open=lambda: io.BytesIO(b"x"), fingerprint=look)
+        with pytest.raises(FileUnavailableError) as caught:
+            upload(file, file_format="base64", on_unknown_upload="fail").execute(attempt())
+        assert str(caught.value).splitlines()[:2] == [
+            f"<a> can no longer be read ({why}).",
+            "Its request was not sent.",
+        ]
+        assert (uploaded(service), store.entries) == ([], {})
+
+    @pytest.mark.parametrize(("kept", "told"), [({"reply": "1 file received"}, "1 file received"), ({}, "")])
+    def test_one_of_a_version_before_the_first_release(self, service, store, attempt, kept, told):
+        upload({"row": 1}).execute(attempt())
+        request = store.entries[f"{KEY}_0"]["request"]
+        store.entries[f"{KEY}_0"]["request"] = {
+            name: request[name] for name in ("files", "bytes", "digests")
+        } | kept
+        result = upload({"row": 1}).execute(attempt(try_number=2))
+        assert result["requests"] == [{"files": [None], "bytes": 0, "response": told}]
+        assert len(service.uploads) == 1
+
+    def test_a_mapping_that_is_no_json_is_named_beside_what_was_sent(self, service, attempt):
+        upload({"row": 1}).execute(attempt())
+        with pytest.raises(AirflowFailException, match=r"^files\.row is a set"):
+            upload({"row": 1}, {"row": {1}}).execute(attempt(try_number=2))
+        assert len(service.uploads) == 1
+
+    def test_where_all_was_sent_the_key_may_have_expired_since(self, service, attempt, connect):
+        first = upload({"row": 1}).execute(attempt())
+        connect(flow_id="demo-flow", key_expires_on="2026-01-01")
+        assert upload({"row": 1}).execute(attempt(try_number=2)) == first
+
+    def test_without_a_store_no_file_is_looked_at_for_it(self, context):
+        """A look at an object in a store costs a request."""
+        looks = []
+        file = File("a", 1, "text/csv", "a", lambda: io.BytesIO(b"x"), lambda: looks.append(1))
+        upload(file, file_format="base64").execute(context(task_id="upload"))
+        assert len(looks) == 2, "before it is read, and after that"

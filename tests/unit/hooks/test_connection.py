@@ -1,0 +1,511 @@
+"""Every setting of a connection, in each way that Airflow knows a connection, and each one that is wrong."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import traceback
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from airflow.providers.common.compat.sdk import Connection
+
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
+from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
+    NotSentError,
+    RejectedError,
+)
+from workflow_automation_provider.hooks.connection import ConnectionExtra, base_url, client_for
+
+# The base URL -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("workflow-automation://:KEY@service.example/api", "https://service.example/api"),
+        ("workflow-automation://:KEY@service.example:8443/api", "https://service.example:8443/api"),
+        ("workflow-automation://:KEY@service.example:8443/api/v2/", "https://service.example:8443/api/v2"),
+        ("workflow-automation://:KEY@service.example", "https://service.example"),
+        ("workflow-automation://:KEY@https%3A%2F%2Fservice.example%2Fapi", "https://service.example/api"),
+        (
+            "workflow-automation://:KEY@https%3A%2F%2Fservice.example%3A8443%2Fapi/",
+            "https://service.example:8443/api",
+        ),
+        (
+            "workflow-automation://:KEY@https%3A%2F%2Fservice.example%2Fapi:8443",
+            "https://service.example:8443/api",
+        ),
+        ("workflow-automation://https://:KEY@service.example:8443/api", "https://service.example:8443/api"),
+        ("workflow-automation://http://:KEY@localhost:8080/api", "http://localhost:8080/api"),
+        ("workflow-automation://:KEY@http%3A%2F%2F127.0.0.1:8080/api", "http://127.0.0.1:8080/api"),
+        ("workflow-automation://:KEY@[::1]:8080/api", "https://[::1]:8080/api"),
+        ("workflow-automation://:KEY@[2001:db8::1]/api", "https://[2001:db8::1]/api"),
+    ],
+)
+def test_base_url_of_a_uri(connect, uri, address):
+    assert connect(uri).get_conn().base_url == address
+
+
+@pytest.mark.parametrize(
+    ("fields", "address"),
+    [
+        ({"host": "https://service.example/api"}, "https://service.example/api"),
+        ({"host": " service.example/api/ "}, "https://service.example/api"),
+        ({"host": "https://service.example/api", "port": 8443}, "https://service.example:8443/api"),
+        ({"host": "https://service.example:8443/api", "port": 8443}, "https://service.example:8443/api"),
+        ({"host": "service.example", "port": 8443, "schema": "api"}, "https://service.example:8443/api"),
+        ({"host": "[::1]", "port": 8443}, "https://[::1]:8443"),
+    ],
+)
+def test_base_url_of_fields(connect, fields, address):
+    assert connect(**fields).get_conn().base_url == address
+    assert (
+        client_for(
+            Connection(conn_id="x", conn_type="workflow_automation", **fields), ConnectionExtra()
+        ).base_url
+        == address
+    )
+
+
+def test_key_in_a_uri_arrives_decoded(connect, recording):
+    server = recording()
+    connect(f"workflow-automation://:a%2Fb%2Bc%40d@http%3A%2F%2F127.0.0.1:{server.port}/api").trigger_flow({})
+    assert server.requests[0][2]["x-api-key"] == "a/b+c@d"
+
+
+# The extras ---------------------------------------------------------------------------------------------
+
+TOMORROW = (datetime.now(UTC).date() + timedelta(days=30)).isoformat()
+
+GOOD: dict[str, list[tuple[Any, Any]]] = {
+    "flow_id": [("demo", "demo"), (7, "7"), (" demo ", "demo")],
+    "timeout": [(5, 5.0), ("5", 5.0), (0.5, 0.5)],
+    "key_expires_on": [(TOMORROW, datetime.fromisoformat(TOMORROW).date())],
+    "file_format": [
+        ("base64", "base64"),
+        ('{"n": "name"}', {"n": "name"}),
+        ({"b": "base64", "a": "size"}, {"b": "base64", "a": "size"}),
+    ],
+    "verify": [(False, False), ("false", False), ("0", False), ("true", True)],
+    "ca_bundle": [("/a/ca.pem", "/a/ca.pem")],
+    "client_cert": [("/a.pem", "/a.pem"), (["a", "b"], ("a", "b")), ('["a", "b"]', ("a", "b"))],
+    "proxy": [("http://proxy.example:3128", "http://proxy.example:3128")],
+    "headers": [({"X-A": "b", "X-N": 5}, {"X-A": "b", "X-N": "5"}), ('{"X-A": "b"}', {"X-A": "b"})],
+    "allow_http": [(True, True), ("true", True)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "read"), [(n, w, r) for n, cases in GOOD.items() for w, r in cases]
+)
+def test_extra(connect, name, written, read):
+    hooks = {
+        "JSON": connect(conn_id="a", host="service.example", extra={name: written}),
+        "JSON, extra as text": connect(
+            conn_id="b", host="service.example", extra=json.dumps({name: written})
+        ),
+        "URI, __extra__": connect(
+            f"workflow-automation://service.example/?__extra__={quote(json.dumps({name: written}))}",
+            conn_id="c",
+        ),
+    }
+    if not isinstance(written, bool):
+        text = written if isinstance(written, str) else json.dumps(written)
+        query = urlencode({name: text})
+        hooks["URI"] = connect(f"workflow-automation://service.example/?{query}", conn_id="d")
+    assert {way: getattr(hook.extra, name) for way, hook in hooks.items()} == dict.fromkeys(hooks, read)
+    connection = Connection(conn_id="e", conn_type="workflow_automation", extra=json.dumps({name: written}))
+    extra = ConnectionExtra.read(connection.extra)
+    assert getattr(extra, name) == read
+
+
+def test_every_extra_is_tested():
+    assert GOOD.keys() == WRONG.keys() == ConnectionExtra.model_fields.keys()
+
+
+@pytest.mark.parametrize("empty", [None, "", "  "])
+@pytest.mark.parametrize("name", GOOD)
+def test_null_and_empty_are_not_set(connect, name, empty):
+    assert connect(host="service.example", extra={name: empty}).extra == ConnectionExtra()
+    assert ConnectionExtra().file_format == DEFAULT_FILE_FORMAT
+
+
+@pytest.mark.parametrize("extra", [None, "", "{}"])
+def test_no_extra(extra):
+    assert ConnectionExtra.read(extra) == ConnectionExtra()
+
+
+WRONG: dict[str, list[Any]] = {
+    "flow_id": [["hush-1"], {"hush-1": 1}, True],
+    "timeout": ["hush-1", 0, -1, "nan", "inf", 1e300, True, [1]],
+    "key_expires_on": ["hush-1", "2026-13-01", "31.12.2026", 1801353600, ["x"]],
+    "file_format": ["hush-1", {"a": "hush-1"}, {}, [1], "{hush-1", 5],
+    "verify": ["hush-1", 2, ["x"]],
+    "ca_bundle": [["hush-1"], 1.5j.__class__.__name__ + "/hush-1", "hush-1\n-----BEGIN"],
+    "client_cert": [["hush-1"], ["a", "b", "hush-1"], "[hush-1", "/nowhere/hush-1", ["/nowhere/hush-1", "x"]],
+    "proxy": [
+        "hush-1",
+        "hush-1:3128",
+        "http://u:hush-1/x@proxy.example:3128",
+        "ftp://hush-1",
+        "http://u:hush-1@[x",
+        ["x"],
+        "http://proxy.example:hush-1",
+    ],
+    "headers": [
+        "hush-1",
+        ["hush-1"],
+        {"X-A": ["hush-1"]},
+        {"X A": "hush-1"},
+        {"X-A": "hush-1\n"[:-1] + "\u00e9"},
+        {"X-API-Key": "hush-1"},
+        {"Content-Type": "hush-1"},
+        {"Host": "hush-1"},
+        {"X-A": "hush-1\x01x"},
+        "{hush-1",
+    ],
+    "allow_http": ["hush-1", 2],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
+)
+def test_wrong_extra_is_named_and_not_shown(connect, name, value):
+    hook = connect(host="service.example", password="some-key", extra={name: value})
+    with pytest.raises(InvalidRequestError) as caught:
+        hook.get_conn()
+    assert "Connection: wa_test" in str(caught.value)
+    assert name in str(caught.value)
+    assert "hush-1" not in "".join(traceback.format_exception(caught.value, chain=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "mend"),
+    [
+        ("key_expires_on", "31.01.2027", "a date such as 2027-01-31"),
+        ("headers", "X-Team: data", 'such as {"X-Team": "data"}'),
+        ("headers", {"X-Team": ["data"]}, 'such as {"X-Team": "data"}'),
+        ("client_cert", ["a", "b", "c"], 'expected "both.pem" or ["cert.pem", "key.pem"]'),
+        ("timeout", 1e300, "at most 604800 (a week)"),
+    ],
+)
+def test_wrong_extra_is_told_how_to_be_written(connect, name, value, mend):
+    with pytest.raises(InvalidRequestError) as caught:
+        connect(host="service.example", extra={name: value}).get_conn()
+    problem, *rest = str(caught.value).splitlines()
+    assert problem.count(name) == 1
+    assert problem.endswith(f"{mend}.")
+    assert rest == ["Nothing was sent.", "Connection: wa_test"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("time_out", r"did you mean 'timeout'\?"),
+        ("timeouts", "did you mean 'timeout'"),
+        ("flowid", "did you mean 'flow_id'"),
+        ("Verify", "did you mean 'verify'"),
+        ("zzz", "expected one of flow_id, timeout"),
+    ],
+)
+def test_unknown_extra(connect, name, words):
+    with pytest.raises(
+        InvalidRequestError, match=f"The connection is not valid: extra '{name}' is not supported; {words}"
+    ):
+        connect(host="service.example", extra={name: "hush-1"}).get_conn()
+
+
+def test_all_that_is_wrong_is_said_at_once(connect):
+    with pytest.raises(InvalidRequestError, match=r"extra 'timeout'.*; extra 'wrong' is not supported"):
+        connect(host="service.example", extra={"timeout": "x", "wrong": 1}).get_conn()
+
+
+@pytest.mark.parametrize("extra", ["hush-1", "{", "[1]", '"hush-1"', "5"])
+def test_extra_that_is_no_json_object(extra):
+    with pytest.raises(InvalidRequestError, match=r"^The connection's extra is ") as caught:
+        ConnectionExtra.read(extra)
+    assert "hush-1" not in str(caught.value)
+
+
+def test_login_is_an_error(connect):
+    with pytest.raises(InvalidRequestError, match=r"^The connection's login is set") as caught:
+        connect("workflow-automation://hush-1@service.example/api").get_conn()
+    assert "hush-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["hush 1", "hush\n1", "hüsh", "hush\x00"])
+def test_key_that_no_header_can_carry(connect, key):
+    with pytest.raises(InvalidRequestError, match=r"^The API key") as caught:
+        connect(host="service.example", password=key).get_conn()
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "http://service.example/api",
+        "https://x?y",
+        "ftp://service.example",
+        "https://service.example\\api",
+    ],
+)
+def test_base_url_that_is_wrong(connect, host):
+    with pytest.raises(
+        InvalidRequestError, match=r"(?s)^The (connection's )?base URL.*\nConnection: wa_test$"
+    ):
+        connect(host=host).get_conn()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"host": "http://127.0.0.1:8070/api", "port": 9999}, r"\(host\) has port 8070, and .* port is 9999"),
+        ({"host": "service.example", "schema": "HTTPS"}, r"schema is 'HTTPS': begin .* with https://"),
+        (
+            {"host": "https://service.example/some-long-key", "password": "some-long-key"},
+            "has the API key in it",
+        ),
+    ],
+)
+def test_fields_that_contradict_one_another(connect, fields, words):
+    with pytest.raises(InvalidRequestError, match=f"(?s)^The .*{words}.*Connection: wa_test$") as caught:
+        connect(**fields).get_conn()
+    assert "some-long-key" not in str(caught.value)
+
+
+def test_password_in_the_base_url_is_not_taken_for_a_port(connect):
+    with pytest.raises(InvalidRequestError, match="holds a user name or password") as caught:
+        connect(host="https://me:hush-1@service.example/api", port=443).get_conn()
+    assert "hush-1" not in str(caught.value)
+
+
+def test_base_url_survives_what_is_odd():
+    assert base_url(Connection(conn_id="x", conn_type="workflow_automation", host=None)) == ""
+
+
+# The key's last day -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def expiring(connect, recording, key):
+    server = recording()
+
+    def define(days):
+        date = (datetime.now(UTC).date() + timedelta(days=days)).isoformat()
+        hook = connect(host=server.base_url, password=key, extra={"key_expires_on": date, "flow_id": "f"})
+        return hook, server, date
+
+    return define
+
+
+@pytest.fixture
+def logged(caplog, capsys):
+    """Return all that was logged: Airflow 3 prints it, Airflow 2 hands it to logging."""
+    return lambda: caplog.text + "".join(capsys.readouterr())
+
+
+def send(hook, operation, folder):
+    if operation == "upload":
+        (folder / "a").write_text("x")
+        return hook.upload_files("1", folder / "a")
+    return hook.trigger_flow({}, "demo" if operation == "trigger_by_path" else None)
+
+
+BY_KEY = ["trigger_by_key", "upload"]
+
+
+@pytest.mark.parametrize("operation", BY_KEY)
+@pytest.mark.parametrize("days", [0, 1, 14])
+def test_key_that_expires_soon(expiring, logged, tmp_path, days, operation):
+    hook, server, date = expiring(days)
+    send(hook, operation, tmp_path)
+    assert f"expires on {date}" in logged()
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("operation", BY_KEY)
+def test_key_that_lasts(expiring, logged, tmp_path, operation):
+    hook, server, _ = expiring(15)
+    send(hook, operation, tmp_path)
+    assert "expires" not in logged()
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("operation", BY_KEY)
+@pytest.mark.parametrize("days", [-1, -400])
+def test_key_that_expired(expiring, tmp_path, days, operation):
+    hook, server, date = expiring(days)
+    with pytest.raises(
+        InvalidRequestError, match=f"(?s)expired on {date}.*Nothing was sent.*Connection: wa_test"
+    ):
+        send(hook, operation, tmp_path)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("days", [-400, 1])
+def test_trigger_by_path_takes_no_key_that_could_expire(expiring, logged, tmp_path, days):
+    hook, server, _ = expiring(days)
+    send(hook, "trigger_by_path", tmp_path)
+    assert len(server.requests) == 1
+    assert "expire" not in logged()
+
+
+# The way to the service ---------------------------------------------------------------------------------
+
+
+def test_ca_bundle(connect, recording, authority, key):
+    server = recording(authority.server_context())
+    with pytest.raises(NotSentError, match="CERTIFICATE_VERIFY_FAILED"):
+        connect(host=server.base_url, password=key).trigger_flow({})
+    assert server.requests == []
+    extra = {"ca_bundle": authority.bundle}
+    assert connect(host=server.base_url, password=key, extra=extra).trigger_flow({}).run_id == "7"
+
+
+def test_verify_false(connect, recording, authority, key):
+    server = recording(authority.server_context("other.example"))
+    assert connect(host=server.base_url, password=key, extra={"verify": False}).trigger_flow({}).run_id == "7"
+    query = f"verify=false&ca_bundle={quote(authority.bundle)}"
+    uri = f"workflow-automation://:{key}@127.0.0.1:{server.port}/api?{query}"
+    assert connect(uri).trigger_flow({}).run_id == "7"
+
+
+def test_client_certificate(connect, recording, authority, key):
+    server = recording(authority.server_context(of_clients=True))
+    both, chain, private = authority.issue("worker.example")
+    fields = {"host": server.base_url, "password": key}
+    hook = connect(**fields, extra={"ca_bundle": authority.bundle})
+    ok, message = hook.test_connection()
+    assert not ok, message
+    for certificate in (both, [chain, private], json.dumps([chain, private])):
+        extra = {"ca_bundle": authority.bundle, "client_cert": certificate}
+        assert connect(**fields, extra=extra).trigger_flow({}).run_id == "7"
+    assert len(server.requests) == 3
+
+
+@pytest.fixture
+def connect_proxy():
+    """A proxy that knows CONNECT and nothing else, and sends every tunnel to one port of this machine."""
+    heads = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    target: list[int] = []
+
+    def tunnel(client):
+        with client, socket.create_connection(("127.0.0.1", target[0])) as server:
+            heads.append(client.recv(65536).decode())
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            while True:
+                for one in select.select([client, server], [], [], 10)[0]:
+                    data = one.recv(65536)
+                    if not data:
+                        return
+                    (server if one is client else client).sendall(data)
+
+    def serve():
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=tunnel, args=(client,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield listener.getsockname()[1], target, heads
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_proxy(connect, recording, authority, connect_proxy, monkeypatch, by_environment, key):
+    port, target, heads = connect_proxy
+    server = recording(authority.server_context("service.example"))
+    target.append(server.port)
+    proxy = f"http://user:p%40ss-9876@127.0.0.1:{port}"
+    extra = {"ca_bundle": authority.bundle}
+    if by_environment:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+    else:
+        extra["proxy"] = proxy
+    hook = connect(host="https://service.example/api", password=key, extra=extra)
+    assert hook.trigger_flow({}).run_id == "7"
+    assert heads[0].startswith("CONNECT service.example:443 ")
+    assert "Proxy-Authorization: Basic dXNlcjpwQHNzLTk4NzY=" in heads[0]
+    assert key not in heads[0]
+    assert "proxy-authorization" not in server.requests[0][2]
+
+
+@pytest.mark.parametrize("name", ["ALL_PROXY", "HTTP_PROXY"])
+def test_this_machine_is_beyond_no_proxy_of_the_environment(connect, recording, monkeypatch, name, key):
+    monkeypatch.setenv(name, "socks5://127.0.0.1:9")  # for which httpx has no support as it is installed here
+    assert connect(host=recording().base_url, password=key).trigger_flow({}).run_id == "7"
+
+
+@pytest.mark.parametrize(
+    ("whose", "via"),
+    [("connection", "via the connection's proxy"), ("environment", "via the proxy from the environment")],
+)
+def test_proxy_that_is_not_there_is_named(connect, monkeypatch, whose, via, key):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        proxy = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    extra = {"proxy": proxy} if whose == "connection" else {}
+    if whose == "environment":
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+    hook = connect(host="https://service.example/api", password=key, extra=extra)
+    with pytest.raises(NotSentError, match=f"was not sent {via}"):
+        hook.trigger_flow({})
+    assert via in hook.test_connection()[1]
+
+
+def test_service_without_tls_is_told(connect, recording, key):
+    port = recording().port
+    with pytest.raises(NotSentError, match="begin it with http://"):
+        connect(host=f"https://127.0.0.1:{port}/api", password=key).trigger_flow({})
+
+
+def test_broken_proxy_of_the_environment_is_named_as_such(connect, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "ftp://u:hush-1@proxy.example")
+    with pytest.raises(InvalidRequestError, match="HTTPS_PROXY") as caught:
+        connect(host="service.example").get_conn()
+    assert "hush-1" not in str(caught.value)
+
+
+def test_extra_headers_arrive_and_secret_ones_are_never_shown(connect, recording, key):
+    server = recording()
+    server.status, server.body = 400, b"You sent Bearer hush-1234 for data"
+    extra = {"headers": {"Authorization": "Bearer hush-1234", "X-Team": "data"}}
+    hook = connect(host=server.base_url, password=key, extra=extra)
+    with pytest.raises(RejectedError, match="The response is withheld") as caught:
+        hook.trigger_flow({})
+    assert "hush" not in str(caught.value)
+    ((_, _, headers, _),) = server.requests
+    assert (headers["authorization"], headers["x-team"]) == ("Bearer hush-1234", "data")
+    assert hook.extra.secrets() == ["Bearer hush-1234"]
+    assert "hush" not in repr(hook.extra)
+
+
+def test_allow_http(connect):
+    assert (
+        connect(host="http://service.example", extra={"allow_http": True}).get_conn().base_url
+        == "http://service.example"
+    )
+
+
+@pytest.mark.parametrize("by_hook", [False, True])
+def test_timeout(connect, by_hook, key):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hook = connect(
+            host=f"http://127.0.0.1:{silent.getsockname()[1]}/api",
+            password=key,
+            extra={"timeout": 60 if by_hook else 0.2},
+            request_timeout=0.2 if by_hook else None,
+        )
+        with pytest.raises(Exception, match=r"no response within .* s \(the timeout\)"):
+            hook.trigger_flow({})

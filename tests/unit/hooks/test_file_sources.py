@@ -1,0 +1,185 @@
+"""Sources on this machine: which files they name, and what an error says of those that name none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workflow_automation_provider.client.files import File, read_whole
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    InvalidRequestError,
+)
+from workflow_automation_provider.hooks.file_sources import resolve
+
+from .conftest import resolved
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name in ("b.csv", "a.csv", "c.txt", ".hidden.csv", "[x].csv", "x.csv", "sub/d.csv", "sub/deep/e.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(files):
+    return [
+        element.open().read().decode() if isinstance(element, File) else element for element in resolve(files)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ("a.csv", ["a.csv"]),
+        (["b.csv", "a.csv"], ["b.csv", "a.csv"]),
+        (("b.csv", Path("a.csv")), ["b.csv", "a.csv"]),
+        (Path("sub/d.csv"), ["sub/d.csv"]),
+        ("?.csv", ["a.csv", "b.csv", "x.csv"]),
+        ("*.csv", ["[x].csv", "a.csv", "b.csv", "x.csv"]),
+        (Path("*.txt"), ["c.txt"]),
+        ("[ab].csv", ["a.csv", "b.csv"]),
+        ("[x].csv", ["[x].csv"]),
+        ("**/*.csv", ["[x].csv", "a.csv", "b.csv", "sub/d.csv", "sub/deep/e.csv", "x.csv"]),
+        ("sub/**", ["sub/d.csv", "sub/deep/e.csv"]),
+        (["a.csv", "a.csv"], ["a.csv", "a.csv"]),
+        ({"any": "mapping"}, [{"any": "mapping"}]),
+        ([{"any": ["*"]}, "a.csv"], [{"any": ["*"]}, "a.csv"]),
+        ({"a.csv"}, ["a.csv"]),
+    ],
+)
+def test_sources(folder, files, expected):
+    assert contents(files) == expected
+
+
+def test_sources_of_a_generator(folder):
+    assert contents(name for name in ("b.csv", "a.csv")) == ["b.csv", "a.csv"]
+
+
+def test_what_a_file_is_told_as(folder):
+    (file,) = resolved(folder / "sub" / "d.csv")
+    assert (file.name, file.size, file.content_type) == ("d.csv", 9, "text/csv")
+    (folder / "no_ending").touch()
+    assert resolved("no_ending")[0].content_type == "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ("missing.csv", "'missing.csv' cannot be read: No such file"),
+        (["a.csv", "missing/x"], "'missing/x' cannot be read"),
+        ("*.xml", r"files\[0\]: the glob '\*\.xml' matches no file"),
+        (["a.csv", "nothing/*"], r"files\[1\]: the glob"),
+        ("sub", "'sub' is a directory.*sub/\\*"),
+        ("s*", "'sub' is a directory"),
+        ("/", "is a directory"),
+        ("fifo", "no regular file"),
+        ("dangling", "is a link to .nowhere., which is not there"),
+        ("a\0b", "cannot be read"),
+    ],
+)
+def test_files_that_are_not_there(folder, files, words):
+    os.mkfifo("fifo")
+    Path("dangling").symlink_to("nowhere")
+    with pytest.raises(FileUnavailableError, match=f"(?s){words}.*Nothing was sent"):
+        resolve(files)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ([], "files is empty"),
+        (iter(()), "files is empty"),
+        (None, "files is None"),
+        (7, "files is an int"),
+        (b"a.csv", "files"),
+        (["a.csv", None], r"files\[1\] is None"),
+        (["a.csv", ["b.csv"]], r"files\[1\] is a list"),
+        ([b"a.csv"], r"files\[0\] is a bytes"),
+        ("", r"files\[0\] is an empty path"),
+        (["a.csv", "  "], r"files\[1\] is an empty path"),
+    ],
+)
+def test_sources_that_are_none(folder, files, words):
+    with pytest.raises(InvalidRequestError, match=words):
+        resolve(files)
+
+
+REWRITE = """
+import os, sys
+path, size = sys.argv[1], int(sys.argv[2])
+fd = os.open(path, os.O_WRONLY)
+while os.getppid() == int(sys.argv[3]):
+    for letter in (b"a", b"b"):
+        os.pwrite(fd, letter * size, 0)
+"""
+
+
+def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
+    """All of one writing, or an error: times alone do not tell a change that is under way."""
+    path = tmp_path / "data.bin"
+    size = 190_000
+    path.write_bytes(b"a" * size)
+    (file,) = resolved(str(path))
+    writer = subprocess.Popen([sys.executable, "-c", REWRITE, str(path), str(size), str(os.getpid())])
+    torn = 0
+    try:
+        # Long enough for thousands of reads, were each of them at once.
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileUnavailableError):
+                torn += len(set(b"".join(read_whole(file)))) > 1
+    finally:
+        writer.kill()
+        writer.wait()
+    assert torn == 0
+
+
+def test_file_that_has_settled_is_read_at_once_and_whole(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"abc")
+    os.utime(path, (0, 0))
+    (file,) = resolved(str(path))
+    assert b"".join(read_whole(file)) == b"abc"
+
+
+@pytest.mark.parametrize("end", ["", "/*.csv"])
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        (Path("/data/{{ ds }}"), "Airflow renders templates in text, not in a Path"),
+        ("~/data", "~ is not expanded"),
+        ("data", "the worker's current directory, '{}'"),
+    ],
+)
+def test_what_is_unusual_about_a_path_is_told_where_there_is_no_file(
+    tmp_path, monkeypatch, path, advice, end
+):
+    monkeypatch.chdir(tmp_path)
+    source = Path(f"{path}{end}") if isinstance(path, Path) else f"{path}{end}"
+    with pytest.raises(FileUnavailableError) as caught:
+        resolve(source)
+    *_, last = str(caught.value).splitlines()
+    assert last.startswith(advice.format(tmp_path)) or advice.format(tmp_path) in last
+
+
+def test_a_path_that_is_whole_needs_no_advice(tmp_path):
+    with pytest.raises(FileUnavailableError) as caught:
+        resolve(f"{tmp_path}/missing.csv")
+    assert str(caught.value).splitlines()[1:] == ["Nothing was sent."]
+
+
+@pytest.mark.parametrize("content_type", ["text/plain\r\nX-A: b", "text/", "/plain", "text", 5])
+def test_a_content_type_that_is_none(tmp_path, content_type):
+    (tmp_path / "a.log").touch()
+    with pytest.raises(InvalidRequestError, match="is not a media type"):
+        resolve(f"{tmp_path}/a.log", content_types={"*.log": content_type})

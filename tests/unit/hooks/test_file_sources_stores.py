@@ -1,0 +1,108 @@
+"""Sources in an object store, here one in memory."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]  # has no types
+
+from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.hooks.file_sources import resolve
+
+from .conftest import resolved
+
+try:
+    from airflow.sdk.io import attach
+except ImportError:  # Airflow 2
+    from airflow.io.store import attach  # type: ignore[import-not-found, no-redef]  # not there in Airflow 3
+
+URL = "memory://reports"
+
+
+class Store(MemoryFileSystem):  # type: ignore[misc]  # nor has its class
+    """Tells of its objects what another store would."""
+
+    told = ()
+
+    def info(self, path, **options):
+        info = super().info(path, **options)
+        return {"size": info["size"], "type": info["type"], **self.told} if self.told else info
+
+
+@pytest.fixture(scope="module")
+def store():
+    store = Store()
+    # Under the id that a URL without one is looked up by.
+    attach("memory", fs=store)
+    return store
+
+
+@pytest.fixture(autouse=True)
+def files(store):
+    for name, content in {"monday/a.csv": b"1", "monday/deep/b.csv": b"22", "top.csv": b"333"}.items():
+        store.pipe(f"/reports/{name}", content)
+    yield
+    store.rm("/reports", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (f"{URL}/monday/", ["a.csv", "b.csv"]),
+        (f"{URL}/*.csv", ["top.csv"]),
+        (lambda: ObjectStoragePath(f"{URL}/monday/") / "**", ["a.csv", "b.csv"]),
+        (lambda: ObjectStoragePath(f"{URL}/top.csv"), ["top.csv"]),
+    ],
+)
+def test_source(source, expected):
+    assert [file.name for file in resolved(source() if callable(source) else source)] == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        (f"{URL}/monday", "end it in / to upload all below it."),
+        (f"{URL}/*", "let the glob match files alone, or use ** for all that lies below."),
+        (
+            lambda: ObjectStoragePath(f"{URL}/monday/"),
+            "to upload all below it, give the text '{path}/', for ObjectStoragePath keeps no / at its end.",
+        ),
+        (lambda: ObjectStoragePath(URL) / "*", "let the glob match files alone, or use ** for all that"),
+    ],
+)
+def test_directory(source, advice):
+    source = source() if callable(source) else source
+    with pytest.raises(FileUnavailableError) as caught:
+        resolve(source)
+    # Airflow's versions differ in the slashes after memory:
+    assert f"is a directory: {advice.format(path=source)}" in str(caught.value)
+
+
+def test_object_replaced_by_one_of_its_size_is_another(store):
+    (file,) = resolved(f"{URL}/top.csv")
+    before = file.fingerprint()
+    assert file.fingerprint() == before
+    store.pipe("/reports/top.csv", b"444")
+    assert file.fingerprint() != before
+
+
+FIELDS = {  # what a store of each kind says of an object, before and after it was overwritten
+    "Azure": [{"etag": "0x1"}, {"etag": "0x2"}],
+    "FTP": [{"modify": "20260101"}, {"modify": "20260102"}],
+    "GitHub": [{"sha": "1f"}, {"sha": "2f"}],
+    "Google": [{"generation": "1"}, {"generation": "2"}],
+    "HTTP": [{"Last-Modified": "Thu, 01 Jan 2026"}, {"Last-Modified": "Fri, 02 Jan 2026"}],
+    "S3, with versions": [{"ETag": "1", "VersionId": "a"}, {"ETag": "1", "VersionId": "b"}],
+    "WebHDFS": [{"modificationTime": 1}, {"modificationTime": 2}],
+}
+
+
+@pytest.mark.parametrize("states", FIELDS.values(), ids=FIELDS)
+def test_what_stores_tell(store, monkeypatch, states):
+    (file,) = resolved(f"{URL}/top.csv")
+    fingerprints = []
+    for state in ({"atime": 1, **states[0]}, {"atime": 2, **states[0]}, states[1]):
+        monkeypatch.setattr(store, "told", state)
+        fingerprints.append(file.fingerprint())
+    assert fingerprints[0] == fingerprints[1]  # to be read is no change
+    assert fingerprints[1] != fingerprints[2]

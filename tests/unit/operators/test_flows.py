@@ -1,0 +1,98 @@
+"""Arguments that are no templates are checked when the DAG is parsed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+
+def trigger(**arguments):
+    return TriggerFlowOperator(task_id="trigger", inputs={}, **arguments)
+
+
+def upload(**arguments):
+    return UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", **arguments)
+
+
+def test_on_unknown_start():
+    with pytest.raises(
+        ValueError, match="on_unknown_start 'retry' is not supported; expected 'fail' or 'start_again'"
+    ):
+        trigger(on_unknown_start="retry")
+
+
+def test_on_unknown_upload():
+    with pytest.raises(
+        ValueError, match="on_unknown_upload 'start_again' is not supported; expected 'send_again' or 'fail'"
+    ):
+        upload(on_unknown_upload="start_again")
+
+
+@pytest.mark.parametrize("name", ["files_per_request", "max_request_bytes", "max_file_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "1", True])
+def test_limits(name, value):
+    with pytest.raises(
+        ValueError, match=rf"{name} is {re.escape(repr(value))}: give a whole number of 1 or more"
+    ):
+        upload(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"file_format": {"a": "b64"}}, "file_format['a'] is not supported; expected one of name, base64"),
+        ({"file_format": "b64"}, "file_format is not supported; expected one of"),
+        ({"file_format": 5}, "file_format is an int"),
+        ({"content_types": ["a"]}, "content_types is a list: write {'*.log': 'text/plain'}"),
+        ({"content_types": {"*.log": "text"}}, "content_types['*.log'] is not a media type"),
+    ],
+)
+def test_how_files_are_written(arguments, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        upload(**arguments)
+
+
+@pytest.mark.parametrize("operator", [trigger, upload])
+def test_defaults(operator):
+    made = operator()
+    assert made.workflow_automation_conn_id == "workflow_automation_default"
+    assert (made.request_timeout, made.send_retry_timeout, made.is_ended) == (None, 60.0, False)
+
+
+def test_each_key_of_the_result_is_an_xcom():
+    """It is what makes ``trigger.output["run_id"]`` work."""
+    assert trigger().multiple_outputs is True
+    assert trigger(multiple_outputs=False).multiple_outputs is False
+
+
+def test_what_an_upload_is_given_it_keeps():
+    given = {
+        "file_format": "base64",
+        "content_types": {"*.log": "text/plain"},
+        "files_per_request": 1,
+        "max_request_bytes": 2,
+        "max_file_bytes": 3,
+        "on_unknown_upload": "fail",
+    }
+    made = upload(**given)
+    assert {name: getattr(made, name) for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "words"),
+    [
+        (TriggerFlowOperator, {"inputs": None}, "inputs is None"),
+        (UploadFilesOperator, {"run_id": None, "files": ["a"]}, "run_id is None"),
+        (UploadFilesOperator, {"run_id": "1", "files": None}, "files is None"),
+    ],
+)
+def test_an_argument_that_is_none_is_found_at_parsing(operator, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        operator(task_id="task", **arguments)
+
+
+def test_inputs_may_be_left_out():
+    assert TriggerFlowOperator(task_id="trigger").inputs == {}

@@ -1,0 +1,568 @@
+"""TriggerFlowOperator with a context of its own: when it starts a run, and what it keeps of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from datetime import datetime, timedelta
+from hashlib import sha256
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    NotSentError,
+    OutcomeUnknownError,
+    ResponseUnusableError,
+)
+from workflow_automation_provider.execution.retry import START_ADVICE
+
+from ..starts import KEY, MAYBE, TaskTimeout, interrupted, requests, trigger
+
+
+def link(service, run_id):
+    return f"{service.url}/runs/{run_id}"
+
+
+class TestTries:
+    def test_a_run_is_started_and_recorded(self, service, store, context):
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        now = context(store)
+        result = trigger().execute(now)
+
+        assert result == {"run_id": "1001", "run_link": link(service, 1001), "flow_id": "demo-flow"}
+        assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
+        assert store.writes == [(KEY, "starting", 0), (KEY, "started", 1)]
+        assert datetime.fromisoformat(store.entries[KEY]["at"]).utcoffset() == timedelta(0)
+        assert store.entries[KEY] | {"at": ""} == {
+            "state": "started",
+            "at": "",
+            "result": result,
+            "try_number": 1,
+            "max_tries": 3,
+            "clear_number": 0,
+            "dag_run_start": "2026-01-01T00:00:00+00:00",
+        }
+        assert store.retentions[KEY] is NEVER_EXPIRE
+
+    def test_the_run_is_named_in_the_log(self, service, store, context, log):
+        trigger().execute(context(store))
+        assert f"Started run 1001: {link(service, 1001)}" in log()
+
+    def test_a_run_without_an_id_is_told_of(self, service, store, context, log):
+        service.faults.add("response", body={"run_link": "http://there/9"})
+        trigger().execute(context(store))
+        assert "Started a run, but the response has no run_id" in log()
+        assert "list of runs: http://there/9" in log()
+        assert "None" not in log()
+
+    def test_a_run_without_anything_is_told_of(self, service, store, context, log):
+        service.faults.add("response", body={})
+        trigger().execute(context(store))
+        assert "list of runs: there is no run_link either" in log()
+
+    def test_a_later_try_returns_the_run_of_an_earlier_one(self, service, store, context, log):
+        first = trigger().execute(context(store))
+        now = context(store, try_number=2)
+        second = trigger().execute(now)
+
+        assert second == first
+        assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
+        assert requests(service) == 1
+        at = store.entries[KEY]["at"]
+        assert (
+            f" Try 1 ({at}) started run 1001, {link(service, 1001)}. Returning that run, and starting nothing. "
+            in log()
+        )
+
+    def test_what_is_not_known_is_left_out(self, service, store, context, log):
+        service.faults.add("response", body={"accepted": True})
+        first = trigger().execute(context(store))
+        second = trigger().execute(context(store, try_number=2))
+
+        assert first == second == {"flow_id": "demo-flow", "response": {"accepted": True}}
+        assert requests(service) == 1
+        assert "started a run without a run_id. Returning that run" in log()
+
+    def test_a_run_without_a_link(self, service, store, context):
+        service.faults.add("response", body={"run_id": 7})
+        now = context(store)
+
+        assert trigger().execute(now) == {"run_id": "7", "flow_id": "demo-flow"}
+        assert now["ti"].pushed == {}
+
+    def test_a_start_of_unknown_outcome_is_not_repeated(self, service, store, context):
+        service.faults.add("drop_after")
+        with pytest.raises(AirflowFailException, match=MAYBE) as caught:
+            trigger().execute(context(store))
+        assert isinstance(caught.value, OutcomeUnknownError)
+        assert "clear the task to start one" in str(caught.value)
+        with pytest.raises(AirflowFailException) as again:
+            trigger().execute(context(store, try_number=2))
+        assert str(again.value).splitlines()[:6] == [
+            f"Try 1 ({store.entries[KEY]['at']}) triggered the flow, and ended before the outcome was known. {MAYBE}.",
+            "Airflow will not retry this task.",
+            "Look in the workflow's list of runs.",
+            *START_ADVICE[Accepted.MAYBE].splitlines(),
+            "Connection: workflow_automation_default",
+        ]
+        assert requests(service) == 1
+
+    def test_a_run_of_unknown_id_is_not_started_again(self, service, store, context):
+        service.faults.add("garbage")
+        with pytest.raises(ResponseUnusableError, match="it is not JSON") as first:
+            trigger(flow_id="demo-flow").execute(context(store))
+        with pytest.raises(ResponseUnusableError, match="it is not JSON") as second:
+            trigger(flow_id="demo-flow").execute(context(store, try_number=2))
+
+        assert isinstance(first.value, AirflowFailException)
+        assert isinstance(second.value, AirflowFailException)
+        assert second.value.message == first.value.message
+        assert str(second.value).splitlines() == [
+            *first.value.message.splitlines(),
+            f"Try 1 ({store.entries[KEY]['at']}) started a run whose run_id is unknown.",
+            "Airflow will not retry this task.",
+            "Look in the workflow's list of runs.",
+            *START_ADVICE[Accepted.YES].splitlines(),
+            "Connection: workflow_automation_default",
+            "Flow: demo-flow",
+        ]
+        assert requests(service) == 1
+
+    def test_start_again_accepts_a_second_run(self, service, store, context, log):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError, match=MAYBE) as caught:
+            trigger(on_unknown_start="start_again").execute(context(store))
+        assert not isinstance(caught.value, AirflowFailException)
+        assert requests(service) == 1
+        result = trigger(on_unknown_start="start_again").execute(context(store, try_number=2))
+
+        assert result["run_id"] == "1002"
+        assert f"{MAYBE}. Starting another run: on_unknown_start is 'start_again'" in log()
+        assert store.entries[KEY]["result"] == result
+
+    def test_a_doubt_outlives_a_try_that_started_nothing(self, service, store, context, log):
+        service.faults.add("drop_after")
+        service.faults.add("busy", retry_after="0")
+        with pytest.raises(OutcomeUnknownError):
+            trigger(on_unknown_start="start_again").execute(context(store))
+        with pytest.raises(BusyError):
+            trigger(on_unknown_start="start_again").execute(context(store, try_number=2))
+        assert "This try started no run, but an earlier try may have started one." in log()
+        with pytest.raises(AirflowFailException, match=MAYBE):
+            trigger().execute(context(store, try_number=3))
+
+    @pytest.mark.parametrize(
+        ("fault", "error"),
+        [
+            (("reject", {}), AirflowFailException),
+            (("busy", {"status": 429}), BusyError),
+            (("busy", {"status": 503, "retry_after": "0"}), BusyError),
+        ],
+    )
+    def test_nothing_started_leaves_nothing_behind(self, service, store, context, log, fault, error):
+        kind, options = fault
+        service.faults.add(kind, **options)
+        with pytest.raises(error):
+            trigger().execute(context(store))
+        assert store.entries == {}
+        assert "earlier try" not in log()
+
+        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
+
+    def test_a_service_that_is_not_there(self, service, store, context):
+        service.stop()
+        with pytest.raises(NotSentError):
+            trigger().execute(context(store))
+        assert store.entries == {}
+
+    def test_without_a_store_the_log_says_what_that_means(self, service, context, log):
+        assert trigger().execute(context())["run_id"] == "1001"
+        assert "does not persist across tries before Airflow 3.3" in log()
+
+    def test_with_a_store_it_does_not(self, service, store, context, log):
+        trigger().execute(context(store))
+        assert "does not persist" not in log()
+
+    @pytest.mark.parametrize(
+        ("flow_id", "of_connection", "named"),
+        [
+            (None, None, "the flow of the API key"),
+            (None, "demo-flow", "flow demo-flow"),
+            ("a", "b", "flow a"),
+        ],
+    )
+    def test_before_the_record_the_log_has_word_of_the_run(
+        self, workflow_automation_connect, store, context, log, flow_id, of_connection, named
+    ):
+        workflow_automation_connect(extra={"flow_id": of_connection})
+        store.failures["set"] = 1
+        with pytest.raises(RuntimeError):
+            trigger(**({"flow_id": flow_id} if flow_id else {})).execute(context(store))
+        text = log()
+        assert f"Triggering {named} via connection workflow_automation_default." in text
+        assert "If this is the last line of this try, look in the workflow's list of runs." in text
+        assert MAYBE not in text
+
+
+class TestBeforeTheRequest:
+    """What goes wrong before anything is sent leaves no word of a run."""
+
+    def check_nothing_happened(self, service, store, log):
+        assert (store.writes, store.entries, requests(service)) == ([], {}, 0)
+        assert "may have been started" not in log()
+
+    def test_inputs_that_cannot_be_read(self, service, store, context, log):
+        class Unreadable(dict[str, object]):
+            def items(self):
+                raise ConnectionError("The XCom backend is not there")
+
+        with pytest.raises(ConnectionError):
+            trigger(inputs=Unreadable(a=1)).execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    def test_inputs_that_are_not_json(self, service, store, context, log):
+        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
+            trigger(inputs={"a": {1}}).execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    @pytest.mark.parametrize("value", [None, "", "  ", "None", " None\n"])
+    def test_a_flow_id_that_renders_to_nothing(self, service, store, context, log, value):
+        operator = trigger(flow_id="{{ nowhere }}")
+        operator.flow_id = value
+        with pytest.raises(AirflowFailException, match=r"flow_id is .*: the template or XCom") as caught:
+            operator.execute(context(store))
+        assert "The upstream task may have been skipped" in str(caught.value)
+        self.check_nothing_happened(service, store, log)
+
+    @pytest.mark.parametrize("value", ["{{ params.flow }}", "{% if a %}b{% endif %}"])
+    def test_a_flow_id_that_was_not_rendered(self, service, store, context, log, value):
+        """As it is where an operator is executed inside another task."""
+        with pytest.raises(
+            AirflowFailException, match=r"flow_id is .*, a template that was not rendered"
+        ) as caught:
+            trigger(flow_id=value).execute(context(store))
+        assert "give the value itself." in str(caught.value)
+        self.check_nothing_happened(service, store, log)
+
+    @pytest.mark.parametrize("value", [None, "", " ", "None", 5])
+    def test_a_connection_id_that_is_none(self, service, store, context, log, value):
+        operator = trigger()
+        operator.workflow_automation_conn_id = value
+        with pytest.raises(AirflowFailException, match=r"workflow_automation_conn_id is .*: give the id"):
+            operator.execute(context(store))
+        self.check_nothing_happened(service, store, log)
+
+    def test_a_record_that_cannot_be_written(self, service, store, context):
+        store.failures["set"] = 1
+        with pytest.raises(RuntimeError, match="The store is not there"):
+            trigger().execute(context(store))
+        assert requests(service) == 0
+
+
+class TestFlow:
+    def test_left_out(self, service, store, context):
+        trigger().execute(context(store))
+        assert [run.by for run in service.runs] == ["key"]
+
+    def test_given(self, service, store, context):
+        trigger(flow_id="demo-flow").execute(context(store))
+        assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
+
+    def test_set_to_none_later(self, service, store, context):
+        """By a subclass, say, whose own argument rendered to None."""
+        operator = trigger()
+        operator.flow_id = None
+        with pytest.raises(AirflowFailException, match="flow_id is None: the template"):
+            operator.execute(context(store))
+        assert requests(service) == 0
+
+    def test_set_later(self, service, store, context):
+        operator = trigger()
+        operator.flow_id = "demo-flow"
+        operator.execute(context(store))
+        assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
+
+
+class TestAfterTheStart:
+    """A run that was started is worth more than anything that could fail after."""
+
+    def test_a_link_that_cannot_be_stored(self, service, store, context, log):
+        now = context(store, push_error=RuntimeError("No database"))
+        assert trigger().execute(now)["run_id"] == "1001"
+        assert "The link to the run could not be stored" in log()
+
+    def test_a_record_that_cannot_be_completed(self, service, store, context, log):
+        store.failures["set started"] = 1
+        assert trigger().execute(context(store))["run_id"] == "1001"
+        assert "Run 1001 could not be recorded. A later try will not know of it." in log()
+        assert (store.entries[KEY]["state"], store.entries[KEY]["result"]) == ("starting", {})
+
+    def test_a_record_that_cannot_tell_of_a_run_without_an_id(self, service, store, context, log):
+        service.faults.add("garbage")
+        store.failures["set unidentified"] = 1
+        with pytest.raises(AirflowFailException, match="it is not JSON"):
+            trigger().execute(context(store))
+        assert "its record could not be completed" in log()
+        assert store.entries[KEY]["state"] == "starting"
+
+    def test_a_record_that_is_taken_back_at_the_second_attempt(self, service, store, context, log):
+        service.faults.add("reject")
+        store.failures["delete"] = 1
+        with pytest.raises(AirflowFailException, match="400"):
+            trigger().execute(context(store))
+        assert store.entries == {}
+        assert "could not be recorded" not in log()
+
+    def test_a_record_that_cannot_be_taken_back(self, service, store, context, log):
+        service.faults.add("reject")
+        store.failures["delete"] = 2
+        with pytest.raises(AirflowFailException, match="No run was started"):
+            trigger().execute(context(store))
+        assert "This try started no run, but that could not be recorded" in log()
+        with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
+            trigger().execute(context(store, try_number=2))
+        assert requests(service) == 1
+
+
+class TestInterrupted:
+    def test_an_interruption_is_told_of(self, service, store, context, log):
+        service.faults.add("hang_after", seconds=5)
+        with interrupted(1):
+            trigger().execute(context(store))
+        assert f"Interrupted while waiting for the response. {MAYBE}." in log()
+        assert store.entries[KEY]["state"] == "starting"
+
+    @pytest.mark.parametrize("in_doubt", [False, True])
+    def test_before_the_request_it_leaves_no_doubt_of_its_own(
+        self, service, store, context, log, full_connection, in_doubt
+    ):
+        """The service cannot be reached yet: no run can have been started by this try."""
+        operator = {"on_unknown_start": "start_again"}
+        if in_doubt:
+            service.faults.add("drop_after")
+            with pytest.raises(OutcomeUnknownError):
+                trigger(**operator).execute(context(store))
+        with interrupted(1):
+            trigger(**operator, flow_id="a", workflow_automation_conn_id=full_connection).execute(
+                context(store, try_number=2)
+            )
+        assert store.writes[-1][1] == "starting"
+        assert [entry["state"] for entry in store.entries.values()] == (["starting"] if in_doubt else [])
+        assert ("an earlier try may have started one" in log()) == in_doubt
+        assert "Interrupted" not in log()
+
+    def test_while_the_run_is_recorded_it_is_recorded_all_the_same(self, service, store, context):
+        real = store.set
+
+        def interrupted_once(key, value, **options):
+            if value["state"] == "started":
+                store.set = real
+                raise TaskTimeout
+            real(key, value, **options)
+
+        store.set = interrupted_once
+        with pytest.raises(TaskTimeout):
+            trigger().execute(context(store))
+        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
+        assert requests(service) == 1
+
+
+class TestEnded:
+    """Airflow ended the task: nothing is sent from then on."""
+
+    def test_while_it_waits(self, service, store, context, log):
+        fault = service.faults.add("busy", retry_after="30", times=None)
+        operator = trigger(send_retry_timeout=120)
+        ending = threading.Thread(target=lambda: (self.wait_for(fault), operator.on_kill()))
+        ending.start()
+        began = time.monotonic()
+        with pytest.raises(BusyError) as caught:
+            operator.execute(context(store))
+        ending.join()
+
+        assert time.monotonic() - began < 15
+        assert requests(service) == 1
+        assert "Airflow retries" not in str(caught.value), "which nobody knows of an ended task"
+        assert store.entries == {}
+        assert "Airflow ended the task while it waited: nothing more is sent." in log()
+
+    def wait_for(self, fault):
+        while not fault.struck:
+            time.sleep(0.01)
+        time.sleep(0.3)  # until the response was read
+
+    def test_before_it_began(self, service, store, context):
+        operator = trigger(send_retry_timeout=120)
+        operator.on_kill()
+        began = time.monotonic()
+        with pytest.raises(NotSentError) as caught:
+            operator.execute(context(store))
+
+        assert str(caught.value).splitlines() == [
+            "The trigger request was not sent: the task was ended.",
+            "No run was started.",
+            "Connection: workflow_automation_default",
+            "Flow: demo-flow",
+        ]
+        assert store.writes == []
+        assert time.monotonic() - began < 15
+        assert requests(service) == 0
+        assert store.entries == {}
+
+    def test_its_hook_sends_nothing_either(self, service):
+        operator = trigger()
+        with operator.hook as hook:
+            operator.on_kill()
+            with pytest.raises(NotSentError, match="the task was ended"):
+                hook.trigger_flow({})
+        assert requests(service) == 0
+
+    def test_by_a_signal(self, service, store, context):
+        """As Airflow does it: the handler runs in the thread that waits."""
+        service.faults.add("busy", retry_after="30", times=None)
+        operator = trigger(send_retry_timeout=120)
+        before = signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
+        timer = threading.Timer(1, signal.raise_signal, [signal.SIGTERM])
+        timer.start()
+        try:
+            began = time.monotonic()
+            with pytest.raises(BusyError):
+                operator.execute(context(store))
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGTERM, before)
+        assert time.monotonic() - began < 15
+        assert requests(service) == 1
+
+
+class TestInsideAnotherTask:
+    """A task that executes operators of its own: each has a run of its own, across tries."""
+
+    def test_operators_of_several_names(self, service, store, context):
+        def start_both(now):
+            return [
+                trigger(task_id=name, inputs={"customer": name}).execute(now)["run_id"]
+                for name in ("ada", "bob")
+            ]
+
+        first = start_both(context(store, task_id="customers"))
+        second = start_both(context(store, task_id="customers", try_number=2))
+
+        assert first == second == ["1001", "1002"]
+        assert [run.inputs["customer"] for run in service.runs] == ["ada", "bob"]
+        assert set(store.entries) == {f"{KEY}/ada", f"{KEY}/bob"}
+
+    @pytest.mark.parametrize("try_number", [1, 2])
+    def test_two_of_one_name_are_rejected(self, service, store, context, try_number):
+        if try_number == 2:
+            trigger().execute(context(store))
+        now = context(store, try_number=try_number)
+        assert trigger().execute(now)["run_id"] == "1001"
+        with pytest.raises(AirflowFailException, match="The name or task_id 'trigger' was already used"):
+            trigger(inputs={"customer": "bob"}).execute(now)
+        assert requests(service) == 1
+
+    def test_the_same_operator_twice_is_rejected(self, service, store, context):
+        operator, now = trigger(), context(store)
+        operator.execute(now)
+        with pytest.raises(AirflowFailException, match="task_id of its own"):
+            operator.execute(now)
+        assert requests(service) == 1
+
+    def test_the_same_operator_twice_is_rejected_in_a_later_try_as_well(self, service, store, context):
+        trigger().execute(context(store))
+        operator, now = trigger(), context(store, try_number=2)
+        assert operator.execute(now)["run_id"] == "1001"
+        with pytest.raises(AirflowFailException, match="task_id of its own"):
+            operator.execute(now)
+
+    def test_what_was_asked_for_is_recorded_where_it_is_compared(self, service, store, context):
+        trigger().execute(context(store, task_id="customers"))
+        assert store.entries[f"{KEY}/trigger"]["request"] == sha256(b'None {"a":1}').hexdigest()[:32]
+        trigger().execute(context(store))
+        assert "request" not in store.entries[KEY]
+
+    def test_two_of_one_name_at_once(self, service, store, context):
+        now = context(store)
+        service.faults.add("delay", seconds=1)
+        outcomes = []
+
+        def start():
+            try:
+                outcomes.append(trigger().execute(now)["run_id"])
+            except AirflowFailException as error:
+                outcomes.append(str(error)[:11])
+
+        threads = [threading.Thread(target=start) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == ["1001", "The name or"]
+        assert requests(service) == 1
+
+    def test_the_same_one_may_run_again_if_it_started_nothing(self, service, store, context):
+        operator, now = trigger(), context(store)
+        service.faults.add("reject")
+        with pytest.raises(AirflowFailException):
+            operator.execute(now)
+        assert operator.execute(now)["run_id"] == "1001"
+        with pytest.raises(AirflowFailException, match="was already used"):
+            operator.execute(now)
+
+    def test_another_of_its_name_may_not_even_then(self, service, store, context):
+        """The next try would take the other's run for its own."""
+        now = context(store, task_id="customers")
+        service.faults.add("reject")
+        with pytest.raises(AirflowFailException, match="400"):
+            trigger(task_id="start", inputs={"customer": "ada"}).execute(now)
+        with pytest.raises(AirflowFailException, match="was already used"):
+            trigger(task_id="start", inputs={"customer": "bob"}).execute(now)
+        assert service.runs == []
+
+    @pytest.mark.parametrize("later", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
+    @pytest.mark.parametrize("fault", [None, "drop_after", "garbage"])
+    def test_a_name_that_means_another_in_the_next_try_is_rejected(
+        self, service, store, context, fault, later
+    ):
+        """Names by position in a list that shrank: the run is another's."""
+        arguments = {"task_id": "start_0", "inputs": {"customer": "ada"}}
+        if fault:
+            service.faults.add(fault)
+            with pytest.raises(AirflowFailException):
+                trigger(**arguments).execute(context(store, task_id="customers"))
+        else:
+            trigger(**arguments).execute(context(store, task_id="customers"))
+        with pytest.raises(AirflowFailException, match="other inputs or another flow_id"):
+            trigger(**arguments | later).execute(context(store, task_id="customers", try_number=2))
+        assert requests(service) == 1
+
+    def test_inputs_that_are_not_json_fail_for_good_there_too(self, service, store, context):
+        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
+            trigger(task_id="start", inputs={"a": {1}}).execute(context(store, task_id="customers"))
+        assert (store.entries, requests(service)) == ({}, 0)
+
+    def test_the_tasks_own_operator_may_have_other_inputs_in_the_next_try(self, service, store, context):
+        """Such as the number of the try."""
+        trigger(inputs={"try": 1}).execute(context(store))
+        assert trigger(inputs={"try": 2}).execute(context(store, try_number=2))["run_id"] == "1001"
+
+    def test_a_rescheduled_task_is_executed_again_in_the_same_try(self, service, store, context):
+        """With the same number and the same id, as dag.test() does it in one process on Airflow 3.4."""
+        service.faults.add("drop_after")
+        service.faults.add("busy")
+        operator = {"on_unknown_start": "start_again"}
+        with pytest.raises(OutcomeUnknownError):
+            trigger(**operator).execute(context(store))
+        with pytest.raises(BusyError):
+            trigger(**operator).execute(context(store, try_number=2))
+        assert trigger(**operator).execute(context(store, try_number=2))["run_id"] == "1002"
+
+    def test_without_a_store_there_is_nothing_to_share(self, service, context):
+        operator, now = trigger(), context()
+        assert [operator.execute(now)["run_id"] for _ in range(2)] == ["1001", "1002"]

@@ -1,0 +1,315 @@
+"""UploadFilesOperator with a context of its own: what it sends, and what it keeps of what was confirmed."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+)
+from workflow_automation_provider.execution.retry import UPLOAD_ADVICE
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+KEY = "workflow_automation_upload"
+
+
+@pytest.fixture(autouse=True)
+def run_id(service):
+    with WorkflowAutomationHook() as hook:
+        return hook.trigger_flow({}, "demo-flow").run_id
+
+
+def upload(*rows, **arguments):
+    files = [{"row": row} for row in rows]
+    defaults = {"task_id": "upload", "run_id": "1001", "files_per_request": 1, "send_retry_timeout": 0}
+    return UploadFilesOperator(**{**defaults, "files": files, **arguments})
+
+
+def uploaded(service):
+    return [file["row"] for upload in service.uploads for file in upload.files]
+
+
+@pytest.fixture
+def attempt(context, store):
+    """Make the context of a try of the upload."""
+    return lambda **options: context(store, task_id="upload", **options)
+
+
+@pytest.fixture
+def busy_at_second(service):
+    """Let the second request find the service busy."""
+    service.faults.add("delay", operation="upload", seconds=0)
+    service.faults.add("busy", operation="upload", status=429)
+
+
+class TestTries:
+    def test_what_is_confirmed_is_recorded(self, service, store, attempt):
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        result = upload(1, 2).execute(attempt())
+
+        assert {key: result[key] for key in ("run_id", "files", "bytes")} == {
+            "run_id": "1001",
+            "files": 2,
+            "bytes": 0,
+        }
+        assert set(store.entries) == {f"{KEY}_0", f"{KEY}_1"}
+        assert set(store.retentions.values()) == {NEVER_EXPIRE}
+        kept = [store.entries[f"{KEY}_{n}"]["request"] for n in (0, 1)]
+        assert [request.pop("target") for request in kept] == ["demo-flow 1001"] * 2
+        assert [request.pop("digests") and request for request in kept] == result["requests"]
+
+    def test_a_retry_sends_only_what_is_missing(self, service, attempt, busy_at_second):
+        with pytest.raises(BusyError):
+            upload(1, 2, 3).execute(attempt())
+        result = upload(1, 2, 3).execute(attempt(try_number=2))
+
+        assert uploaded(service) == [1, 2, 3]
+        assert (result["files"], len(result["requests"])) == (3, 3)
+
+    def test_a_third_try_goes_on_from_both(self, service, store, attempt, busy_at_second):
+        with pytest.raises(BusyError):
+            upload(1, 2, 3).execute(attempt())
+        service.faults.add("delay", operation="upload", seconds=0)
+        service.faults.add("busy", operation="upload", status=429)
+        with pytest.raises(BusyError):
+            upload(1, 2, 3).execute(attempt(try_number=2))
+        upload(1, 2, 3).execute(attempt(try_number=3))
+
+        assert uploaded(service) == [1, 2, 3]
+        assert set(store.entries) == {f"{KEY}_{n}" for n in range(3)}
+
+    def test_three_requests_in_one_try_are_kept_apart(self, service, store, attempt):
+        for try_number in (1, 2):
+            upload(1, 2, 3).execute(attempt(try_number=try_number))
+        assert uploaded(service) == [1, 2, 3]
+        assert set(store.entries) == {f"{KEY}_{n}" for n in range(3)}
+        assert store.deleted == []
+
+    def test_what_went_to_another_run_is_none_of_this_ones(self, service, attempt, busy_at_second):
+        with WorkflowAutomationHook() as hook:
+            hook.trigger_flow({}, "demo-flow")
+        with pytest.raises(BusyError):
+            upload(1, 2).execute(attempt())
+        result = upload(1, 2, run_id="1002").execute(attempt(try_number=2))
+        assert [(sent.run_id, sent.files[0]["row"]) for sent in service.uploads] == [
+            ("1001", 1),
+            ("1002", 1),
+            ("1002", 2),
+        ]
+        assert len(result["requests"]) == 2
+
+    def test_a_clear_sends_everything_again(self, service, attempt):
+        upload(1, 2).execute(attempt())
+        upload(1, 2).execute(attempt(try_number=2, max_tries=4))
+        assert uploaded(service) == [1, 2, 1, 2]
+
+    def test_of_fewer_files_after_a_clear_nothing_older_counts(self, service, attempt):
+        upload(1, 2).execute(attempt())
+        upload(3).execute(attempt(try_number=2, max_tries=4))
+        upload(3, 2).execute(attempt(try_number=3, max_tries=4))
+        assert uploaded(service) == [1, 2, 3, 2]
+
+    def test_without_a_store_everything_is_sent_again(self, service, context):
+        for try_number in (1, 2):
+            upload(1).execute(context(task_id="upload", try_number=try_number))
+        assert uploaded(service) == [1, 1]
+
+
+class TestUnknownOutcome:
+    def test_it_is_sent_again_by_default(self, service, store, attempt):
+        service.faults.add("drop_after", operation="upload")
+        upload(1, send_retry_timeout=30).execute(attempt())
+        assert uploaded(service) == [1, 1]
+        assert set(store.entries) == {f"{KEY}_0"}
+
+    def test_by_airflows_retry_too(self, service, attempt):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(OutcomeUnknownError) as caught:
+            upload(1).execute(attempt())
+        assert not isinstance(caught.value, AirflowFailException)
+
+    def test_or_fails_in_this_try_and_the_next(self, service, store, attempt):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(AirflowFailException, match="may have been accepted"):
+            upload(1, on_unknown_upload="fail", send_retry_timeout=30).execute(attempt())
+        assert set(store.entries) == {KEY}
+        with pytest.raises(AirflowFailException) as caught:
+            upload(1, on_unknown_upload="fail").execute(attempt(try_number=2))
+        assert str(caught.value).splitlines()[:6] == [
+            "An earlier try ended while it was uploading, before the outcome was known.",
+            "The files may have been accepted.",
+            "Airflow will not retry this task.",
+            "Look in the run's files.",
+            *UPLOAD_ADVICE[Accepted.MAYBE].splitlines(),
+        ]
+        assert uploaded(service) == [1]
+
+    def test_a_clear_ends_the_doubt(self, service, store, attempt):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(AirflowFailException):
+            upload(1, on_unknown_upload="fail").execute(attempt())
+        upload(1, on_unknown_upload="fail").execute(attempt(try_number=2, max_tries=4))
+        assert uploaded(service) == [1, 1]
+        assert set(store.entries) == {f"{KEY}_0"}
+
+    @pytest.mark.parametrize("fault", ["reject", "busy"])
+    def test_a_clear_answer_leaves_no_doubt(self, service, store, attempt, fault):
+        service.faults.add(fault, operation="upload")
+        with pytest.raises((AirflowFailException, BusyError)):
+            upload(1, on_unknown_upload="fail").execute(attempt())
+        assert store.entries == {}
+
+    def test_the_doubt_is_there_before_the_request(self, service, store, attempt):
+        upload(1, on_unknown_upload="fail").execute(attempt())
+        # The run's own request is the first in the journal.
+        assert [(key, count) for key, _, count in store.writes] == [(KEY, 1), (f"{KEY}_0", 2)]
+
+
+@pytest.mark.parametrize("value", [None, "", "  ", "None"])
+@pytest.mark.parametrize("name", ["run_id", "flow_id"])
+def test_an_identifier_that_renders_to_nothing(service, store, attempt, name, value):
+    operator = upload(1, flow_id="{{ flow }}")
+    operator.flow_id = "demo-flow"
+    setattr(operator, name, value)
+    with pytest.raises(AirflowFailException, match=rf"{name} is .*: the template or XCom"):
+        operator.execute(attempt())
+    assert (uploaded(service), store.entries) == ([], {})
+
+
+def test_a_numeric_run_id(service, attempt):
+    """As native rendering makes it."""
+    upload(1, run_id=1001).execute(attempt())
+    assert uploaded(service) == [1]
+
+
+class TestInsideAnotherTask:
+    def test_operators_of_several_names(self, service, store, context):
+        for try_number in (1, 2):
+            now = context(store, task_id="customers", try_number=try_number)
+            for name in ("ada", "bob"):
+                result = upload(name, task_id=name).execute(now)
+                assert [request["files"] for request in result["requests"]] == [[None]]
+        assert uploaded(service) == ["ada", "bob"]
+        assert set(store.entries) == {f"{KEY}_0/ada", f"{KEY}_0/bob"}
+
+    def test_a_name_that_ends_in_a_number_is_no_others_request(self, service, context, store):
+        for try_number in (1, 2):
+            now = context(store, task_id="customers", try_number=try_number)
+            upload("ada", task_id="ada").execute(now)
+            upload("other", task_id="ada_0", on_unknown_upload="fail").execute(now)
+        assert uploaded(service) == ["ada", "other"]
+
+    @pytest.mark.parametrize("on_unknown_upload", ["send_again", "fail"])
+    def test_two_of_one_name_are_rejected(self, service, attempt, on_unknown_upload):
+        now = attempt()
+        upload(1, on_unknown_upload=on_unknown_upload).execute(now)
+        with pytest.raises(AirflowFailException, match="task_id 'upload' was already used"):
+            upload(2).execute(now)
+        assert uploaded(service) == [1]
+
+    @pytest.mark.parametrize("on_unknown_upload", ["send_again", "fail"])
+    def test_the_same_one_may_run_again_if_it_uploaded_nothing(self, service, attempt, on_unknown_upload):
+        operator, now = upload(1, on_unknown_upload=on_unknown_upload), attempt()
+        service.faults.add("reject", operation="upload")
+        with pytest.raises(AirflowFailException):
+            operator.execute(now)
+        operator.execute(now)
+        assert uploaded(service) == [1]
+
+    def test_another_of_its_name_may_not_even_then(self, service, attempt):
+        """The next try would take the other's files for its own."""
+        now = attempt()
+        service.faults.add("reject", operation="upload")
+        with pytest.raises(AirflowFailException, match="400"):
+            upload(1).execute(now)
+        with pytest.raises(AirflowFailException, match="task_id 'upload' was already used"):
+            upload(2).execute(now)
+        assert uploaded(service) == []
+
+    def test_a_rescheduled_task_goes_on_in_the_same_try(self, service, attempt, busy_at_second):
+        with pytest.raises(BusyError):
+            upload(1, 2).execute(attempt())
+        upload(1, 2).execute(attempt())
+        assert uploaded(service) == [1, 2]
+
+    def test_one_that_uploaded_something_may_not(self, service, attempt):
+        now = attempt()
+        service.faults.add("delay", operation="upload", seconds=0)
+        service.faults.add("reject", operation="upload")
+        with pytest.raises(AirflowFailException):
+            upload(1, 2, on_unknown_upload="fail").execute(now)
+        with pytest.raises(AirflowFailException, match="task_id 'upload' was already used"):
+            upload(3).execute(now)
+        assert uploaded(service) == [1]
+
+
+def test_a_task_that_was_ended_before_it_began_uploads_nothing(service, attempt):
+    operator = upload(1)
+    operator.on_kill()
+    with pytest.raises(NotSentError, match="the task was ended"):
+        operator.execute(attempt())
+    assert uploaded(service) == []
+
+
+def test_an_ended_task_uploads_nothing_more(service, store, attempt):
+    fault = service.faults.add("busy", operation="upload", retry_after="30", times=None)
+    operator = upload(1, send_retry_timeout=120)
+
+    def end() -> None:
+        while not fault.struck:
+            time.sleep(0.01)
+        operator.on_kill()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    began = time.monotonic()
+    with pytest.raises((BusyError, NotSentError)):
+        operator.execute(attempt())
+    ending.join()
+
+    assert time.monotonic() - began < 15
+    assert uploaded(service) == []
+    assert len(service.journal.requests("upload")) == 1
+
+
+class TestRunOfATrigger:
+    """run_id takes what a trigger returned, as it stands."""
+
+    def test_its_run_id_is_used(self, service, attempt):
+        run = {"run_id": "1001", "run_link": "http://there", "flow_id": "demo-flow"}
+        assert upload(1, run_id=run).execute(attempt())["run_id"] == "1001"
+        assert service.uploads[0].run_id == "1001"
+
+    def test_its_flow_comes_before_the_connections(self, service, attempt):
+        service.faults.add("reject", operation="upload", flow_id="the-triggers")
+        with pytest.raises(RejectedError, match="Flow: the-triggers"):
+            upload(1, run_id={"run_id": "1001", "flow_id": "the-triggers"}).execute(attempt())
+
+    def test_the_flow_that_is_given_comes_before_its(self, service, attempt):
+        run = {"run_id": "1001", "flow_id": "the-triggers"}
+        upload(1, run_id=run, flow_id="demo-flow").execute(attempt())
+        assert service.uploads[0].flow_id == "demo-flow"
+
+    @pytest.mark.parametrize("run", [{}, {"run_id": None}, {"flow_id": "demo-flow", "response": {"a": 1}}])
+    def test_a_result_without_a_run_id_is_an_error(self, service, attempt, run):
+        with pytest.raises(InvalidRequestError, match="the result of a trigger that has no run_id") as caught:
+            upload(1, run_id=run).execute(attempt())
+        assert isinstance(caught.value, AirflowFailException)
+        assert "Find the run in the workflow's list of runs." in str(caught.value).splitlines()
+        assert service.uploads == []
+
+    @pytest.mark.parametrize("run_id", ["", "None", "{{ ti }}"])
+    def test_an_empty_run_id_in_it_is_an_error_too(self, attempt, run_id):
+        with pytest.raises(InvalidRequestError, match="run_id is "):
+            upload(1, run_id={"run_id": run_id}).execute(attempt())

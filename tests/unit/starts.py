@@ -1,0 +1,45 @@
+"""What the tests of starts share: an operator that sends once, what is searched for, and Airflow's timeout of a task."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+KEY = "workflow_automation_start"
+MAYBE = "A run may have been started"
+
+
+def trigger(**arguments):
+    return TriggerFlowOperator(
+        **{"task_id": "trigger", "inputs": {"a": 1}, "send_retry_timeout": 0, **arguments}
+    )
+
+
+def requests(service):
+    return len(service.journal.requests())
+
+
+class TaskTimeout(BaseException):
+    """As Airflow's: no ``except Exception`` is meant to catch it."""
+
+
+@contextlib.contextmanager
+def interrupted(seconds: float) -> Iterator[None]:
+    """Interrupt what is done within, as Airflow does at a task's ``execution_timeout``."""
+
+    def interrupt(*_):
+        raise TaskTimeout
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with pytest.raises(TaskTimeout):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

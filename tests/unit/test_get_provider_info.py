@@ -1,0 +1,54 @@
+"""What Airflow is told about the package, and that it is told so without importing anything."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import subprocess
+import sys
+
+import jsonschema
+
+from workflow_automation_provider.get_provider_info import get_provider_info
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+
+def test_provider_info_is_what_airflow_expects():
+    schema = json.loads(
+        importlib.resources.files("airflow").joinpath("provider_info.schema.json").read_text()
+    )
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_connection_type_is_the_hooks():
+    (connection_type,) = get_provider_info()["connection-types"]
+    assert connection_type["connection-type"] == WorkflowAutomationHook.conn_type
+    assert connection_type["hook-name"] == WorkflowAutomationHook.hook_name
+    module, _, name = connection_type["hook-class-name"].rpartition(".")
+    assert getattr(sys.modules[module], name) is WorkflowAutomationHook
+
+
+def test_every_module_and_class_it_names_exists():
+    info = get_provider_info()
+    named = [
+        module
+        for kind in ("operators", "hooks")
+        for entry in info[kind]
+        for module in entry["python-modules"]
+    ]
+    for module in named:
+        importlib.import_module(module)
+    for path in info["extra-links"]:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name)
+
+
+def test_provider_info_imports_nothing():
+    code = (
+        "import sys; import workflow_automation_provider.get_provider_info as m; m.get_provider_info(); "
+        "print(*sorted({n.partition('.')[0] for n in sys.modules} & "
+        "{'airflow', 'httpx', 'httpcore', 'pydantic', 'tenacity', 'wtforms', 'starlette', 'uvicorn'}), "
+        "*(n for n in sys.modules if n.startswith('workflow_automation_provider.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["workflow_automation_provider.get_provider_info"]

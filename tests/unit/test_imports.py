@@ -1,0 +1,68 @@
+"""A trigger imports nothing that only an upload needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# What was imported when the flow was triggered, and when a file was uploaded after that.
+SCRIPT = """
+import json, sys
+from pathlib import Path
+
+{begin}
+run = sender.trigger_flow({{}}, "demo-flow")
+by_trigger = sorted(sys.modules)
+sender.upload_files(run.run_id, {files}, "demo-flow")
+Path({result!r}).write_text(json.dumps([by_trigger, sorted(sys.modules)]))
+"""
+
+CLIENT = """
+from workflow_automation_provider.client.flow_client import FlowClient
+sender = FlowClient("{base_url}", api_key="{key}")
+"""
+
+HOOK = """
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+sender = WorkflowAutomationHook()
+"""
+
+
+@pytest.fixture
+def imported(service, tmp_path):
+    """Trigger a flow, then upload a file, in a fresh interpreter; return the modules imported after each."""
+
+    def run(begin, files):
+        begin = begin.format(base_url=service.base_url, key=service.keys[0].value)
+        result = tmp_path / "modules.json"
+        script = SCRIPT.format(begin=begin, files=files, result=str(result))
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+        return [{*modules} for modules in json.loads(result.read_text())]
+
+    return run
+
+
+def test_client(imported):
+    only_uploads = {"pybase64", "workflow_automation_provider.client.upload_body"}
+    by_trigger, by_upload = imported(CLIENT, [{"a": 1}])
+    assert by_trigger & {*only_uploads, "airflow", "fsspec"} == set()
+    assert by_upload >= only_uploads
+
+
+def test_hook(imported, tmp_path):
+    """Airflow itself imports fsspec."""
+    (tmp_path / "a.txt").write_text("a")
+    only_uploads = {
+        "pybase64",
+        "workflow_automation_provider.client.upload_body",
+        "workflow_automation_provider.hooks.file_sources",
+        "workflow_automation_provider.hooks.upload_progress",
+    }
+    by_trigger, by_upload = imported(HOOK, [str(tmp_path / "a.txt")])
+    assert by_trigger & only_uploads == set()
+    assert by_upload >= only_uploads

@@ -1,0 +1,97 @@
+"""Where the link to a run comes from: the task's own process remembers it, every other asks Airflow."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.providers.common.compat.sdk import XCom
+
+from workflow_automation_provider.exceptions import RejectedError
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+STORED = "https://service.example/stored"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return the XComs that Airflow was asked for, each with its key and task instance."""
+    calls = []
+
+    def get_value(*, key, ti_key):
+        calls.append((key, ti_key))
+        return STORED
+
+    monkeypatch.setattr(XCom, "get_value", get_value)
+    return calls
+
+
+@pytest.fixture
+def link_of():
+    """Ask for the link as Airflow 3 does at the end of a task: with the task instance as its key."""
+
+    def get(operator, context):
+        (link,) = operator.operator_extra_links
+        return link.get_link(operator, ti_key=context["ti"])
+
+    return get
+
+
+def trigger(task_id="trigger"):
+    return TriggerFlowOperator(task_id=task_id, send_retry_timeout=0)
+
+
+def test_the_tasks_own_process_does_not_ask(service, context, asked, link_of):
+    task, now = trigger(), context()
+    run = task.execute(now)
+    assert link_of(task, now) == run["run_link"] != STORED
+    assert asked == []
+
+
+def test_another_process_asks(service, context, asked, link_of):
+    task = trigger()
+    task.execute(context())
+    there = context()
+    assert link_of(task, there) == STORED
+    assert asked == [("_link_FlowRunLink", there["ti"])]
+
+
+def test_each_task_instance_of_a_process_has_its_own(service, context, asked, link_of):
+    """Also where they share an operator."""
+    task = trigger()
+    tries = [context(map_index=0), context(map_index=1), context(map_index=1, try_number=2)]
+    links = [(task.execute(now)["run_link"], link_of(task, now)) for now in tries]
+    assert [own for own, _ in links] == [found for _, found in links]
+    assert len({*links}) == 3
+    assert asked == []
+
+
+def test_a_try_that_started_nothing_has_none_of_another(service, context, asked, link_of):
+    task, first, second = trigger(), context(), context(try_number=2)
+    task.execute(first)
+    service.faults.add("reject")
+    with pytest.raises(RejectedError):
+        task.execute(second)
+    assert link_of(task, second) == STORED
+    assert [ti for _, ti in asked] == [second["ti"]]
+
+
+@pytest.mark.parametrize("run_link", [None, "javascript:alert(1)"])
+def test_a_run_without_a_web_link(service, context, asked, link_of, run_link):
+    service.faults.add("response", body={"run_id": "7", "run_link": run_link})
+    task, now = trigger(), context()
+    task.execute(now)
+    assert link_of(task, now) == STORED
+
+
+def test_a_link_that_could_not_be_stored(service, context, asked, link_of):
+    task, now = trigger(), context(push_error=RuntimeError("Airflow is not there"))
+    task.execute(now)
+    assert link_of(task, now) == STORED
+
+
+def test_an_operator_inside_another_task(service, context, asked, link_of):
+    """The button leads to the run that was started last, as the XCom does."""
+    outer, now = trigger("outer"), context(task_id="outer")
+    outer.execute(now)
+    inner = trigger("inner").execute(now)
+    assert link_of(outer, now) == inner["run_link"] == now["ti"].pushed["_link_FlowRunLink"]
+    assert asked == []
