@@ -28,8 +28,8 @@ help: ## List the targets
 setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
 
-# Coverage is that of all tests on one Airflow: some code is for the others.
-test: $(STAMP) ## Run the tests and check their coverage; ARGS="…" goes to pytest, without the check
+# Coverage is that on one Airflow: some code is for the others.
+test: $(STAMP) ## Run the tests and check the coverage of the unit tests; ARGS="…" goes to pytest, without the check
 ifeq ($(AIRFLOW)$(strip $(ARGS)),3.3)
 	@$(RUN) pytest --cov --cov-report=term
 else

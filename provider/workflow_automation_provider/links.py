@@ -21,8 +21,8 @@ class FlowRunLink(BaseOperatorLink):
     """Links to the run in the application, as soon as the run is known, while the task is still running."""
 
     name = "Flow run"
-    _pushed: ClassVar[tuple[object, str] | None] = None
-    """The task instance that last stored a link in this process, and that link."""
+    _last: ClassVar[tuple[object, str] | None] = None
+    """The task instance that this process executed last, and its link, empty where there is none."""
 
     @property
     def xcom_key(self) -> str:
@@ -34,13 +34,14 @@ class FlowRunLink(BaseOperatorLink):
         """
         Store the link to a run. A failure to do so is only logged, because the run was started.
 
-        :param run_link: URL as the service gave it. It is stored only if it is http or https, because a browser
-            would run a ``javascript:`` link
+        :param run_link: URL as the service gave it, None where there is none yet. It is stored only if it is http or
+            https, because a browser would run a ``javascript:`` link
         """
-        if run_link and _is_web_address(run_link):
+        link = run_link if run_link and _is_web_address(run_link) else ""
+        cls._last = context["ti"], link
+        if link:
             try:
-                context["ti"].xcom_push(key=cls().xcom_key, value=run_link)
-                cls._pushed = context["ti"], run_link
+                context["ti"].xcom_push(key=cls().xcom_key, value=link)
             except Exception:
                 _log.warning(
                     "The link to the run could not be stored: the Flow run button will be missing.",
@@ -54,8 +55,8 @@ class FlowRunLink(BaseOperatorLink):
         Airflow 3 also calls this at the end of the task, with the task instance itself as ``ti_key``, and overwrites
         the stored link with the result.
         """
-        if self._pushed and self._pushed[0] is ti_key:
-            return self._pushed[1]
+        if self._last and self._last[0] is ti_key:
+            return self._last[1]
         link: Any = XCom.get_value(key=self.xcom_key, ti_key=ti_key)
         return link or ""
 

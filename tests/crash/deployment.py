@@ -42,7 +42,7 @@ class Deployment(Airflow):
                 **QUICK_RECOVERY,
                 # A worker that was killed keeps its slot for good; the pool bounds what runs at once.
                 "CORE__PARALLELISM": "200",
-                "CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "60",
+                "CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "40",
                 "CORE__MAX_ACTIVE_TASKS_PER_DAG": "200",
                 "CORE__MAX_ACTIVE_RUNS_PER_DAG": "200",
                 "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",

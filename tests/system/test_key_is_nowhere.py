@@ -106,7 +106,7 @@ def test_service_echoed_the_key(stack: Stack, service: Service, echoed: list[str
     struck = [request for request in service.journal.requests() if request.fault == "echo_key"]
     assert len(struck) == 2 * len(echoed) + 1
     log = stack.api.log("system_echo", "echo-400", "trigger", 1)
-    assert "What the service said is withheld" in log
+    assert "The response is withheld" in log
     assert KEY not in log
 
 

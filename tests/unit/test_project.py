@@ -11,7 +11,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 PROJECT = Path(__file__).parents[2]
 MAKEFILE = (PROJECT / "Makefile").read_text()
@@ -42,11 +41,10 @@ def test_sdist_has_what_git_has(tmp_path):
 def test_hooks_are_targets_of_make():
     config = PROJECT / ".pre-commit-config.yaml"
     run(sys.executable, "-m", "pre_commit", "validate-config", str(config))
-    (repository,) = yaml.safe_load(config.read_text())["repos"]
-    assert repository["repo"] == "local"
-    targets = {hook["entry"].removeprefix("make --no-print-directory ") for hook in repository["hooks"]}
+    assert re.findall(r"repo: (.+)", config.read_text()) == ["local"]
+    targets = re.findall(r"entry: make --no-print-directory (.+)", config.read_text())
     (linters,) = re.findall(r"^lint: (.+?) ##", MAKEFILE, re.MULTILINE)
-    assert targets == {*linters.split()}
+    assert targets == linters.split()
 
 
 def test_each_target_is_in_contributing():

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["OnUnknownStart", "RunStarter", "request_digest", "retried_after", "trigger_flow_once"]
+__all__ = ["OnUnknownStart", "RunStarter", "request_digest", "trigger_flow_once"]
 
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do where nobody can tell whether a run was started."""
@@ -102,7 +102,7 @@ def trigger_flow_once(
             return starter.start(lambda: hook.prepare_trigger(inputs, flow_id))
     except WorkflowAutomationError as error:
         hook.locate(error, flow_id)
-        failed = task_error(error, context, START_ADVICE, but_for=retried_after(on_unknown_start))
+        failed = task_error(error, context, START_ADVICE, but_for=_retried_after(on_unknown_start))
         raise failed from failed.__cause__
 
 
@@ -121,7 +121,7 @@ def _check(name: object, on_unknown_start: object, send_retry_timeout: object) -
         )
 
 
-def retried_after(on_unknown_start: OnUnknownStart) -> tuple[type[WorkflowAutomationError], ...]:
+def _retried_after(on_unknown_start: OnUnknownStart) -> tuple[type[WorkflowAutomationError], ...]:
     """Return the errors of a start that are left to Airflow's retry because the user accepts a second run."""
     return (OutcomeUnknownError,) if on_unknown_start == "start_again" else ()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.task_state import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["FilesToUpload", "OnUnknownUpload", "UploadRequest", "UploadResult", "Uploader", "retried_after"]
+__all__ = ["FilesToUpload", "OnUnknownUpload", "UploadRequest", "UploadResult", "Uploader"]
 
 OnUnknownUpload = Literal["send_again", "fail"]
 """What to do where nobody can tell whether files were accepted."""
@@ -82,7 +82,7 @@ class FilesToUpload:
     max_file_bytes: int | None = None
 
 
-def retried_after(on_unknown_upload: OnUnknownUpload) -> tuple[type[WorkflowAutomationError], ...]:
+def _retried_after(on_unknown_upload: OnUnknownUpload) -> tuple[type[WorkflowAutomationError], ...]:
     """Return the errors after which a request may be sent again, besides busy and not sent."""
     return (OutcomeUnknownError,) if on_unknown_upload == "send_again" else ()
 
@@ -108,7 +108,7 @@ class Uploader:
         self._hook = hook
         self._patience = patience
         self._log = patience.log
-        self._retry = retried_after(on_unknown_upload)
+        self._retry = _retried_after(on_unknown_upload)
 
     def upload(self, run_id: object, flow_id: str | None, what: FilesToUpload) -> UploadResult:
         """

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.retry import START_ADVICE, UPLOAD_ADVICE
-from workflow_automation_provider.execution.start import RunStarter, request_digest, retried_after
-from workflow_automation_provider.execution.task_state import StartedRun, StartRecord, UploadRecord
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.start import OnUnknownStart
+    from workflow_automation_provider.execution.task_state import StartedRun
     from workflow_automation_provider.execution.upload import OnUnknownUpload, UploadResult
     from workflow_automation_provider.hooks.file_sources import FileSource
 
@@ -92,7 +91,13 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def run_once(self, context: Context) -> StartedRun:
         """Start the run, unless an earlier try did, and return it."""
+        # Not at the top: the DAG processor needs none of it.
+        from workflow_automation_provider.execution.start import RunStarter, request_digest
+        from workflow_automation_provider.execution.task_state import StartRecord
+
         nested = self.is_nested(context)
+        if not nested:
+            FlowRunLink.persist(context, None)
         record = StartRecord(context, self.task_id, nested=nested)
         with record.in_use(self):
             if nested:
@@ -107,7 +112,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     @property
     def retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
-        return retried_after(self.on_unknown_start)
+        return (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
 
 
 class UploadFilesOperator(FlowOperator["UploadResult"]):
@@ -210,7 +215,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     def run_once(self, context: Context) -> UploadResult:
         """Upload the files that no earlier try uploaded, and return which file went in which request."""
-        # Not before: what reads files is slow to load.
+        # Not at the top: the DAG processor needs none of it.
+        from workflow_automation_provider.execution.task_state import UploadRecord
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
 
         record = UploadRecord(context, self.task_id, nested=self.is_nested(context))

@@ -339,6 +339,7 @@ def test_secrets_are_not_in_the_repr(key):
 # Wire logs ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 def test_clients_that_come_and_go_do_not_disturb_a_log_line(key):
     """A filter that fails would make a request that was answered look like one that was not."""
     failures = []
