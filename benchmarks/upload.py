@@ -284,7 +284,7 @@ def measure(case: Case, port: int, rounds: int, scratch: Path) -> Results:
 
 def table(measured: dict[str, Results]) -> Iterator[str]:
     """Write the results as Markdown: times as ratios of medians, memory as the median peak."""
-    yield "| files | contender | time, to this provider's | to `base64 \\| curl`'s | to bare httpx's | peak memory above baseline |"
+    yield "| files | method | time relative to this provider | to `base64 \\| curl` | to bare httpx | peak memory above baseline |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for key, results in measured.items():
         times = {who: statistics.median(seconds for seconds, _ in found) for who, found in results.items()}

@@ -1,20 +1,20 @@
 """
-What can come of a request, as exceptions: what to catch, in a task or in a callback.
+Exceptions for every request that did not succeed, to catch in a task or a callback.
 
 ==============================  =========  ===================================================================
 Exception                       accepted   When
 ==============================  =========  ===================================================================
-:class:`InvalidRequestError`    ``NO``     an argument or the connection is wrong, or the API key has expired
+:class:`InvalidRequestError`    ``NO``     an argument or the connection is invalid, or the API key expired
 :class:`FileUnavailableError`   ``NO``     a file to upload is missing, cannot be read, or changed
 :class:`NotSentError`           ``NO``     no connection, or the request was broken off before its end
-:class:`BusyError`              ``NO``     408, 425, 429; 503 with ``Retry-After``, and any 503 to an upload
+:class:`BusyError`              ``NO``     408, 425, 429; 503 with ``Retry-After``
 :class:`RejectedError`          ``NO``     any other 4xx, and redirects but for 302 and 303
 :class:`ResponseUnusableError`  ``YES``    2xx, but the run cannot be identified
 :class:`OutcomeUnknownError`    ``MAYBE``  no response, 5xx, 302 and 303
 ==============================  =========  ===================================================================
 
-All are :class:`WorkflowAutomationError`. A task of this provider ends with the same ones; those that Airflow must not
-retry are also ``AirflowFailException``.
+All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same exceptions;
+those that Airflow must not retry are also an ``AirflowFailException``.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ class WorkflowAutomationError(Exception):
     """
     A request to the workflow automation service that did not succeed.
 
-    Its text has a line each for what happened, for what that means, for what to do next, and for the connection
-    and the flow, as far as known. It never holds the API key.
+    Its text has separate lines for what happened, what that means, what to do next and, if known, the
+    connection and the flow. It never contains the API key.
 
     :param message: what happened
     :param consequence: what that means, such as "No run was started."
     :param next_step: what to do about it
-    :param status: HTTP status of the response, None where there was none
-    :param retry_after: seconds that the service asked to wait, None where it did not
+    :param status: HTTP status of the response, None if there was none
+    :param retry_after: seconds that the service asked to wait, None if it did not
     """
 
-    accepted: ClassVar[Accepted] = Accepted.NO
+    accepted: Accepted = Accepted.NO
+    """Whether the service acted on the request; of a task, also whether an earlier try of it did."""
     _consequence: ClassVar[str] = ""
 
     def __init__(
@@ -76,41 +77,46 @@ class WorkflowAutomationError(Exception):
         self.status = status
         self.retry_after = retry_after
         self.conn_id: str | None = None
-        """The Airflow connection, where one was used."""
+        """The Airflow connection, if one was used."""
         self.flow_id: str | None = None
         """The flow, where it is known."""
+        self.run_id: str | None = None
+        """The run that files were uploaded for."""
 
-    def locate(self, conn_id: object, flow_id: object = None) -> None:
+    def locate(self, conn_id: object, flow_id: object = None, run_id: object = None) -> None:
         """
-        Note which connection and flow this is about, where that is not noted yet.
+        Note which connection, flow and run this is about, where that is not noted yet.
 
-        :param flow_id: None where the API key identifies the flow
+        :param flow_id: None if the API key identifies the flow
         """
         if self.conn_id is None and isinstance(conn_id, str):
             self.conn_id = conn_id
         if self.flow_id is None and flow_id is not None:
             self.flow_id = str(flow_id)
+        if self.run_id is None and run_id is not None:
+            self.run_id = str(run_id)
 
     def __str__(self) -> str:
         where = [
             f"{name}: {value}"
-            for name, value in (("Connection", self.conn_id), ("Flow", self.flow_id))
+            for name, value in (("Connection", self.conn_id), ("Flow", self.flow_id), ("Run", self.run_id))
             if value
         ]
         return "\n".join(filter(None, (self.message, self.consequence, self.next_step, *where)))
 
 
 class InvalidRequestError(WorkflowAutomationError, ValueError):
-    """What was to be sent is not valid."""
+    """The request is not valid, so it was not sent."""
 
     _consequence = "Nothing was sent."
 
 
 class FileUnavailableError(WorkflowAutomationError):
     """
-    A file to upload is missing, cannot be read, or changed while it was read; a retry may find it whole.
+    A file to upload is missing, cannot be read, or changed while it was read; a retry may succeed.
 
-    Nothing was sent, or the request was broken off before its end: the service cannot have accepted the files.
+    Nothing was sent, or the request was aborted before all of it was sent: the service cannot have accepted
+    the files.
     """
 
     _consequence = "Nothing was sent."
@@ -118,37 +124,37 @@ class FileUnavailableError(WorkflowAutomationError):
 
 class NotSentError(WorkflowAutomationError):
     """
-    The request was not sent, or not to its end: no connection (DNS, TLS, proxy), broken off, or stopped.
+    The request was not sent, or not all of it: no connection (DNS, TLS, proxy), aborted, or stopped.
 
-    The service cannot have acted on it: it never had the whole request.
+    The service cannot have acted on it, because it never received the whole request.
     """
 
 
 class BusyError(WorkflowAutomationError):
     """
-    The service asked to come back later (408, 425, 429, 503) and did nothing.
+    The service asked to retry later (408, 425, 429, 503) and did nothing.
 
-    For a trigger, 503 counts only with a ``Retry-After`` that can be understood: gateways also answer 503 for
+    503 counts only with a ``Retry-After`` that can be understood: gateways also answer 503 for
     a service that they lost after they had forwarded the request.
     """
 
 
 class RejectedError(WorkflowAutomationError):
-    """The service rejected the request (other 4xx, 3xx but for 302 and 303). Nothing happened, and a retry cannot help."""
+    """The service rejected the request (other 4xx, 3xx other than 302 and 303); a retry cannot help."""
 
 
 class ResponseUnusableError(WorkflowAutomationError):
-    """The service accepted (2xx) but its response cannot be used: a run was started, its id is unknown."""
+    """The service accepted the request (2xx), but its response cannot be used: the id of the run is unknown."""
 
     accepted = Accepted.YES
 
 
 class OutcomeUnknownError(WorkflowAutomationError):
     """
-    The request was sent and no clear response came: it may have been acted on.
+    The request was sent, but it is unknown whether the service acted on it.
 
-    So it is after a timeout, a lost connection, a 5xx response, and 302 or 303, which can follow a POST that
-    was done.
+    Raised after a timeout, a lost connection, a 5xx response, and a 302 or 303, which may follow a POST that
+    was carried out.
     """
 
     accepted = Accepted.MAYBE

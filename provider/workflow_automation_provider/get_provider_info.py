@@ -1,4 +1,4 @@
-"""The provider's metadata for Airflow (entry point group ``apache_airflow_provider``); imports nothing."""
+"""The provider's metadata for Airflow (entry point group ``apache_airflow_provider``), without imports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         },
         "description": (
             "How an uploaded file is written: a JSON object that maps field names to name, base64, data_url, text, "
-            "content_type or size; or one of these words alone."
+            "content_type or size; or one of these values alone."
         ),
     },
     "verify": {
@@ -74,9 +74,9 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     },
 }
 """
-The connection's extras. Airflow 3.2+ draws the form from this table without importing the hook; ``hooks/`` makes the
-forms of older versions from it, and checks the extras' names against it. Airflow 3.2+ shows no placeholder for an
-extra, but suggests its ``examples`` while the user types.
+The connection's extras. Airflow 3.2+ renders the form from this table without importing the hook; ``hooks/``
+builds the forms of older versions from it, and validates the names of extras against it. Airflow 3.2+ shows
+no placeholder for an extra, but suggests its ``examples`` while the user types.
 """
 
 FIELD_BEHAVIOUR: dict[str, Any] = {
@@ -99,7 +99,7 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return the provider's description, following Airflow's ``provider_info.schema.json``."""
+    """Return the provider's metadata, following Airflow's ``provider_info.schema.json``."""
     return {
         "package-name": "airflow-provider-workflow-automation",
         "name": "Workflow Automation",

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class FlowRunLink(BaseOperatorLink):
-    """Links to the run in the application, as soon as the run is known, while the task is still running."""
+    """Link to the run in the application, as soon as the run is known, while the task is still running."""
 
     name = "Flow run"
     _last: ClassVar[tuple[object, str] | None] = None
@@ -32,7 +32,7 @@ class FlowRunLink(BaseOperatorLink):
     @classmethod
     def persist(cls, context: Context, run_link: str | None) -> None:
         """
-        Store the link to a run. A failure to do so is only logged, because the run was started.
+        Store the link to a run. A failure is only logged, because the run was started.
 
         :param run_link: URL as the service gave it, None where there is none yet. It is stored only if it is http or
             https, because a browser would run a ``javascript:`` link
@@ -52,8 +52,8 @@ class FlowRunLink(BaseOperatorLink):
         """
         Return the link that was stored, or an empty string.
 
-        Airflow 3 also calls this at the end of the task, with the task instance itself as ``ti_key``, and overwrites
-        the stored link with the result.
+        Airflow 3 also calls this at the end of the task, with the task instance itself as ``ti_key``, and
+        overwrites the stored link with the result.
         """
         if self._last and self._last[0] is ti_key:
             return self._last[1]

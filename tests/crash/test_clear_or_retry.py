@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ENDED = "nothing more is sent"
 AGAIN = "clear it again"
-CLEARED = "The task was cleared since"
+CLEARED = "The task has been cleared since"
 
 
 class Case:
@@ -173,7 +173,7 @@ def cleared_with_its_state_kept(case: Case) -> None:
     case.expect("success", 1)
     case.clear(keep_task_state=True)
     case.expect("success", 1)
-    assert "Returning that run, and starting nothing" in case.log
+    assert "Returning that run, not starting another" in case.log
 
 
 CASES = {

@@ -86,7 +86,7 @@ def test_clear_while_the_service_works_starts_another_run(
     else:
         wait_for("both runs", lambda: len(run_ids(service, "clear-starting")) == 2)
         # The task was killed before it knew of its run: this is the one place that tells of it.
-        assert f"{UNKNOWN}. The task was cleared since" in deployment.log("patient", "clear-starting")
+        assert f"{UNKNOWN}. The task has been cleared since" in deployment.log("patient", "clear-starting")
 
 
 def test_clear_of_the_whole_dag_run_starts_another_run(deployment: Deployment, service: LocalService) -> None:

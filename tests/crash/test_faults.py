@@ -184,7 +184,7 @@ def test_next_try_comes_at_the_date_that_the_service_said(
     outcomes["503, date"].result(180)
     (run_at,) = [at(run.at) for run in service.runs if run.inputs["case"] == _run_id("503, date")]
     (fault,) = [s.fault for s in service.faults.all() if s.fault.inputs == {"case": _run_id("503, date")}]
-    late = run_at - parsedate_to_datetime(fault.retry_after or "")
+    late = run_at - parsedate_to_datetime(str(fault.retry_after))
 
     assert 0 <= late.total_seconds() <= 2 * WAIT
 

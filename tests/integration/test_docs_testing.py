@@ -11,15 +11,17 @@ import sys
 from importlib.metadata import metadata, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.testing import Key
+from workflow_automation_provider.testing import Fault, Key, Request
 from workflow_automation_provider.testing.__main__ import main
 from workflow_automation_provider.testing.faults import KINDS
+from workflow_automation_provider.testing.journal import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BIN = Path(sys.executable).parent
@@ -170,6 +172,19 @@ def test_the_table_of_faults_is_that_of_the_code():
         for option, default in kind.options.items():
             if isinstance(default, int | float):
                 assert f"`{option}` {default:.0f}" in options
+
+
+def test_the_tables_of_fault_options_are_those_of_the_code():
+    narrowing = [name.strip("`") for name, *_ in rows("Option of every kind")]
+    others = [name.strip("`") for name, *_ in rows("Option of a kind")]
+    assert set(others) == {option for kind in KINDS.values() for option in kind.options}
+    assert {"kind", *narrowing, *others} == {field.name for field in dataclasses.fields(Fault)}
+
+
+def test_the_outcomes_of_a_request_are_those_of_the_code():
+    shown = {name.strip("`"): values for name, values in rows("Field of a request")}
+    assert re.findall(r'`"([\w ]+)"`', shown["outcome"]) == list(get_args(Outcome))
+    assert set(shown) <= {field.name for field in dataclasses.fields(Request)}
 
 
 def test_the_table_of_options_is_that_of_the_command(capsys, monkeypatch):

@@ -94,11 +94,11 @@ def test_source(upload, bucket, workflow_automation_service, files, expected):
         (f"'{URL}/missing.csv'", f"there is no file at '{URL}/missing.csv'"),
         (f"'{URL}/none/'", "there is no file at"),
         (f"'{URL}/*.nothing'", "there is no file at"),
-        (f"'{URL}/monday'", "is a directory: end it in /"),
-        (f"'{URL}/*'", "is a directory: let the glob match files alone, or use **"),
+        (f"'{URL}/monday'", "is a directory: end it with /"),
+        (f"'{URL}/*'", "is a directory: let the glob match only files, or use **"),
         (
             f"ObjectStoragePath('{URL}/monday/')",
-            f"to upload all below it, give the text '{URL}/monday/', for",
+            f"to upload everything below it, pass the text '{URL}/monday/', because",
         ),
         ("'s3://s3_test@no-such-bucket/a.csv'", "no-such-bucket"),
     ],
@@ -156,7 +156,7 @@ def test_object_overwritten_before_it_is_read(
     result = upload(f"'{URL}/first.csv'", send_retry_timeout=0)
     assert result.task_state("upload") == "failed"
     assert "s3://reports/first.csv' " in result.log
-    assert "while it was uploaded" in result.log
+    assert "while it was being uploaded" in result.log
     assert len(workflow_automation_service.uploads) == 1
 
 

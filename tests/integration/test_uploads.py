@@ -349,10 +349,10 @@ class TestSources:
         [
             ("'file://FOLDER/missing.csv'", "there is no file at 'file://FOLDER/missing.csv'"),
             ("'file://FOLDER/*.nothing'", "there is no file at"),
-            ("'file://FOLDER/sub'", "is a directory: end it in /"),
-            ("'file://FOLDER/*'", "is a directory: let the glob match files alone, or use **"),
-            ("'nothing://bucket/key'", "no URL that Airflow's object storage reads"),
-            ("'hdfs://host/key'", "no URL that Airflow's object storage reads"),
+            ("'file://FOLDER/sub'", "is a directory: end it with /"),
+            ("'file://FOLDER/*'", "is a directory: let the glob match only files, or use **"),
+            ("'nothing://bucket/key'", "not a URL that Airflow's object storage reads"),
+            ("'hdfs://host/key'", "not a URL that Airflow's object storage reads"),
             ("Asset('my-asset')", "my-asset"),
         ],
     )
@@ -381,7 +381,7 @@ class TestSources:
                 (
                     files,
                     "../missing.csv",
-                    "is a link to '../missing.csv', which is not there: repair the link, or",
+                    "is a link to '../missing.csv', which does not exist: fix the link, or",
                 )
                 for files in ("LINKS/*", "LINKS/link", "file://LINKS/*", "file://LINKS/", "file://LINKS/link")
             ),
@@ -389,11 +389,15 @@ class TestSources:
                 (
                     files,
                     "../files/sub",
-                    "is a link to the directory '../files/sub': name its files, or a glob",
+                    "is a link to the directory '../files/sub': pass its files, or a glob",
                 )
                 for files in ("LINKS/*", "LINKS/link", "file://LINKS/*", "file://LINKS/")
             ),
-            ("file://LINKS/link", "../files/sub", "is a directory: end it in / to upload all below it."),
+            (
+                "file://LINKS/link",
+                "../files/sub",
+                "is a directory: end it with / to upload everything below it.",
+            ),
         ],
     )
     def test_any_other_link_is_named(self, upload, service, tmp_path, files, target, named):
@@ -417,7 +421,10 @@ class TestSources:
         result = upload(files.replace("FOLDER", str(folder)))
         assert result.task_state("upload") == "failed"
         url = f"file://{folder}/sub"
-        assert f"'{url}' is a directory: to upload all below it, give the text '{url}/', for " in result.log
+        assert (
+            f"'{url}' is a directory: to upload everything below it, pass the text '{url}/', because "
+            in result.log
+        )
         assert service.journal.requests("upload") == []
 
     @pytest.mark.parametrize(
@@ -453,7 +460,8 @@ class TestLargeFiles:
             thread.join()
         assert result.task_state("upload") == "failed"
         assert (
-            f"{str(path)!r} was changed while it was uploaded" in result.log or "is longer than" in result.log
+            f"{str(path)!r} changed while it was being uploaded" in result.log
+            or "is longer than" in result.log
         )
         # The service learns only after the task that the client is gone.
         deadline = time.monotonic() + 20

@@ -1,7 +1,8 @@
-"""A trigger imports nothing that only an upload needs."""
+"""Parsing a DAG file imports nothing that only its tasks need, and a trigger nothing that only an upload needs."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -66,3 +67,21 @@ def test_hook(imported, tmp_path):
     by_trigger, by_upload = imported(HOOK, [str(tmp_path / "a.txt")])
     assert by_trigger & only_uploads == set()
     assert by_upload >= only_uploads
+
+
+def test_dag_file():
+    only_tasks = [
+        "workflow_automation_provider.client.protocol",
+        "workflow_automation_provider.execution.start",
+        "workflow_automation_provider.execution.task_state",
+        "workflow_automation_provider.hooks",
+    ]
+    script = f"""
+import sys
+import workflow_automation_provider.operators.flows
+print(*({{*{only_tasks}}} & {{*sys.modules}}), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == ""
+    for module in only_tasks:
+        importlib.import_module(module)

@@ -1,7 +1,7 @@
 """
-The workflow automation service's interface over httpx.
+A client for the workflow automation service, built on httpx.
 
-Nothing here knows of Airflow: a script can use :class:`FlowClient` on its own.
+Nothing here depends on Airflow: a script can use :class:`FlowClient` on its own.
 """
 
 __all__: list[str] = []

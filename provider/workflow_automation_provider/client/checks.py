@@ -1,20 +1,25 @@
-"""What is checked when a DAG is parsed, and so in a module that imports nothing."""
+"""Checks that run when a DAG file is parsed, hence in a module without imports."""
 
 from __future__ import annotations
 
-__all__ = ["LONGEST_TIMEOUT", "is_seconds", "kind_of"]
+__all__ = ["LONGEST_TIMEOUT", "is_limit", "is_seconds", "kind_of"]
 
 LONGEST_TIMEOUT = 7 * 24 * 3600
-"""In seconds: more than anybody means, and fewer than the clock can be asked for."""
+"""In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
 
 
 def is_seconds(value: object) -> bool:
-    """Tell whether a value is a number of seconds, from 0 to :data:`LONGEST_TIMEOUT`."""
+    """Return whether a value is a number of seconds from 0 to :data:`LONGEST_TIMEOUT`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIMEOUT
 
 
+def is_limit(value: object) -> bool:
+    """Tell whether a value is a whole number of 1 or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def kind_of(value: object) -> str:
-    """Name the type of a value as errors do: ``an int``, ``a set``, ``None``."""
+    """Return the type of a value as errors name it: ``an int``, ``a set``, ``None``."""
     if value is None:
         return "None"
     name = type(value).__name__

@@ -1,4 +1,4 @@
-"""What a client is set up with: the key, headers, timeouts, TLS and proxies, each checked before it is used."""
+"""The settings of a client: API key, headers, timeouts, TLS and proxies, each validated before use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_TIMEOUT = 60.0
 """Seconds that connecting, each send, and the whole response may take."""
 
 
-# Set by the sender alone: another value would break the framing, the meaning or the key's secrecy.
+# Set by the client itself: any other value would break the framing, change the meaning or expose the key.
 _RESERVED_HEADERS = frozenset(
     {
         "accept-encoding",
@@ -48,12 +48,12 @@ _SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
 
 
 def is_secret_header(name: str) -> bool:
-    """Tell by its name whether a header's value is a secret."""
+    """Return whether the name of a header suggests that its value is a secret."""
     return any(word in name.lower() for word in _SECRET_HEADER_WORDS)
 
 
 def proxy_secrets(proxy: str | None) -> list[str]:
-    """Return the password in a proxy's URL, as it stands there and decoded."""
+    """Return the password in a proxy's URL, both as written and percent-decoded."""
     try:
         password = urlsplit(proxy or "").password or ""
     except ValueError:
@@ -63,18 +63,18 @@ def proxy_secrets(proxy: str | None) -> list[str]:
 
 def checked_key(api_key: str | None) -> str | None:
     """
-    Return the key without blanks around it, None where there is none.
+    Return the API key without surrounding whitespace, None if there is none.
 
-    :raises InvalidRequestError: if no header can carry it
+    :raises InvalidRequestError: if it cannot be sent in a header
     """
     key = (api_key or "").strip()
     if not key:
         return None
     if not (key.isascii() and key.isprintable()) or " " in key:
-        # Never the value, nor where in it: only what is wrong with it.
+        # The message must not reveal any part of the key.
         raise InvalidRequestError(
-            "The API key has white space, a control character or a letter outside ASCII in it, which no header "
-            "can carry: copy it again from the trigger section of the workflow's builder page."
+            "The API key contains whitespace, a control character or a non-ASCII character, which a header cannot "
+            "carry: copy it again from the trigger section of the workflow's builder page."
         )
     return key
 
@@ -88,7 +88,7 @@ def checked_timeout(timeout: float, name: str = "timeout") -> float:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not (number and 0 < timeout <= LONGEST_TIMEOUT):
         raise InvalidRequestError(
-            f"{name} is {timeout!r}: give seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)."
+            f"{name} is {timeout!r}: expected seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)."
         )
     return float(timeout)
 
@@ -97,26 +97,26 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     Return the extra headers.
 
-    :raises InvalidRequestError: if one is no header, or is set by the sender itself
+    :raises InvalidRequestError: if one is not a valid header, or is set by the client itself
     """
     for name, value in headers.items():
         if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise InvalidRequestError(
-                f"headers: {name!r} is no header name: use letters, digits and hyphens."
+                "headers: a name has a character other than letters, digits, hyphens and underscores in it."
             )
         if name.lower() in _RESERVED_HEADERS:
-            raise InvalidRequestError(f"headers: {name} is set by the provider itself: leave it out.")
+            raise InvalidRequestError(f"headers: {name} is set by the provider: leave it out.")
         if not isinstance(value, str) or not (
             value.isascii() and value.isprintable() and value == value.strip()
         ):
             raise InvalidRequestError(
-                f"headers: the value of {name} is not printable ASCII text without blanks around it: write it so."
+                f"headers: the value of {name} must be printable ASCII text, without leading or trailing whitespace."
             )
     return dict(headers)
 
 
 def _why(error: Exception) -> str:
-    # The system's words for what went wrong, which never quote the value: it may be a whole pasted key.
+    # The operating system's message never quotes the value, which may be a whole pasted key.
     return getattr(error, "strerror", None) or type(error).__name__
 
 
@@ -126,27 +126,28 @@ def tls_context(
     """
     Make the TLS context.
 
-    :param verify: check the service's certificate
-    :param ca_bundle: file or folder of PEM certificates to trust instead of the usual ones
+    :param verify: whether to verify the service's certificate
+    :param ca_bundle: file or directory of PEM certificates to trust instead of the default ones
     :param client_cert: PEM file with certificate and key, or a pair of files
-    :param is_used: whether there is TLS to the service or to a proxy; the usual certificates are loaded only then
+    :param is_used: whether the service or a proxy is reached over TLS; only then are the default certificates
+        loaded
     :raises InvalidRequestError: if a file cannot be used, naming the argument and never quoting its value
     """
     if ca_bundle:
-        folder = Path(ca_bundle).is_dir()
+        is_directory = Path(ca_bundle).is_dir()
         try:
             context = ssl.create_default_context(
-                cafile=None if folder else ca_bundle, capath=ca_bundle if folder else None
+                cafile=None if is_directory else ca_bundle, capath=ca_bundle if is_directory else None
             )
         except (OSError, ValueError) as error:
             raise InvalidRequestError(
-                f"ca_bundle cannot be read as PEM certificates ({_why(error)}): give a file or folder of them."
+                f"ca_bundle cannot be read as PEM certificates ({_why(error)}): expected a file or directory of them."
             ) from None
     elif is_used:
         context = httpx.create_ssl_context(trust_env=True)
     else:
-        # Loading the usual certificates takes longer than a request. This trusts nobody: httpcore would make a
-        # context of its own in place of None.
+        # Loading the default certificates takes longer than a request. An empty context, because httpcore
+        # would load them for None.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not verify:
         context.check_hostname = False
@@ -154,18 +155,18 @@ def tls_context(
     if client_cert:
         certificate, key = (client_cert, None) if isinstance(client_cert, str) else client_cert
         try:
-            # The password callback keeps OpenSSL from asking for one on a terminal that nobody reads.
+            # Without the password callback, OpenSSL would prompt for one on the terminal.
             context.load_cert_chain(certificate, key, password=lambda: "")
         except (OSError, ValueError) as error:
             raise InvalidRequestError(
                 f"client_cert cannot be read as a PEM certificate with its unencrypted key "
-                f"({_why(error)}): give one file with both, or a pair of files."
+                f"({_why(error)}): expected one file with both, or a pair of files."
             ) from None
     return context
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the URL of the proxy that the environment names for an address, None where it names none."""
+    """Return the URL of the environment's proxy for an address, None if it has none."""
     parts = urlsplit(url)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

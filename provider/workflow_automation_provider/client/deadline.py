@@ -1,8 +1,8 @@
 """
-The wire below httpx: how much of a request was handed over, and one deadline for its whole response.
+An httpx transport that tracks how much of a request was sent, and sets one deadline for the whole response.
 
-httpx gives each *read* a time limit, which a response that drips never meets. httpcore's network backend sees
-every read and write, so the limits are kept there. Each request has a connection of its own.
+httpx limits the time of each *read*, so a response that trickles in never times out. httpcore's network
+backend sees every read and write, so the limits are enforced there. Each request has its own connection.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import httpx
 
 __all__ = ["Exchange", "ExchangeTransport", "StoppedError"]
 
-# Between two pieces a stop is noticed. Smaller ones cost system calls, larger ones go on for longer.
+# A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
 
-# What is written before the request itself: CONNECT to an HTTP proxy, the handshake with a SOCKS proxy.
+# What precedes the request itself: CONNECT for an HTTP proxy, the handshake with a SOCKS proxy.
 _PROXY_SETUP = (b"CONNECT ", b"\x05", b"\x01")
 
-# Seconds to look for a response after the request was broken off: only what has come already counts.
+# Seconds to wait for a response after the request was aborted: only one that has already arrived counts.
 _EARLY_RESPONSE = 1.0
 
 
 class StoppedError(Exception):
-    """The client was stopped before the request was handed over whole."""
+    """The client was stopped before the request was sent completely."""
 
 
 class Exchange:
     """
-    One request and its response, as far as they have come.
+    The progress of one request and its response.
 
-    A request counts as handed over when the system took its last byte: a server that got fewer bytes than
-    ``Content-Length`` says has no JSON document to act on.
+    A request counts as sent when the operating system accepted its last byte: a server that received fewer
+    bytes than ``Content-Length`` announces has no complete JSON document to act on.
 
     :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
-    :param content_length: bytes of the request's body
-    :param stopped: tells whether nothing more may be sent
-    :param handing_over: called before the last byte of the request is handed over
+    :param content_length: size of the request's body in bytes
+    :param stopped: returns whether nothing more may be sent
+    :param handing_over: called before the last byte of the request is handed to the operating system
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Exchange:
     ) -> None:
         self.seconds = seconds
         self.begun = False
-        """Whether the first byte of the request may have been handed over."""
+        """Whether the first byte of the request may have been sent."""
         self.whole = False
-        """Whether the last byte of the request may have been handed over."""
+        """Whether the last byte of the request may have been sent."""
         self.write_error: Exception | None = None
-        """What broke the request off, if anything did."""
+        """What aborted the request, if anything did."""
         self._stopped = stopped
         self._handing_over = handing_over
         self._body_left = content_length
@@ -68,7 +68,7 @@ class Exchange:
 
     def check_stop(self) -> None:
         """
-        Raise if nothing may be sent.
+        Raise if nothing more may be sent.
 
         :raises StoppedError: if the client was stopped
         """
@@ -77,9 +77,9 @@ class Exchange:
 
     def time_left(self) -> float:
         """
-        Return the seconds to the deadline, first of connecting and then of the response.
+        Return the seconds until the deadline, first that of connecting and then that of the response.
 
-        :raises httpcore.TimeoutException: if there are none
+        :raises httpcore.TimeoutException: if it has passed
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -90,10 +90,10 @@ class Exchange:
         """
         Read from the network.
 
-        :raises httpcore.TimeoutException: if the deadline is over
+        :raises httpcore.TimeoutException: if the deadline has passed
         """
         if self.begun and self._overdue is not httpcore.ReadTimeout:
-            # The first read after the request: from here on all of the response has this long.
+            # The first read after the request starts the deadline of the whole response.
             seconds = self.seconds if self.write_error is None else min(self.seconds, _EARLY_RESPONSE)
             self._overdue, self._deadline = httpcore.ReadTimeout, time.monotonic() + seconds
         try:
@@ -105,9 +105,9 @@ class Exchange:
         """
         Write to the network.
 
-        :raises StoppedError: if the client was stopped before the request was handed over whole
-        :raises httpcore.WriteError: if the request was broken off, also by a timeout: httpcore then goes on
-            to read the response that a server may have given early
+        :raises StoppedError: if the client was stopped before the request was sent completely
+        :raises httpcore.WriteError: if the request was aborted, also by a timeout: httpcore then still reads
+            the response that a server may have sent early
         """
         if not self.begun and data.startswith(_PROXY_SETUP):
             self.check_stop()
@@ -117,7 +117,7 @@ class Exchange:
         for start in range(0, len(data), _PIECE):
             piece = data[start : start + _PIECE]
             self.check_stop()
-            # Both before the write: whatever interrupts it, the bytes may have gone.
+            # Updated before the write: whatever interrupts it, the bytes may have been sent.
             self.begun = True
             self._body_left -= max(0, start + len(piece) - max(start, body_from))
             self.whole = self._body_left <= 0
@@ -129,8 +129,8 @@ class Exchange:
             except (httpcore.WriteError, httpcore.WriteTimeout) as error:
                 waited = time.monotonic() - started
                 if isinstance(error, httpcore.WriteTimeout) and waited < self.seconds * 0.9:
-                    raise  # not the socket's: a signal handler raised TimeoutError, perhaps after the last byte
-                # The system refuses the rest of a piece only while there is a rest.
+                    raise  # not from the socket: a signal handler raised TimeoutError, perhaps after the last byte
+                # The write fails only while part of the piece is unsent.
                 self.whole = False
                 self.write_error = error
                 raise httpcore.WriteError(str(error)) from error
@@ -148,7 +148,7 @@ class _Stream(httpcore.NetworkStream):
         self._exchange.write(self._inner, buffer)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # what was sent and read before stays true
+        with contextlib.suppress(Exception):  # does not change what was sent and read before
             self._inner.close()
 
     def start_tls(
@@ -158,7 +158,7 @@ class _Stream(httpcore.NetworkStream):
             self._exchange.check_stop()
             inner = self._inner.start_tls(ssl_context, server_hostname, self._exchange.time_left())
         except BaseException:
-            self.close()  # httpcore forgets it here
+            self.close()  # httpcore does not
             raise
         return _Stream(inner, self._exchange)
 
@@ -180,7 +180,7 @@ class _Backend(httpcore.NetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         self._exchange.check_stop()
-        # Each address by itself, for httpcore would give each of them all of the time.
+        # One by one, because httpcore would allow the full timeout for each address.
         addresses = _addresses(host, port)
         for address in addresses:
             self._exchange.check_stop()
@@ -198,7 +198,7 @@ class _Backend(httpcore.NetworkBackend):
 
 def _addresses(host: str, port: int) -> list[str]:
     """
-    Return a host's addresses, each once, in the order in which the system prefers them.
+    Return a host's addresses without duplicates, in the operating system's order of preference.
 
     :raises httpcore.ConnectError: if there is none
     """
@@ -207,7 +207,7 @@ def _addresses(host: str, port: int) -> list[str]:
     except OSError as error:
         raise httpcore.ConnectError(str(error)) from error
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-    # As it is written where it is the only one: an address of a link has its interface behind it.
+    # A single one as it was written: the resolver strips the interface from a link-local address.
     return addresses if len(addresses) > 1 else [host]
 
 
@@ -227,12 +227,10 @@ class _ResponseBody(httpx.SyncByteStream):
 
 class ExchangeTransport(httpx.BaseTransport):
     """
-    Sends each request on a connection of its own, for the :class:`Exchange` in its extension ``exchange``.
+    Send each request on its own connection, tracked by the :class:`Exchange` in its ``exchange`` extension.
 
-    Errors are httpcore's own.
+    Raises httpcore's exceptions, not httpx's.
 
-    :param tls: TLS context
-    :param proxy: the proxy to use
     :raises RuntimeError: if the proxy needs a package that is not installed
     """
 
@@ -242,7 +240,7 @@ class ExchangeTransport(httpx.BaseTransport):
         self._pool(httpcore.SyncBackend()).close()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and return the response, its body yet to be read."""
+        """Send a request and return the response, its body still unread."""
         exchange: Exchange = request.extensions["exchange"]
         if not isinstance(request.stream, httpx.SyncByteStream):
             raise TypeError("The request's body is asynchronous.")

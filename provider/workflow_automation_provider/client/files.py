@@ -1,7 +1,7 @@
 """
-Files to upload, and how they are written.
+Files to upload, and their format in the request.
 
-The interface does not show what an element of ``files`` looks like, so a *file format* says it.
+The interface does not show what an element of ``files`` looks like, so a *file format* defines it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "changed",
     "check_content_types",
     "check_file_format",
+    "fingerprint",
     "read_whole",
 ]
 
@@ -42,7 +43,7 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
     "content_type": "content_type",
     "content": "base64",
 }
-"""The file format where neither the connection nor the operator names one."""
+"""The file format if neither the connection nor the operator sets one."""
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
@@ -51,14 +52,14 @@ _CHUNK = 3 * 64 * 1024
 @dataclass(frozen=True, slots=True)
 class File:
     """
-    A file to upload, read when it is sent.
+    A file to upload, read while it is sent.
 
-    :param name: the name the service is told
-    :param size: its size in bytes
+    :param name: the name to send to the service
+    :param size: in bytes
     :param content_type: its media type
-    :param source: where it comes from, as errors name it
-    :param open: opens it for reading bytes
-    :param fingerprint: returns what changes when the file does (size, modification time, …)
+    :param source: where it comes from, for errors
+    :param open: opens it for reading in binary mode
+    :param fingerprint: returns a value that changes when the file does (size, modification time, …)
     """
 
     name: str
@@ -86,7 +87,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file's content at its place within an element: not there yet, read when it is sent."""
+    """A placeholder for a file's content within an element; the content is read while it is sent."""
 
     file: File
     encoding: Encoding
@@ -94,16 +95,16 @@ class Content:
 
 FileFormat = Mapping[str, str] | FormatWord | Callable[[File], Any]
 """
-How a file becomes an element of ``files``: field name → word; one word, for elements that are plain strings; or
-a callable that takes the file and returns any JSON value, with ``file.base64``, ``file.data_url`` or
-``file.text`` where the content belongs.
+How a file becomes an element of ``files``: a mapping of field name to word; one word, for elements that are
+plain strings; or a callable that takes the file and returns any JSON value, with ``file.base64``,
+``file.data_url`` or ``file.text`` where the content belongs.
 
-The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each is a
-:data:`FormatWord` is checked at run time.
+The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each
+is a :data:`FormatWord` is checked at run time.
 """
 
 Element = File | Mapping[str, Any]
-"""An element of ``files``: a file, or a JSON object that is sent as it stands."""
+"""An element of ``files``: a file, or a JSON object that is sent unchanged."""
 
 
 def check_file_format(value: object) -> FileFormat:
@@ -136,16 +137,16 @@ def check_content_types(content_types: object) -> Mapping[str, str]:
     """
     Check media types by name pattern.
 
-    :raises InvalidRequestError: if it is no mapping of patterns to media types
+    :raises InvalidRequestError: if it is not a mapping of patterns to media types
     """
     if not isinstance(content_types, Mapping):
         raise InvalidRequestError(
-            f"content_types is {kind_of(content_types)}: write {{'*.log': 'text/plain'}}."
+            f"content_types is {kind_of(content_types)}: expected a mapping such as {{'*.log': 'text/plain'}}."
         )
     for pattern, content_type in content_types.items():
         if not isinstance(pattern, str) or not _is_media_type(content_type):
             raise InvalidRequestError(
-                f"content_types[{pattern!r}] is not a media type: write {{'*.log': 'text/plain'}}."
+                f"content_types[{pattern!r}] is not a media type: expected a mapping such as {{'*.log': 'text/plain'}}."
             )
     return content_types
 
@@ -154,41 +155,59 @@ def _is_media_type(value: object) -> bool:
     return isinstance(value, str) and value.isprintable() and all(value.strip().partition("/"))
 
 
-def read_whole(file: File, *, sending: bool = True) -> Iterator[bytes]:
+def read_whole(file: File, *, sending: bool = True, expected: object = None) -> Iterator[bytes]:
     """
-    Read a file of which nothing changed since its size was taken.
+    Read a file, and raise if it has changed since it was measured.
 
     :param sending: see :func:`changed`
+    :param expected: the fingerprint that it must have, None for any
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
     :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
     left = file.size
     try:
         before = file.fingerprint()
+        if expected is not None and before != expected:
+            raise changed(file, "was changed", sending=sending)
         with file.open() as stream:
             while left:
                 chunk = _read_exactly(stream, min(_CHUNK, left))
                 if not chunk:
                     raise changed(
-                        file, f"is {left} bytes shorter than the {file.size} it had", sending=sending
+                        file, f"is {left} bytes shorter than its original {file.size}", sending=sending
                     )
                 left -= len(chunk)
                 if left == 0 and stream.read(1):
-                    raise changed(file, f"is longer than the {file.size} bytes it had", sending=sending)
+                    raise changed(file, f"is longer than its original {file.size} bytes", sending=sending)
                 yield chunk
             if file.size == 0 and stream.read(1):
                 raise changed(file, "is no longer empty", sending=sending)
         if file.fingerprint() != before:
-            raise changed(file, "was changed", sending=sending)
+            raise changed(file, "changed", sending=sending)
     except WorkflowAutomationError:
         raise
-    except Exception as error:  # an object store's errors are of any kind
+    except Exception as error:  # object stores raise all kinds of exceptions
         what = getattr(error, "strerror", None) or type(error).__name__
-        raise changed(file, f"cannot be read ({what})", sending=sending) from None
+        raise changed(file, f"could not be read ({what})", sending=sending) from None
+
+
+def fingerprint(file: File) -> object:
+    """
+    Return what changes when a file does.
+
+    :raises FileUnavailableError: if it can no longer be read
+    """
+    try:
+        return file.fingerprint()
+    except Exception as error:  # of any kind, by store
+        what = getattr(error, "strerror", None) or type(error).__name__
+        raise FileUnavailableError(
+            f"{file.source} can no longer be read ({what}).", consequence="Its request was not sent."
+        ) from None
 
 
 def _read_exactly(stream: IO[bytes], size: int) -> bytes:
-    """Read ``size`` bytes, fewer only at the end: object stores may return less than was asked for."""
+    """Read ``size`` bytes, fewer only at the end: object stores may return less than requested."""
     chunk = stream.read(size)
     while chunk and len(chunk) < size:
         more = stream.read(size - len(chunk))
@@ -200,13 +219,13 @@ def _read_exactly(stream: IO[bytes], size: int) -> bytes:
 
 def changed(file: File, what: str, *, sending: bool = True) -> FileUnavailableError:
     """
-    Return the error for a file that is not what it was.
+    Return the error for a file that has changed.
 
-    :param sending: whether the request has begun, and is broken off by this
+    :param sending: whether the request has begun, so that this aborts it
     """
     if not sending:
         return FileUnavailableError(f"{file.source} {what}.")
     return FileUnavailableError(
-        f"{file.source} {what} while it was uploaded.",
-        consequence="The request was broken off before its end: no files were accepted.",
+        f"{file.source} {what} while it was being uploaded.",
+        consequence="The request was aborted before all of it was sent: no files were accepted.",
     )

@@ -1,4 +1,4 @@
-"""The thin shell that sends: one HTTP client, shared safely between threads, that never sends twice."""
+"""The HTTP client: safe to share between threads, and never sends a request twice."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ __all__ = ["FlowClient"]
 
 _Result = TypeVar("_Result")
 
-# A response is two short fields; far past this it is a fault, and reading on would only fill the memory.
-_RESPONSE_CAP = 1024 * 1024
+# A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
+_RESPONSE_LIMIT = 1024 * 1024
 
 
 class FlowClient:
     """
-    A client of the workflow automation service.
+    A client for the workflow automation service.
 
-    Each request gets a connection of its own: on one that was kept alive, the service may be hanging up
-    just when a request is sent, and nobody could tell whether a run was started.
+    Each request has its own connection: the service may close one that was kept alive just when a request is
+    sent, and it would be unknown whether a run was started.
 
-    :param base_url: address of the service, see :func:`~.protocol.parse_base_url`
-    :param api_key: the key of one workflow; None where only triggering by path is needed
+    :param base_url: URL of the service, see :func:`~.protocol.parse_base_url`
+    :param api_key: the key of one workflow; None if only triggering by path is needed
     :param timeout: seconds that connecting, each send, and the whole response may take
-    :param verify: check the service's certificate
-    :param ca_bundle: file or folder of PEM certificates to trust instead of the usual ones
+    :param verify: whether to verify the service's certificate
+    :param ca_bundle: file or directory of PEM certificates to trust instead of the default ones
     :param client_cert: PEM file with certificate and key, or a pair of files
-    :param proxy: URL of a proxy; None uses those of the environment, but never for loopback
+    :param proxy: URL of a proxy; None uses those from the environment, but never for loopback
     :param headers: extra headers for every request
-    :param allow_http: accept plain http to another machine
-    :param file_format: how a file is written in an upload, see :mod:`~.files`
+    :param allow_http: whether to allow plain http to another machine
+    :param file_format: the format of the files in an upload, see :mod:`~.files`
     :raises InvalidRequestError: if an argument is wrong, naming it
     """
 
@@ -86,20 +86,20 @@ class FlowClient:
         allow_http: bool = False,
         file_format: FileFormat = DEFAULT_FILE_FORMAT,
     ) -> None:
-        # A plain flag: it is set from signal handlers, where a lock could never be had.
+        # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
         self._api_key = checked_key(api_key)
         if self._api_key and len(self._api_key) >= 8 and self._api_key in self.base_url:
             raise InvalidRequestError(
-                "The base URL has the API key in it, and would show it in logs: put the key in its own field (password) only."
+                "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
         self.file_format = check_file_format(file_format)
         headers = checked_headers(headers or {})
         self._seconds = checked_timeout(timeout)
         self._via_proxy = " via the connection's proxy" if proxy else ""
         if not proxy and not protocol.is_loopback(_host(self.base_url)):
-            # Where nobody named a proxy, that of the environment applies, but this machine is never beyond one.
+            # Without an explicit proxy, the environment's applies, but never for this machine itself.
             proxy = environment_proxy(self.base_url)
             if proxy:
                 self._via_proxy = " via the proxy from the environment (HTTPS_PROXY and the like)"
@@ -126,24 +126,24 @@ class FlowClient:
             },
             timeout=self._seconds,
             follow_redirects=False,
-            # No request knows of another one: cookies that the service sets are not kept.
+            # Requests are independent of each other, so cookies that the service sets are not kept.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             trust_env=False,
-            event_hooks={"response": [_put_location_aside]},
+            event_hooks={"response": [_hide_location]},
         )
 
     def _transport(self, tls: ssl.SSLContext, proxy: str | None) -> ExchangeTransport:
         try:
-            urlsplit(proxy or "")  # which is stricter: httpx takes some broken ones for host names
+            urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
             return ExchangeTransport(tls, httpx.Proxy(proxy) if proxy else None)
         except (httpx.InvalidURL, ValueError, RuntimeError):
-            # Not the error's own words: they quote the URL, and it may hold a password.
-            whose = "A proxy of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
+            # Without the original message, which quotes the URL: it may contain a password.
+            name = "The proxy from the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
             if "connection" in self._via_proxy:
-                whose = "proxy"
+                name = "proxy"
             raise InvalidRequestError(
-                f"{whose} is not a URL that can be used: give one such as http://proxy.example:3128 "
-                "(socks5:// needs the package httpx[socks])."
+                f"{name} is not a usable URL: expected one such as http://proxy.example:3128 "
+                "(socks5:// requires the package httpx[socks])."
             ) from None
 
     def __repr__(self) -> str:
@@ -163,10 +163,10 @@ class FlowClient:
 
     def stop(self) -> None:
         """
-        Send nothing from now on, also not for a call that is under way; safe in a signal handler.
+        Stop sending, for good and also in calls that are in progress; safe in a signal handler.
 
-        A request that was not yet handed over whole fails with :class:`NotSentError`. One that was goes on
-        waiting for its response, so that the run can be told of.
+        A request that has not been sent completely fails with :class:`NotSentError`. One that has keeps
+        waiting for its response, so that the run can be recorded.
         """
         self._stopped = True
 
@@ -174,22 +174,25 @@ class FlowClient:
         self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None
     ) -> protocol.Run:
         """
-        Start a run: by path with a ``flow_id`` (section 4.1), by key without (section 4.2). Sends once.
+        Start a run: by path with a ``flow_id``, otherwise by key. Send the request once.
+
+        Follows sections 4.1 and 4.2 of the interface.
 
         :param inputs: input names and JSON values, see :func:`~.json_values.encode`
-        :param flow_id: the flow to start; None lets the API key identify it
-        :param timeout: seconds, in place of the client's own
+        :param flow_id: the flow to start; None for the one that the API key identifies
+        :param timeout: seconds, instead of the client's timeout
         :return: the run that was started
-        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether a run was started
+        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was, see
+            ``accepted``
         """
         return self.send_trigger(self.prepare_trigger(inputs, flow_id), timeout=timeout)
 
     def prepare_trigger(self, inputs: Mapping[str, Any], flow_id: str | None = None) -> protocol.Request:
         """
-        Make the request that starts a run and check all of it; nothing is sent.
+        Build the request that starts a run and validate all of it, without sending anything.
 
         :param inputs: input names and JSON values, see :func:`~.json_values.encode`
-        :param flow_id: the flow to start; None lets the API key identify it
+        :param flow_id: the flow to start; None for the one that the API key identifies
         :return: the request, without the API key, for :meth:`send_trigger`
         :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
         """
@@ -205,15 +208,16 @@ class FlowClient:
         handing_over: Callable[[], None] | None = None,
     ) -> protocol.Run:
         """
-        Send a request of :meth:`prepare_trigger`, once.
+        Send a request from :meth:`prepare_trigger`, once.
 
-        :param timeout: seconds, in place of the client's own
-        :param handing_over: called before its last byte is handed over: up to then no run can have been started,
+        :param timeout: seconds, instead of the client's timeout
+        :param handing_over: called before the last byte is sent: until then no run can have been started,
             whatever interrupts the call
-        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether a run was started
+        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was, see
+            ``accepted``
         """
         response = self._post(request, request.content, timeout, handing_over)
-        return _read_safely(response, lambda it: responses.read_trigger_response(it, request, self._redactor))
+        return _read_safely(response, lambda r: responses.read_trigger_response(r, request, self._redactor))
 
     def upload_files(
         self,
@@ -226,16 +230,20 @@ class FlowClient:
         progress: Callable[[int], Callable[[int], None]] | None = None,
     ) -> str:
         """
-        Upload files for a run (section 4.3), in one request. Sends once.
+        Upload files for a run, in one request. Send it once.
+
+        Follows section 4.3 of the interface.
 
         :param run_id: the run that the files belong to
-        :param files: files, or mappings that are sent as they stand
+        :param files: files, or mappings that are sent unchanged
         :param flow_id: the flow that the run belongs to
-        :param file_format: in place of the client's own
-        :param timeout: seconds, in place of the client's own
-        :param progress: called with the bytes that will be sent, returns what is called with those that were
+        :param file_format: instead of the client's file format
+        :param timeout: seconds, instead of the client's timeout
+        :param progress: called with the total number of bytes; returns a callback for the number of bytes
+            sent
         :return: the service's response
-        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether the files were accepted
+        :raises WorkflowAutomationError: if the files were not accepted, or it is unknown whether they were,
+            see ``accepted``
         """
         # Not at the top: only uploads need it.
         from workflow_automation_provider.client.upload_body import measure
@@ -256,14 +264,16 @@ class FlowClient:
         max_request_bytes: int | None = None,
     ) -> list[protocol.Request]:
         """
-        Make the requests that upload files (section 4.3) and check all of them; nothing is sent.
+        Build the requests that upload files and validate all of them, without sending anything.
+
+        Follows section 4.3 of the interface.
 
         :param run_id: the run that the files belong to
-        :param files: files, or mappings that are sent as they stand
+        :param files: files, or mappings that are sent unchanged
         :param flow_id: the flow that the run belongs to
-        :param file_format: in place of the client's own
-        :param files_per_request: the most files in one request, None for any number
-        :param max_request_bytes: the most bytes in the body of one request, None for any number
+        :param file_format: instead of the client's file format
+        :param files_per_request: the maximum number of files in one request, None for no limit
+        :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
         """
@@ -288,18 +298,20 @@ class FlowClient:
         progress: Callable[[int], Callable[[int], None]] | None = None,
     ) -> str:
         """
-        Send a request of :meth:`prepare_uploads`, once.
+        Send a request from :meth:`prepare_uploads`, once.
 
-        :param timeout: seconds, in place of the client's own
-        :param progress: called with the bytes that will be sent, returns what is called with those that were
+        :param timeout: seconds, instead of the client's timeout
+        :param progress: called with the total number of bytes; returns a callback for the number of bytes
+            sent
         :return: the service's response
-        :raises WorkflowAutomationError: see :mod:`~.exceptions`; its ``accepted`` tells whether the files were accepted
+        :raises WorkflowAutomationError: if the files were not accepted, or it is unknown whether they were,
+            see ``accepted``
         """
         content = request.content
         if progress is not None and isinstance(content, protocol.UploadBody):
             content = content.watched(progress(len(content)))
         response = self._post(request, content, timeout)
-        return _read_safely(response, lambda it: responses.read_upload_response(it, request, self._redactor))
+        return _read_safely(response, lambda r: responses.read_upload_response(r, request, self._redactor))
 
     def _format(self, file_format: FileFormat | None) -> FileFormat:
         return self.file_format if file_format is None else check_file_format(file_format)
@@ -315,10 +327,11 @@ class FlowClient:
 
     def check(self) -> str:
         """
-        Reach the service with a request that cannot start anything and does not show the key.
+        Check that the service can be reached, with a request that starts nothing, without the API key.
 
-        :return: what answered, in words
-        :raises NotSentError: if the service cannot be reached or does not answer
+        :return: a description of the response
+        :raises NotSentError: if the service cannot be reached, does not respond, or responds with a 5xx
+            status
         """
         title = f"HEAD {self.base_url}"
         exchange = Exchange(self._seconds, 0, lambda: self._stopped)
@@ -333,25 +346,28 @@ class FlowClient:
             ) from None
         status = response.status_code
         if 300 <= status < 400:
-            location = self._redactor.text(response.extensions.get("location", "another address"))
+            location = self._redactor.text(response.extensions.get("location", "another URL"))
             return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
         if status >= 500:
-            raise NotSentError(
-                f"{title} was answered with {status}: the service is not working.", status=status
-            )
-        return f"{title} was answered with {status}"
+            raise NotSentError(f"{title} returned {status}: the service is not working.", status=status)
+        return f"{title} returned {status}"
 
     def _check(self, request: protocol.Request) -> None:
-        """Raise what is wrong with a request before it is sent."""
+        """Raise if a request cannot be sent."""
         if request.operation.takes_key and self._api_key is None:
             raise InvalidRequestError(
                 f"{request.title} needs the API key, and the connection has none.",
                 next_step="Put the API key in the connection's API key field (password).",
             )
+        key = self._api_key
+        if key and len(key) >= 8 and key in (request.flow_id or ""):
+            raise InvalidRequestError(
+                "The flow_id contains the API key, and would show it in logs: give the workflow's identifier."
+            )
         try:
             httpx.URL(request.url)
         except httpx.InvalidURL as error:
-            raise InvalidRequestError(f"The flow_id makes no valid address: {error}.") from None
+            raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
 
     def _post(
         self,
@@ -380,7 +396,7 @@ class FlowClient:
         try:
             response = self._http.send(message, stream=True)
         except WorkflowAutomationError:
-            raise  # from the body: it says itself what happened
+            raise  # from the body, with its own message
         except Exception as error:
             raise self._failure(error, exchange, request) from None
         try:
@@ -392,7 +408,7 @@ class FlowClient:
     def _failure(
         self, error: Exception, exchange: Exchange, request: protocol.Request
     ) -> WorkflowAutomationError:
-        """Return the error for a request without a response, by whether the service can have acted on it."""
+        """Return the error for a request without a response: not sent, or of unknown outcome."""
         operation = request.operation
         why = self._describe(exchange.write_error or error, exchange)
         if exchange.whole and not isinstance(error, StoppedError):
@@ -407,7 +423,7 @@ class FlowClient:
             hint = "The request may be too large for the service."
         else:
             hint = "" if exchange.begun else _hint(error, via_proxy=bool(self._via_proxy))
-        what = "broken off before its end" if exchange.begun else f"not sent{self._via_proxy}"
+        what = "aborted before all of it was sent" if exchange.begun else f"not sent{self._via_proxy}"
         return NotSentError(
             f"{request.title} was {what}: {why}.",
             consequence=operation.consequence(Accepted.NO),
@@ -415,24 +431,24 @@ class FlowClient:
         )
 
     def _read(self, response: httpx.Response, exchange: Exchange) -> protocol.Response:
-        """Read the response up to the cap; a fault on the way makes it incomplete, for its status is known."""
+        """Read the response up to the limit; an error makes it incomplete, because its status is known."""
         body = bytearray()
         incomplete = ""
         try:
             for chunk in response.iter_raw():
                 body += chunk
-                if len(body) > _RESPONSE_CAP:
-                    incomplete = f"it is longer than {_RESPONSE_CAP // 1024} KiB"
+                if len(body) > _RESPONSE_LIMIT:
+                    incomplete = f"it is longer than {_RESPONSE_LIMIT // 1024} KiB"
                     break
         except httpcore.ReadTimeout:
-            incomplete = f"it was still coming after {exchange.seconds:g} s"
+            incomplete = f"it was still arriving after {exchange.seconds:g} s"
         except Exception as error:
             incomplete = f"it was cut off after {len(body)} bytes: {self._describe(error, exchange)}"
         headers = {name.lower(): value for name, value in response.headers.items()}
         if "location" in response.extensions:
             headers["location"] = response.extensions["location"]
         return protocol.Response(
-            response.status_code, headers, bytes(body[:_RESPONSE_CAP]), incomplete, early=not exchange.whole
+            response.status_code, headers, bytes(body[:_RESPONSE_LIMIT]), incomplete, early=not exchange.whole
         )
 
     def _describe(self, error: Exception, exchange: Exchange) -> str:
@@ -443,7 +459,7 @@ class FlowClient:
                 return f"no response within {exchange.seconds:g} s (the timeout)"
             case httpcore.WriteTimeout():
                 return f"no more data could be sent for {exchange.seconds:g} s (the timeout)"
-        # h11 repeats an offending header in its errors, and a server may have put the key into one.
+        # h11 quotes an invalid header in its errors, and the service may have put the key into one.
         text = self._redactor.text(str(error)).strip().rstrip(".")
         if type(error).__module__.startswith("httpcore"):
             return text or "the connection failed"
@@ -452,7 +468,7 @@ class FlowClient:
 
 
 def _read_safely(response: protocol.Response, read: Callable[[protocol.Response], _Result]) -> _Result:
-    """Read a response; where that fails in an unforeseen way, its status alone still says what happened."""
+    """Read a response; after an unexpected error, by its status and ``Retry-After`` alone."""
     try:
         return read(response)
     except WorkflowAutomationError:
@@ -468,21 +484,21 @@ def _host(base_url: str) -> str:
         return httpx.URL(base_url).host
     except httpx.InvalidURL:
         raise InvalidRequestError(
-            "The base URL is not a valid address: write it as https://host[:port]/api."
+            "The base URL is not a valid URL: expected https://host[:port]/api."
         ) from None
 
 
 def _hint(error: Exception, *, via_proxy: bool) -> str:
-    """Say what to check where the service was not reached."""
+    """Return what to check if the service was not reached."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "Check the connection's CA bundle, and that the base URL has the host that the certificate is for."
+        return "Check the connection's CA bundle, and that the base URL has the host name that the certificate is for."
     if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
-        return "Check the connection's base URL: begin it with http:// if the service does not use TLS."
+        return "Check the connection's base URL: it must begin with http:// if the service does not use TLS."
     return f"Check {'the proxy and ' if via_proxy else ''}the connection's base URL."
 
 
-def _put_location_aside(response: httpx.Response) -> None:
-    # Even where redirects are not followed, httpx reads the address, and fails on a malformed one: the
+def _hide_location(response: httpx.Response) -> None:
+    # httpx parses the Location header even if redirects are not followed, and raises if it is malformed: the
     # status, which says that nothing was started, would be lost.
     if "location" in response.headers:
         response.extensions["location"] = response.headers.pop("location")

@@ -1,8 +1,8 @@
 """
-Python values as JSON, checked before anything is sent.
+Encode Python values as JSON, and validate them before anything is sent.
 
-What cannot be written faithfully is rejected with the path to it (``inputs.rows[3].when``), so that the
-author of a DAG finds the one value that is wrong among thousands.
+A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so that a DAG
+author finds the one invalid value among thousands.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ __all__ = ["encode"]
 
 _MICROSECOND = timedelta(microseconds=1)
 
-# Deeper than any real document, and well short of where Python's own recursion ends.
+# Deeper than any real document, and well below Python's recursion limit.
 _MAX_DEPTH = 200
 
 _FIXES = {
     "bytes": "decode it to text, or base64-encode it",
     "bytearray": "decode it to text, or base64-encode it",
-    "set": "give a list, whose order is known",
-    "frozenset": "give a list, whose order is known",
-    "XComArg": "give it where the operator's templates reach it",
+    "set": "use a list, which has an order",
+    "frozenset": "use a list, which has an order",
+    "XComArg": "use it only in a templated argument of the operator",
 }
 
 
 def encode(name: str, value: object) -> bytes:
     """
-    Write ``value`` as JSON.
+    Encode a value as JSON.
 
-    ``datetime``, ``date`` and ``time`` (pendulum's too) become ISO 8601 text, ``timedelta`` an ISO 8601
-    duration, ``Decimal`` its exact digits as text, ``UUID``, ``Path`` and ``ObjectStoragePath`` text; mappings become objects,
-    other sequences arrays.
+    ``datetime``, ``date`` and ``time`` (also pendulum's) become ISO 8601 text, ``timedelta`` an ISO 8601
+    duration, ``Decimal`` its exact digits as text, ``UUID``, ``Path`` and ``ObjectStoragePath`` text;
+    mappings become objects, and other sequences arrays.
 
     :param name: what the value is called in errors, such as ``inputs``
-    :param value: any JSON value, with the Python values named above in it
-    :return: ASCII bytes, without white space
-    :raises InvalidRequestError: for NaN, infinities, keys that are not strings, lone surrogates, a value that
-        contains itself and any other type, naming the path to it
+    :param value: any JSON value, which may contain the Python types above
+    :return: ASCII bytes, without whitespace
+    :raises InvalidRequestError: if it contains NaN, an infinity, a key that is not a string, a lone
+        surrogate, itself or a value of any other type, naming its path
     """
     plain = _plain(value, name, ())
     return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
@@ -63,11 +63,13 @@ def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
             return _whole_number(value, path)
         case float():
             if not math.isfinite(value):
-                raise _rejection(path, f"is {value}, which JSON cannot hold", "give a number, or None")
+                raise _rejection(path, f"is {value}, which JSON cannot represent", "use a number, or None")
             return float(value)
         case Decimal():
             if not value.is_finite():
-                raise _rejection(path, f"is Decimal('{value}'), which is no number", "give a number, or None")
+                raise _rejection(
+                    path, f"is Decimal('{value}'), which is not a finite number", "use a number, or None"
+                )
             return str(value)
         case datetime() | date() | time():
             return value.isoformat()
@@ -75,7 +77,7 @@ def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
             return _duration(value)
         case UUID():
             return str(value)
-        # By what it can do: ObjectStoragePath is Airflow's, and no PurePath.
+        # Matched by attributes: ObjectStoragePath is Airflow's, and not a PurePath.
         case PurePath() | object(as_uri=_, protocol=_):
             return _text(str(value), path)
         case Mapping():
@@ -87,8 +89,8 @@ def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
     kind = type(value).__name__
     raise _rejection(
         path,
-        f"is {kind_of(value)}, which JSON cannot hold",
-        _FIXES.get(kind, "give text, a number, a list or a dict"),
+        f"is {kind_of(value)}, which JSON cannot represent",
+        _FIXES.get(kind, "use text, a number, a list or a dict"),
     )
 
 
@@ -97,14 +99,14 @@ def _text(value: str, path: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise _rejection(
-            path, f"is not valid Unicode text (at character {error.start})", "repair its decoding"
+            path, f"is not valid Unicode text (at character {error.start})", "fix its decoding"
         ) from None
-    return str.__str__(value)  # str() of a str that is an Enum is its name
+    return str.__str__(value)  # str() of a str enum member returns its name
 
 
 def _duration(value: timedelta) -> str:
-    # In days and seconds only: how long a year or a month is, nobody knows. By timedelta's own division,
-    # which is exact, where pendulum's is of another meaning.
+    # In days and seconds only: years and months vary in length. timedelta's own division is exact; pendulum's
+    # has another meaning.
     microseconds = timedelta.__floordiv__(value, _MICROSECOND)
     seconds, fraction = divmod(abs(microseconds), 1_000_000)
     days, seconds = divmod(seconds, 86_400)
@@ -116,7 +118,9 @@ def _whole_number(value: int, path: str) -> int:
     try:
         int.__repr__(value)
     except ValueError:
-        raise _rejection(path, "is an int of more digits than Python writes", "give it as text") from None
+        raise _rejection(
+            path, "is an int with more digits than Python converts to text", "use text"
+        ) from None
     return int(value)
 
 
@@ -125,7 +129,7 @@ def _key(key: object, path: str) -> str:
         raise _rejection(
             path,
             f"has a key that is {kind_of(key)} ({key!r})",
-            "JSON keys are text: write it as a str",
+            "JSON keys are text: use a str",
         )
     return _text(key, f"{path} (its key {key!a})")
 
@@ -136,11 +140,11 @@ def _member(path: str, key: object) -> str:
 
 def _enter(value: object, path: str, inside: tuple[int, ...]) -> tuple[int, ...]:
     if id(value) in inside:
-        raise _rejection(path, f"is {kind_of(value)} that contains itself", "give a copy without the loop")
+        raise _rejection(path, f"is {kind_of(value)} that contains itself", "use a copy without the loop")
     if len(inside) >= _MAX_DEPTH:
-        raise _rejection(path, f"is nested more than {_MAX_DEPTH} levels deep", "give a flatter value")
+        raise _rejection(path, f"is nested more than {_MAX_DEPTH} levels deep", "use a flatter value")
     return (*inside, id(value))
 
 
-def _rejection(path: str, what: str, mend: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{path} {what}: {mend}.")
+def _rejection(path: str, what: str, fix: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{path} {what}: {fix}.")

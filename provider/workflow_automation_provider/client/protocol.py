@@ -1,7 +1,7 @@
 """
-The service's interface as values, without any I/O. What a response means: :mod:`~.responses`.
+The requests and responses of the service, without any I/O; :mod:`~.responses` interprets the responses.
 
-"Section" refers to the service's interface description.
+"Section" refers to the document that describes the service's interface.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
-"""The inputs of a run that needs none."""
+"""The inputs of a run without any."""
 
 API_KEY_HEADER = "X-API-Key"
-"""The request header that carries the key (section 5)."""
+"""The request header that carries the API key. Follows section 5 of the interface."""
 
 
 class Operation(enum.Enum):
-    """The three operations of the service (section 4), each with what it does when it is accepted."""
+    """The three operations of the service. Follows section 4 of the interface."""
 
     TRIGGER_BY_PATH = "trigger by path"
     TRIGGER_BY_KEY = "trigger by key"
@@ -53,26 +53,26 @@ class Operation(enum.Enum):
 
     @property
     def takes_key(self) -> bool:
-        """Whether the API key goes along (section 5: trigger by path declares none)."""
+        """Whether the request carries the API key. Follows section 5 of the interface."""
         return self is not Operation.TRIGGER_BY_PATH
 
     def consequence(self, accepted: Accepted) -> str:
-        """Say what became of a request."""
-        return (_OF_AN_UPLOAD if self is Operation.UPLOAD else _OF_A_TRIGGER)[accepted]
+        """Describe the outcome of a request."""
+        return (_UPLOAD_OUTCOMES if self is Operation.UPLOAD else _TRIGGER_OUTCOMES)[accepted]
 
     @property
     def look(self) -> str:
-        """Say where to look what became of a request whose outcome is not known."""
+        """Where to look if the outcome of a request is unknown."""
         where = "the run's files" if self is Operation.UPLOAD else "the workflow's list of runs"
         return f"Look in {where}."
 
 
-_OF_A_TRIGGER = {
+_TRIGGER_OUTCOMES = {
     Accepted.NO: "No run was started.",
     Accepted.MAYBE: "A run may have been started.",
     Accepted.YES: "A run was started, but its run_id is unknown.",
 }
-_OF_AN_UPLOAD = {
+_UPLOAD_OUTCOMES = {
     Accepted.NO: "No files were accepted.",
     Accepted.MAYBE: "The files may have been accepted.",
     Accepted.YES: "The files were accepted.",
@@ -82,14 +82,16 @@ _OF_AN_UPLOAD = {
 @dataclass(frozen=True, slots=True)
 class Run:
     """
-    A run that was started (section 2).
+    A run that was started.
 
-    :param run_id: its identifier, always text, digit for digit as the service wrote it; None where a
-        trigger by key was answered without one, or with one that contains the API key
-    :param run_link: URL of the run in the application, None where the service gave none, or one that
-        contains the API key
-    :param flow_id: the flow, None where only the API key identifies it
-    :param response: the service's whole JSON response, or a note in its place if it reveals a secret
+    Follows section 2 of the interface.
+
+    :param run_id: always text, exactly as the service wrote it; None if the response to a trigger by key has
+        none, or one that contains the API key
+    :param run_link: URL of the run in the application, None if the response has none, or one that contains
+        the API key
+    :param flow_id: the flow, None if only the API key identifies it
+    :param response: the whole JSON response, or a note instead if it reveals a secret
     """
 
     run_id: str | None
@@ -101,10 +103,10 @@ class Run:
 @dataclass(frozen=True)
 class UploadBody:
     """
-    The body of one upload request, a stream.
+    The body of one upload request, as a stream.
 
-    :param content_length: its length in bytes
-    :param pieces: makes its bytes, anew each time it is called
+    :param content_length: its size in bytes
+    :param pieces: called for each iteration; yields the bytes from the beginning
     """
 
     content_length: int
@@ -117,7 +119,7 @@ class UploadBody:
         return self.content_length
 
     def watched(self, sent: Callable[[int], None]) -> UploadBody:
-        """Return the same body, which calls ``sent`` with the length of each piece that was handed over."""
+        """Return the same body, which calls ``sent`` with the size of each piece that was sent."""
 
         def pieces() -> Iterator[bytes]:
             for piece in self.pieces():
@@ -130,11 +132,11 @@ class UploadBody:
 @dataclass(frozen=True, slots=True)
 class Request:
     """
-    One POST of the interface, whole but for the key, which only the client knows.
+    One POST request, complete except for the API key, which only the client knows.
 
-    :param flow_id: the flow, None where the API key identifies it
-    :param content: the body: a trigger's bytes, or an upload's stream
-    :param files: what an upload carries
+    :param flow_id: the flow, None if the API key identifies it
+    :param content: the body: bytes for a trigger, a stream for an upload
+    :param files: the elements of an upload
     """
 
     operation: Operation
@@ -145,20 +147,19 @@ class Request:
 
     @property
     def title(self) -> str:
-        """Name the request in logs and errors."""
+        """The name of the request in logs and errors."""
         return f"POST {self.url}"
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
     """
-    What came back.
+    The response to a request.
 
-    :param status: HTTP status code
-    :param headers: response headers, names in lower case
-    :param body: the bytes read
-    :param incomplete: why ``body`` is not the whole body ("it was cut off: …"), empty where it is whole
-    :param early: it came before the request was handed over whole, and the rest of that was never sent
+    :param headers: names in lower case
+    :param body: the bytes that were read
+    :param incomplete: why ``body`` is not the whole body ("it was cut off: …"), empty if it is
+    :param early: whether it arrived before the request was sent completely, and the rest was never sent
     """
 
     status: int
@@ -170,18 +171,19 @@ class Response:
 
 def parse_base_url(text: str, *, allow_http: bool = False) -> str:
     """
-    Check and normalise the base address of the service.
+    Validate and normalize the base URL of the service.
 
     :param text: such as ``https://service.example/api``; a missing scheme means https
-    :param allow_http: accept plain http to another machine, where the API key can be read on the way
-    :return: the address without a trailing slash
-    :raises InvalidRequestError: if it is empty, is not http(s), holds user-info, a query or a fragment, or
-        is plain http to anything but loopback while ``allow_http`` is false
+    :param allow_http: whether to allow plain http to another machine, where the API key can be read in
+        transit
+    :return: the URL without a trailing slash
+    :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a fragment, or
+        is plain http to a host other than loopback without ``allow_http``
     """
     text = text.strip()
     if not text:
         raise InvalidRequestError(
-            "The base URL is empty: give the service's address, such as https://service.example/api."
+            "The base URL is empty: expected the service's URL, such as https://service.example/api."
         )
     if "://" not in text:
         text = f"https://{text}"
@@ -189,35 +191,35 @@ def parse_base_url(text: str, *, allow_http: bool = False) -> str:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        # Not the error's own words: they quote the address, and it may hold a password.
+        # Without the original message, which quotes the URL: it may contain a password.
         raise InvalidRequestError(
-            "The base URL is not a valid address: write it as https://host[:port]/api."
+            "The base URL is not a valid URL: expected https://host[:port]/api."
         ) from None
     if parts.scheme not in ("http", "https"):
         raise InvalidRequestError(f"The base URL has the scheme {parts.scheme!r}: use https.")
     if "@" in parts.netloc:
         raise InvalidRequestError(
-            "The base URL holds a user name or password: the API key is all that is needed, in its own field."
+            "The base URL contains a user name or password: remove it. Only the API key is needed, in its own field."
         )
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise InvalidRequestError(
-            "The base URL has a query (?) or fragment (#): end it at the path, such as https://service.example/api."
+            "The base URL has a query (?) or fragment (#): it must end with the path, such as https://service.example/api."
         )
     if not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
         raise InvalidRequestError(
-            "The base URL has no host name, or has white space or a backslash in it: write it as "
+            "The base URL has no host name, or contains whitespace or a backslash: expected "
             "https://host[:port]/api."
         )
     if parts.scheme == "http" and not (allow_http or is_loopback(host)):
         raise InvalidRequestError(
-            f"The base URL is plain http to {host}, where the API key can be read on the way: "
+            f"The base URL is plain http to {host}, where the API key can be read in transit: "
             "use https, or set the connection's extra allow_http to true."
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether ``host`` (a name or an address, without brackets) is this machine."""
+    """Return whether ``host`` (a name or an address, without brackets) is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -226,48 +228,50 @@ def is_loopback(host: str) -> bool:
 
 def path_segment(name: str, value: object) -> str:
     """
-    Percent-encode ``value`` so that it can only ever be one segment of a path.
+    Percent-encode ``value`` so that it is always a single segment of a path.
 
     :param name: what the value is called in errors
-    :raises InvalidRequestError: if it is empty or no text
+    :raises InvalidRequestError: if it is empty, or neither text nor a whole number
     """
     segment = quote(identifier(name, value), safe="")
-    # Dots are left alone by quote(), but a segment of nothing else would be resolved as "here" or "up".
+    # quote() does not encode dots, but a segment of only dots would be resolved as a relative path.
     return segment if segment.strip(".") else segment.replace(".", "%2E")
 
 
 def identifier(name: str, value: object) -> str:
     """
-    Check a ``flow_id`` or ``run_id``: text, or a whole number, which becomes text.
+    Validate a ``flow_id`` or ``run_id``: text, or a whole number, which becomes text.
 
-    :raises InvalidRequestError: if it is empty or of another type; a float is rejected because its digits
-        may not be those that the service wrote
+    :raises InvalidRequestError: if it is empty or of another type; also for a float, which may have lost
+        digits
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{name} is {kind_of(value)}: give it as text.")
+        raise InvalidRequestError(f"{name} is {kind_of(value)}: expected text.")
     if not value.strip():
-        raise InvalidRequestError(f"{name} is empty: give the identifier as the service shows it.")
+        raise InvalidRequestError(f"{name} is empty: expected the identifier as the service shows it.")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError(f"{name} is not valid Unicode text: repair its decoding.") from None
+        raise InvalidRequestError(f"{name} is not valid Unicode text: fix its decoding.") from None
     return value
 
 
 def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Request:
     """
-    Make the request that starts a run: by path (section 4.1) with a ``flow_id``, by key (4.2) without.
+    Build the request that starts a run: by path with a ``flow_id``, otherwise by key.
+
+    Follows sections 4.1 and 4.2 of the interface.
 
     :param base_url: as :func:`parse_base_url` returns it
     :param inputs: mapping of input names to JSON values
-    :param flow_id: the flow to start; None lets the API key identify it
+    :param flow_id: the flow to start; None for the one that the API key identifies
     :raises InvalidRequestError: if an argument cannot be sent
     """
     if not isinstance(inputs, Mapping):
         raise InvalidRequestError(
-            f"inputs is {kind_of(inputs)}: give a dict of input names and values ({{}} for none)."
+            f"inputs is {kind_of(inputs)}: expected a dict of input names and values ({{}} for none)."
         )
     content = b'{"inputs":%b}' % json_values.encode("inputs", inputs)
     if flow_id is None:
@@ -278,10 +282,12 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
 
 def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequence[Element]) -> Request:
     """
-    Make the request that uploads files (section 4.3).
+    Build the request that uploads files.
+
+    Follows section 4.3 of the interface.
 
     :param base_url: as :func:`parse_base_url` returns it
     :param flow_id: the flow that the files belong to
-    :param body: the body made of ``files``
+    :param body: the encoded ``files``
     """
     return Request(Operation.UPLOAD, f"{base_url}/public/upload", identifier("flow_id", flow_id), body, files)

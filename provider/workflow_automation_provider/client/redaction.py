@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything a person or a log may see, even where the service echoes them back."""
+"""Redact secrets from errors, logs and results, even if the service echoes them back."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from collections.abc import Iterable, Iterator
 __all__ = ["WITHHELD", "Redactor", "guard_wire_logs"]
 
 WITHHELD = "(withheld: it contains the API key or another secret)"
-"""What stands in place of a text that reveals a secret."""
+"""What replaces a text that reveals a secret."""
 
-# Fewer letters and digits are found by chance: of the key in noise, of a header's value in ordinary words.
+# Fewer letters and digits would match by chance: those of the key in noise, those of a header's value in
+# prose.
 _FEWEST_LETTERS, _SHORTEST_SECRET = 6, 8
 
-# As many letters and digits of the key in a row are withheld as well: services shorten what they echo.
+# A part of the key this long, in letters and digits, is withheld as well: services shorten what they echo.
 _PIECE = 12
 
-# A text that takes more than this to decode counts as hiding something; ordinary text takes far less.
-# Work is the bytes looked at, and a fixed cost of each look.
-_ROUNDS, _WORK_PER_BYTE, _WORK_IN_ANY_CASE, _WORK_PER_LOOK = 24, 96, 65536, 64
+# A text that takes more work than this to decode is withheld; ordinary text takes far less. Work is the
+# number of bytes searched, plus a fixed cost per search.
+_ROUNDS, _WORK_PER_BYTE, _WORK_AT_LEAST, _WORK_PER_SEARCH = 24, 96, 65536, 64
 
 _ALL, _ALNUM = bytes(range(256)), (string.ascii_letters + string.digits).encode()
 _NOT_ALNUM, _NOT_VISIBLE = _ALL.translate(None, _ALNUM), _ALL.translate(None, bytes(range(33, 127)))
 _NOT_BASE64, _NOT_HEX = _ALL.translate(None, _ALNUM + b"+/"), _ALL.translate(None, b"0123456789abcdefABCDEF")
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r"})
 _NUMBER = re.compile(rb"(?<!\d)\d{1,3}(?!\d)")
-# Text within what a guess decoded to: noise seldom has as many characters in a row.
+# Text within the result of a guess: noise seldom has that many readable characters in a row.
 _READABLE = re.compile(rb"(?:[\t\n\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3}){8,}")
 # Escapes of URLs, JSON, programming languages and HTML.
 _ESCAPE = re.compile(
@@ -45,17 +46,17 @@ _SOFT_BREAK = re.compile(rb"=[ \t]*+\r?\n(?!\s*+[0-9A-F]\s*+[0-9A-F])")
 _QUOTED_PRINTABLE = re.compile(rb"=(?P<x1>[0-9A-Fa-f]{2})")
 _TAG = re.compile(rb"</?[A-Za-z][^<>]{0,200}>")
 
-# Loggers that write request or response headers, or the errors made of them, at DEBUG. A filter on a parent
-# logger does not see what its children log, hence each by name.
+# Loggers that write request or response headers, or errors that quote them, at DEBUG level. A filter on a
+# parent logger does not apply to its children, so each is listed.
 _WIRE_LOGGERS = ("httpx", *map("httpcore.{}".format, ("connection", "http11", "http2", "proxy", "socks")))
 
 
 class Redactor:
     """
-    Withholds each text that reveals a secret, in whatever encoding.
+    Withhold every text that reveals a secret, in any encoding.
 
-    :param secrets: header values and passwords; one that is too short to be a secret is not searched for
-    :param key: the API key, searched for whatever its length; empty where there is none
+    :param secrets: header values and passwords; one that is too short to be a secret is ignored
+    :param key: the API key, of any length; empty if there is none
     """
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
@@ -68,9 +69,9 @@ class Redactor:
         )
 
     def reveals(self, text: str, *, key_only: bool = False) -> bool:
-        """Tell whether a text holds a secret (``key_only``: the API key), or is encoded too deeply to tell."""
+        """Return whether a text contains a secret (``key_only``: the API key), or is encoded too deeply to know."""
         needles = self._key if key_only else self._all
-        # As compatible characters: full-width letters are letters, too.
+        # NFKC, because a full-width letter is still readable as that letter.
         raw = unicodedata.normalize("NFKC", text).encode("ascii", "ignore")
         searchable = _searchable(raw)
         if not key_only and any(piece in searchable for piece in self._pieces):
@@ -80,12 +81,12 @@ class Redactor:
         )
 
     def text(self, text: str) -> str:
-        """Return ``text`` as it is, or a note in its place if it reveals a secret."""
+        """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return WITHHELD if self.reveals(text) else text
 
 
 def _parts(value: str) -> set[bytes]:
-    """Return a header's value and what is a secret by itself: a token, a cookie, a user's password."""
+    """Return a header's value and the secrets within it: a token, a cookie, a user's password."""
     scheme, _, rest = value.partition(" ")
     user = _streams(rest.encode("ascii", "ignore"))[0] if scheme.lower() == "basic" else b""
     parts = re.split(r"^[\w-]+ |[\s;,]+", value)
@@ -93,7 +94,7 @@ def _parts(value: str) -> set[bytes]:
 
 
 def _form(secret: bytes) -> bytes:
-    """Return a secret's letters and digits, or all that is visible of it where those are too few."""
+    """Return a secret's letters and digits, or all its visible characters if those are too few."""
     alnum, _, visible = _searchable(secret).partition(b"\n")
     return alnum if len(alnum) >= _FEWEST_LETTERS else visible
 
@@ -103,19 +104,19 @@ def _searchable(view: bytes) -> bytes:
 
 
 def _needles(secret: bytes) -> frozenset[bytes]:
-    """Return what to look for: the secret, and what it decodes to where it looks like an escape itself."""
+    """Return what to search for: the secret, and what it decodes to if it contains escape sequences itself."""
     views = seen = {secret}
     for _ in range(_ROUNDS):
         views = {further for view in views for further in _unescaped(view)}
         seen = seen | views
     needles = {_form(secret), *(form for form in map(_form, seen) if len(form) >= _FEWEST_LETTERS)}
-    # The edges of a secret may look like an escape together with what stands beside them.
+    # The ends of a secret may form an escape sequence together with the text next to them.
     return frozenset(form[len(form) // 7 : len(form) - len(form) // 7] for form in needles - {b""})
 
 
 def _views(text: bytes) -> Iterator[bytes | None]:
-    """Yield a text, all that it decodes to, and all that this decodes to; None if there is no end to it."""
-    work = _WORK_PER_BYTE * len(text) + _WORK_IN_ANY_CASE
+    """Yield a text and everything that it decodes to, recursively; None if that exceeds the limits."""
+    work = _WORK_PER_BYTE * len(text) + _WORK_AT_LEAST
     views, seen = [text.translate(None, _CONTROLS)], {b""}
     for _ in range(_ROUNDS):
         following = []
@@ -126,7 +127,7 @@ def _views(text: bytes) -> Iterator[bytes | None]:
             seen.add(visible)
             streams = _streams(view)
             yield from (view, *streams)
-            work -= sum(_WORK_PER_LOOK + len(stream) for stream in (view, *streams))
+            work -= sum(_WORK_PER_SEARCH + len(stream) for stream in (view, *streams))
             if work < 0:
                 yield None
             following += [b"\n".join(_READABLE.findall(stream)) for stream in streams]
@@ -137,28 +138,29 @@ def _views(text: bytes) -> Iterator[bytes | None]:
 
 
 def _streams(view: bytes) -> list[bytes]:
-    """Return what a text is if it is base64, hexadecimal or character codes, with all else passed over."""
+    """Return a text decoded as base64, hexadecimal and character codes, all other characters ignored."""
     visible = view.translate(None, _NOT_VISIBLE)
     sextets = visible.replace(b"-", b"+").replace(b"_", b"/").translate(None, _NOT_BASE64) + b"AAAAAAA"
     digits = visible.replace(b"0x", b"").translate(None, _NOT_HEX) + b"000"
     fours, twos = len(sextets) // 4 * 4 - 4, len(digits) // 2 * 2 - 2
-    # What stands before it may have shifted it.
+    # The text before it may have shifted its alignment.
     streams = [binascii.a2b_base64(sextets[start : start + fours]) for start in range(4)]
     streams += [binascii.unhexlify(digits[start : start + twos]) for start in range(2)]
-    # With blanks, which may be all that separates them, and without, which may separate their digits.
+    # With whitespace, which may be the only separator of the codes, and without, because it may split their
+    # digits.
     codes = ([int(code) for code in _NUMBER.findall(text)] for text in (view, visible))
     streams += [bytes(code for code in found if code < 128) for found in codes]
     return [stream.translate(None, _CONTROLS) for stream in streams]
 
 
 def _unescaped(view: bytes) -> set[bytes]:
-    # "=" stands before a word in an address as well, and "<" in a key: so both ways.
+    # Both ways, because "=" also occurs in URLs, and "<" may occur in a key.
     unbroken = _TAG.sub(b"", _SOFT_BREAK.sub(b"", view).translate(None, _NOT_VISIBLE))
-    texts = {text.translate(None, _NOT_VISIBLE) for text in (view, _QUOTED_PRINTABLE.sub(_meaning, unbroken))}
-    return {_ESCAPE.sub(_meaning, text).translate(None, _CONTROLS) for text in texts}
+    texts = {text.translate(None, _NOT_VISIBLE) for text in (view, _QUOTED_PRINTABLE.sub(_decoded, unbroken))}
+    return {_ESCAPE.sub(_decoded, text).translate(None, _CONTROLS) for text in texts}
 
 
-def _meaning(escape: re.Match[bytes]) -> bytes:
+def _decoded(escape: re.Match[bytes]) -> bytes:
     match escape.lastgroup:
         case None:
             return b"\n"
@@ -172,7 +174,7 @@ def _meaning(escape: re.Match[bytes]) -> bytes:
 
 
 _redactors: weakref.WeakSet[Redactor] = weakref.WeakSet()
-# A set that grows while it is gone through raises: within a request, whose outcome would seem unknown.
+# A set that changes during iteration raises: within a request, whose outcome would then seem unknown.
 _lock = threading.Lock()
 
 
@@ -182,7 +184,7 @@ def _withhold(record: logging.LogRecord) -> bool:
         with _lock:
             redactors = tuple(_redactors)
         shown = not any(redactor.reveals(message) for redactor in redactors)
-    except Exception:  # it would come out within the request, whose outcome would then seem unknown
+    except Exception:  # would be raised within the request, whose outcome would then seem unknown
         shown = False
     if not shown:
         record.msg, record.args = WITHHELD, ()
@@ -191,11 +193,11 @@ def _withhold(record: logging.LogRecord) -> bool:
 
 def guard_wire_logs(redactor: Redactor) -> None:
     """
-    Withhold what httpx and httpcore log of a secret, for as long as ``redactor`` lives.
+    Withhold log messages of httpx and httpcore that reveal a secret, for the lifetime of ``redactor``.
 
     Airflow's own masking is not enough: some executors print task logs unmasked.
     """
     with _lock:
         _redactors.add(redactor)
     for name in _WIRE_LOGGERS:
-        logging.getLogger(name).addFilter(_withhold)  # adding the same filter again changes nothing
+        logging.getLogger(name).addFilter(_withhold)  # adding the same filter again has no effect

@@ -1,4 +1,4 @@
-"""What each response of the service means, decided here and nowhere else, without any I/O: a run, or an error."""
+"""Turn each response of the service into a result or an error: the only place that does, without any I/O."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from workflow_automation_provider.exceptions import (
 
 __all__ = ["read_trigger_response", "read_upload_response", "response_error", "retry_after"]
 
-# Nothing was done, says the status, and the same request may be sent again later.
+# The status says that nothing was done, and that the same request may be sent later.
 _BUSY = frozenset({408, 425, 429})
 
-# Found, and See Other: a login page's address, or that of the result of a POST that was done.
-_MAYBE_DONE = frozenset({302, 303})
+# Found, and See Other: the URL of a login page, or of the result of a POST that was carried out.
+_MAYBE_ACCEPTED = frozenset({302, 303})
 
-# How much of the service's own words goes into an error, in characters.
-_QUOTED_WORDS = 500
+# How much of the service's response an error quotes, in characters.
+_QUOTE_LIMIT = 500
 
-# A wait longer than this is no advice to a scheduler but a fault (and overflows a timedelta soon after).
+# A longer wait is a fault rather than advice (and a much longer one overflows a timedelta).
 _LONGEST_RETRY_AFTER = timedelta(days=7).total_seconds()
 
 
@@ -41,8 +41,8 @@ def read_trigger_response(response: Response, request: Request, redact: Redactor
     """
     Read the response to a trigger request.
 
-    :raises ResponseUnusableError: if a run was started, but the response does not tell which
-    :raises WorkflowAutomationError: as :func:`response_error` makes it, for anything but 2xx
+    :raises ResponseUnusableError: if a run was started, but the response does not identify it
+    :raises WorkflowAutomationError: if the status is not 2xx, see :func:`response_error`
     """
     if not 200 <= response.status < 300:
         raise response_error(response, request, redact)
@@ -62,17 +62,19 @@ def read_trigger_response(response: Response, request: Request, redact: Redactor
 
 def read_upload_response(response: Response, request: Request, redact: Redactor) -> str:
     """
-    Read the response to an upload (section 4.3: a body of type string).
+    Read the response to an upload, whose body is of type string.
 
-    The status alone says that the files were accepted, so any body will do: a JSON string is decoded,
-    anything else is returned as the text it is. What was cut off, or reveals a secret, is not returned.
+    The status alone says that the files were accepted, so any body is valid: a JSON string is decoded,
+    anything else is returned as text. A body that was cut off, or reveals a secret, is not returned.
 
-    :raises WorkflowAutomationError: as :func:`response_error` makes it, for anything but 2xx
+    Follows section 4.3 of the interface.
+
+    :raises WorkflowAutomationError: if the status is not 2xx, see :func:`response_error`
     """
     if not 200 <= response.status < 300:
         raise response_error(response, request, redact)
     if response.early:
-        raise _early(response, "files were still to come", request, redact)
+        raise _early(response, "not all files had been sent", request, redact)
     if response.incomplete:
         return f"(not shown: {response.incomplete})"
     text = response.body.decode(errors="replace")
@@ -80,15 +82,15 @@ def read_upload_response(response: Response, request: Request, redact: Redactor)
         document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
-    answer: str = _kept(response, document if isinstance(document, str) else text.strip(), redact)
-    return answer
+    returned: str = _kept(response, document if isinstance(document, str) else text.strip(), redact)
+    return returned
 
 
 def _early(response: Response, why: str, request: Request, redact: Redactor) -> NotSentError:
-    # A proxy's or a login page, for instance: the service itself has no request to act on.
+    # From a proxy or a login page, for example: the service itself has no complete request to act on.
     return NotSentError(
-        f"{request.title} was answered with {_status(response.status)} before all of it was sent, and was then "
-        f"broken off: {why}.{_words(response, redact)}",
+        f"{request.title} returned {_status(response.status)} before all of it was sent, and was then "
+        f"aborted: {why}.{_quote(response, redact)}",
         consequence=request.operation.consequence(Accepted.NO),
         next_step="Check the connection's base URL, and any proxy in front of the service.",
         status=response.status,
@@ -97,10 +99,10 @@ def _early(response: Response, why: str, request: Request, redact: Redactor) -> 
 
 def _unusable(response: Response, why: str, request: Request, redact: Redactor) -> ResponseUnusableError:
     return ResponseUnusableError(
-        f"{request.title} was answered with {_status(response.status)}, but the response cannot be used: {why}."
-        f"{_words(response, redact)}",
+        f"{request.title} returned {_status(response.status)}, but the response cannot be used: {why}."
+        f"{_quote(response, redact)}",
         consequence=request.operation.consequence(Accepted.YES),
-        next_step="Find it in the workflow's list of runs. The same request again would start another run.",
+        next_step="Find it in the workflow's list of runs. Sending the request again would start another run.",
         status=response.status,
     )
 
@@ -109,25 +111,25 @@ def response_error(response: Response, request: Request, redact: Redactor) -> Wo
     """
     Return the error for a response outside 2xx: busy, rejected, or of unknown outcome.
 
-    503 to a trigger is busy only where it says when to come back: a gateway answers it for a service that it
-    lost after it had forwarded the request. An upload may be repeated, so there it is always busy.
+    503 is busy only where it says when to come back: a gateway answers it for a service that it lost after it had
+    forwarded the request.
     """
     status, operation = response.status, request.operation
-    words = _words(response, redact)
+    quote = _quote(response, redact)
     wait = retry_after(response.headers.get("retry-after"))
     nothing = operation.consequence(Accepted.NO)
-    if status in _BUSY or (status == 503 and (wait is not None or operation is Operation.UPLOAD)):
+    if status in _BUSY or (status == 503 and wait is not None):
         asked = "" if wait is None else f", with a Retry-After of {wait:.0f} s"
         return BusyError(
-            f"{request.title} was rejected as busy: {_status(status)}{asked}.{words}",
+            f"{request.title} was rejected as busy: {_status(status)}{asked}.{quote}",
             consequence=nothing,
             status=status,
             retry_after=wait,
         )
     hint = _hint(response, operation, redact)
-    if 300 <= status < 500 and status not in _MAYBE_DONE:
+    if 300 <= status < 500 and status not in _MAYBE_ACCEPTED:
         return RejectedError(
-            f"{request.title} was rejected: {_status(status)}.{words}",
+            f"{request.title} was rejected: {_status(status)}.{quote}",
             consequence=nothing,
             next_step=hint,
             status=status,
@@ -135,16 +137,16 @@ def response_error(response: Response, request: Request, redact: Redactor) -> Wo
         )
     if response.early:
         return NotSentError(
-            f"{request.title} was answered with {_status(status)} before all of it was sent.{words}",
+            f"{request.title} returned {_status(status)} before all of it was sent.{quote}",
             consequence=nothing,
             next_step=hint,
             status=status,
             retry_after=wait,
         )
     return OutcomeUnknownError(
-        f"{request.title} was answered with {_status(status)}.{words}",
+        f"{request.title} returned {_status(status)}.{quote}",
         consequence=operation.consequence(Accepted.MAYBE),
-        next_step=f"{hint} {request.operation.look}".strip(),
+        next_step="\n".join(filter(None, (hint, request.operation.look))),
         status=status,
         retry_after=wait,
     )
@@ -154,9 +156,9 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
     """
     Read a ``Retry-After`` header, in seconds or as an HTTP date.
 
-    :param value: the header as received, None where there was none
-    :param now: the time that a date is compared with, by default the clock's
-    :return: seconds to wait, from 0 to a week; None where it says nothing that can be understood
+    :param value: the header as received, None if there was none
+    :param now: the time to compare a date with, by default the current time
+    :return: seconds to wait, from 0 to a week; None if there is no header, or it is invalid
     """
     if value is None:
         return None
@@ -172,13 +174,13 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
 
 
 class _Constant(str):
-    """NaN or an infinity: no JSON, but no reason either to lose a run whose id stands beside it."""
+    """NaN or an infinity: not valid JSON, but not a reason to lose a run whose id is in the same response."""
 
     __slots__ = ()
 
 
 class _Number(str):
-    """A JSON number as it was written: a run id may be longer than a float is exact."""
+    """A JSON number as it was written: a run id may have more digits than a float represents exactly."""
 
     __slots__ = ()
 
@@ -190,7 +192,7 @@ def _read_json(response: Response) -> Any:
         raise ValueError("it is empty")
     coding = response.headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
-        raise ValueError(f"it is compressed ({coding!a}) though that was not asked for")
+        raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
         return json.loads(response.body, parse_int=_Number, parse_float=_Number, parse_constant=_Constant)
     except ValueError:
@@ -198,7 +200,7 @@ def _read_json(response: Response) -> Any:
 
 
 def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str | None, str | None]:
-    """Return run_id and run_link, each None where it is not there or contains the API key; neither is rewritten."""
+    """Return run_id and run_link, each None if it is missing or contains the API key; neither is altered."""
     fields = document if isinstance(document, dict) else {}
     run_id, run_link = fields.get("run_id"), fields.get("run_link")
     why = ""
@@ -209,7 +211,7 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
     elif redact.reveals(run_id, key_only=True):
         why = "its run_id contained the API key"
     elif _storable(run_id) != run_id:
-        why = "its run_id contains characters that no database keeps (NUL, lone surrogates)"
+        why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
     if type(run_link) is not str or redact.reveals(run_link, key_only=True):
@@ -218,12 +220,12 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
 
 
 def _kept(response: Response, document: Any, redact: Redactor) -> Any:
-    """Return what is kept of a response: a note in its place if it reveals a secret anywhere."""
+    """Return a document as it is kept: without text that a database rejects, or a note if it reveals a secret."""
     return WITHHELD if _reveals(response, document, redact) else _storable(document)
 
 
 def _reveals(response: Response, document: Any, redact: Redactor) -> bool:
-    """Tell whether a response reveals a secret, which may be spread over several of its names or values."""
+    """Return whether a response reveals a secret, which may be spread over several names or values."""
     names, values = _names_and_values(document)
     return redact.reveals(
         "\n".join((response.body.decode(errors="replace"), "".join(names), "".join(values)))
@@ -231,7 +233,7 @@ def _reveals(response: Response, document: Any, redact: Redactor) -> bool:
 
 
 def _names_and_values(document: Any) -> tuple[list[str], list[str]]:
-    """Return all that a JSON document says, as text; however deeply it is nested."""
+    """Return all names and values of a JSON document as text, however deeply it is nested."""
     names: list[str] = []
     values: list[str] = []
     waiting = [document]
@@ -248,7 +250,7 @@ def _names_and_values(document: Any) -> tuple[list[str], list[str]]:
 
 
 def _storable(document: Any) -> Any:
-    """Return a JSON value without the text that a database refuses (NUL, lone surrogates)."""
+    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
     match document:
         case str():
             return document.replace("\0", "\ufffd").encode(errors="replace").decode()
@@ -264,7 +266,7 @@ def _plain_numbers(document: Any) -> Any:
         case _Number():
             try:
                 return int(document)
-            except ValueError:  # not whole, or more digits than int() reads
+            except ValueError:  # not a whole number, or more digits than int() accepts
                 number = float(document)
                 return str(document) if math.isinf(number) else number
         case dict():
@@ -281,11 +283,11 @@ def _status(status: int) -> str:
         return str(status)
 
 
-def _words(response: Response, redact: Redactor) -> str:
-    """Return what the service said, as a line of its own."""
+def _quote(response: Response, redact: Redactor) -> str:
+    """Return the body of the response as a separate line of an error message."""
     text = response.body.decode(errors="replace")
     if text.strip() and response.incomplete:
-        # A part of a secret, or of an encoding, is not found.
+        # The redactor would not find a part of a secret.
         return "\nThe response is not shown, because it is incomplete."
     document = None
     with contextlib.suppress(ValueError, RecursionError):
@@ -295,7 +297,7 @@ def _words(response: Response, redact: Redactor) -> str:
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not text:
         return ""
-    return f'\nThe service said: "{text[:_QUOTED_WORDS]}{"…" if len(text) > _QUOTED_WORDS else ""}"'
+    return f'\nThe service said: "{text[:_QUOTE_LIMIT]}{"…" if len(text) > _QUOTE_LIMIT else ""}"'
 
 
 def _hint(response: Response, operation: Operation, redact: Redactor) -> str:
@@ -303,26 +305,30 @@ def _hint(response: Response, operation: Operation, redact: Redactor) -> str:
         case 400 | 422 if operation is not Operation.UPLOAD:
             return "Compare the inputs with those that the workflow defines."
         case 401 | 402 | 403 | 404 if operation is Operation.UPLOAD:
-            return "Check that the run belongs to the flow, and that the API key is this flow's and has not expired."
+            return "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
         case 401 | 402 | 403 if operation.takes_key:
             return "Check the API key: it must be this workflow's, not expired, and have runs left."
-        case 404 | 405:
+        case 400 | 422:
+            return "Check that file_format is what the service expects."
+        case 404 | 405 if operation is Operation.TRIGGER_BY_PATH:
             return "Check the connection's base URL and the flow_id."
+        case 404 | 405:
+            return "Check the connection's base URL."
         case 407:
             return "Check the connection's proxy."
         case 413 if operation is Operation.UPLOAD:
             return "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."
-        case 503 if operation is not Operation.UPLOAD and not response.early:
+        case 503 if not response.early:
             return "A 503 without Retry-After may come from a gateway that had already forwarded the request."
         case status if 300 <= status < 400:
-            location = redact.text(response.headers.get("location", "another address"))[:_QUOTED_WORDS]
-            if status in _MAYBE_DONE:
+            location = redact.text(response.headers.get("location", "another URL"))[:_QUOTE_LIMIT]
+            if status in _MAYBE_ACCEPTED:
                 return (
-                    f"It redirects to {location!a}: the result, a login page, or the service's new address. If it is "
-                    "the new address, set it as the connection's base URL. Redirects are never followed."
+                    f"It redirects to {location!a}: the result, a login page, or the service's new URL. If it is "
+                    "the new URL, set it as the connection's base URL. Redirects are never followed."
                 )
             return (
                 f"It redirects to {location!a}. Redirects are never followed, because the API key would be sent "
-                "there too: set the right address as the connection's base URL."
+                "there too: set the correct URL as the connection's base URL."
             )
     return ""

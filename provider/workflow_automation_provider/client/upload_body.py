@@ -1,7 +1,8 @@
 """
-The upload body (section 4.3) as a stream of JSON whose length is known before the first byte.
+The body of an upload request: a stream of JSON whose length is known before the first byte is sent.
 
-Files are read in chunks: memory does not grow with their size or number.
+Files are read in chunks, so memory use does not grow with their size or number. Follows section 4.3 of the
+interface.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import functools
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pybase64
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.checks import is_limit, kind_of
 from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
     Content,
@@ -25,6 +26,7 @@ from workflow_automation_provider.client.files import (
     File,
     FileFormat,
     changed,
+    fingerprint,
     read_whole,
 )
 from workflow_automation_provider.client.protocol import UploadBody, identifier
@@ -32,18 +34,17 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 __all__ = ["Measured", "measure", "split", "upload_body"]
 
-# Each piece that is handed over costs a system call, and more: smaller ones go out together.
+# Every piece that is sent costs at least one system call, so smaller ones are joined.
 _SMALL_PIECE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """
-    An element of ``files`` as it will be written, its length known.
+    An element of ``files`` and the JSON that it becomes.
 
-    :param element: what it is made of
-    :param parts: its JSON text, with a place for each content that is read when it is sent
-    :param length: bytes in the body
+    :param parts: its JSON text, with a placeholder for each content that is read while it is sent
+    :param length: size of the JSON in bytes
     """
 
     element: Element
@@ -53,11 +54,11 @@ class Measured:
 
 def measure(files: Iterable[Element], file_format: FileFormat = DEFAULT_FILE_FORMAT) -> list[Measured]:
     """
-    Decide how each element is written: once for all that follows, since a text file must be read for it.
+    Encode each element, once: to measure a text file, all of it must be read.
 
     :param files: the elements of the ``files`` array
-    :param file_format: how a :class:`File` is written
-    :raises InvalidRequestError: if an element cannot be sent, or a file that must be text is not UTF-8
+    :param file_format: the format of each :class:`File`
+    :raises InvalidRequestError: if an element cannot be sent, or a file to send as text is not UTF-8
     """
     measured = []
     for number, element in enumerate(files):
@@ -77,11 +78,16 @@ def split(
     """
     Split files into requests, in order.
 
-    :param files_per_request: the most elements that a request may have, None for any number
-    :param max_request_bytes: the most bytes that the body of a request may have, None for any number
+    :param files_per_request: the maximum number of elements in one request, None for no limit
+    :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
     :return: the elements of each request
-    :raises InvalidRequestError: if one element alone is larger than ``max_request_bytes``, naming it
+    :raises InvalidRequestError: if a single element exceeds ``max_request_bytes``, naming it
     """
+    for name, limit in (("files_per_request", files_per_request), ("max_request_bytes", max_request_bytes)):
+        if limit is not None and not is_limit(limit):
+            raise InvalidRequestError(
+                f"{name} is {limit!r}: give a whole number of 1 or more, or None for no limit."
+            )
     empty = len(_head(flow_id, run_id)) + len(_TAIL)
     requests: list[list[Measured]] = []
     size = 0
@@ -90,7 +96,7 @@ def split(
             what = file.element.source if isinstance(file.element, File) else f"files[{number}]"
             raise InvalidRequestError(
                 f"{what} alone makes a request of {empty + file.length} bytes, more than max_request_bytes "
-                f"({max_request_bytes}): raise that, or leave the file out."
+                f"({max_request_bytes}): raise the limit, or leave the file out."
             )
         full = requests and len(requests[-1]) == files_per_request
         too_large = max_request_bytes is not None and size + 1 + file.length > max_request_bytes
@@ -107,7 +113,7 @@ def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> U
     Make the body of an upload request.
 
     :param flow_id: the flow that the files belong to
-    :param run_id: the run that they belong to, text or a whole number
+    :param run_id: the run that they belong to: text, or a whole number
     :raises InvalidRequestError: if an identifier cannot be sent
     """
     parts: list[_Part] = [_head(flow_id, run_id)]
@@ -153,26 +159,28 @@ def _head(flow_id: object, run_id: object) -> bytes:
 
 @dataclass(frozen=True)
 class _Content:
-    """A file's content within the body, encoded without a byte around it."""
+    """A file's encoded content within the body, without quotes."""
 
     file: File
     length: int
     encode: Callable[[Iterable[bytes]], Iterator[bytes]]
+    expected: object = None
+    """The fingerprint of the file that the rest of the element was made for, None where it may have changed since."""
 
     def pieces(self) -> Iterator[bytes]:
-        # The body is not valid JSON before its end, and the end comes only after every file was read to
-        # its known size: a file that changed can never be taken for a whole one.
+        # The body is not valid JSON before its end, which is sent only after every file was read to its
+        # expected size: the service cannot mistake a file that changed for a complete one.
         left = self.length
         try:
-            for piece in self.encode(read_whole(self.file)):
+            for piece in self.encode(read_whole(self.file, expected=self.expected)):
                 left -= len(piece)
                 if left < 0:
                     break
                 yield piece
-        except InvalidRequestError:  # it was text when it was measured
+        except InvalidRequestError:  # not UTF-8, although it was when it was measured
             left = -1
         if left:
-            raise changed(self.file, "was changed")
+            raise changed(self.file, "changed")
 
 
 _Part = bytes | _Content
@@ -186,12 +194,16 @@ def _element_parts(name: str, element: Element, file_format: FileFormat) -> list
     if isinstance(element, Mapping):
         return [json_values.encode(name, element)]
     if not isinstance(element, File):
-        raise InvalidRequestError(f"{name} is {kind_of(element)}: give a file or a mapping.")
+        raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
+    parts: list[_Part]
     if callable(file_format):
-        return _json_parts(name, _called(file_format, element))
+        # What it returns may tell of the content, such as a checksum: it must be sent with the same.
+        before = fingerprint(element)
+        parts = _json_parts(name, _called(file_format, element))
+        return [replace(part, expected=before) if isinstance(part, _Content) else part for part in parts]
     if isinstance(file_format, str):
         return _value_parts(element, file_format)
-    parts: list[_Part] = [b"{"]
+    parts = [b"{"]
     for field_name, word in file_format.items():
         parts += [_field(field_name), *_value_parts(element, word), b","]
     parts[-1] = b"}"
@@ -216,7 +228,7 @@ def _field(name: str) -> bytes:
 
 
 def _joined(parts: list[_Part]) -> list[_Part]:
-    """Join the bytes between two contents."""
+    """Join adjacent bytes."""
     joined: list[_Part] = []
     for part in parts:
         if joined and isinstance(part, bytes) and isinstance(joined[-1], bytes):
@@ -234,9 +246,8 @@ def _value_parts(file: File, word: str) -> list[_Part]:
 
 
 def _json_parts(name: str, value: Any) -> list[_Part]:
-    """Write a value with contents in it, of which the JSON text is made around them."""
-    # What JSON text cannot hold as it is stands in the value as text that nobody can know beforehand, and
-    # the JSON is cut there.
+    """Encode a value that has file contents in it."""
+    # What json_values cannot encode is replaced by a random placeholder, and the JSON is split there.
     placeholder = secrets.token_hex(16)
     contents: list[Content | str] = []
 
@@ -258,8 +269,8 @@ def _json_parts(name: str, value: Any) -> list[_Part]:
         value = without_content(value)
     except RecursionError:
         raise InvalidRequestError(
-            f"{name}: file_format returned a value that contains itself, or is nested too deep: "
-            "give a flat object."
+            f"{name}: file_format returned a value that contains itself, or is nested too deeply: "
+            "return a flat object."
         ) from None
     around = json_values.encode(name, value).split(placeholder.encode())
     parts: list[_Part] = [around[0]]
@@ -277,7 +288,7 @@ def _has_lone_surrogates(text: str) -> bool:
 
 
 def _content_parts(content: Content | str) -> list[_Part]:
-    if isinstance(content, str):  # a name of an odd file system: it comes back as it was
+    if isinstance(content, str):  # a file name that is not valid Unicode is sent unchanged
         return [_json_text(content)]
     file = content.file
     match content.encoding:
@@ -286,7 +297,7 @@ def _content_parts(content: Content | str) -> list[_Part]:
         case "data_url":
             return [_json_text(f"data:{file.content_type};base64,"), _base64_content(file)]
         case "text":
-            # The length of escaped text is known only by reading it: once to measure, once to send.
+            # The length of escaped text is known only after reading it: once to measure, once to send.
             length = sum(map(len, _escaped_text(file, read_whole(file, sending=False))))
             return [_Content(file, length, lambda chunks: _escaped_text(file, chunks))]
 
@@ -312,5 +323,5 @@ def _escaped_text(file: File, chunks: Iterable[bytes]) -> Iterator[bytes]:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         raise InvalidRequestError(
-            f"{file.source} is not UTF-8 text, which file_format asks for: use base64."
+            f"{file.source} is not UTF-8 text, as file_format requires: use base64."
         ) from None

@@ -1,3 +1,3 @@
-"""What a task does, in order, with what it remembers across tries."""
+"""The steps of a task, and the state that it keeps across tries."""
 
 __all__: list[str] = []

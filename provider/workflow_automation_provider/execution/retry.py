@@ -1,4 +1,4 @@
-"""When a request is sent again: within a try for a short while, then by Airflow's retry, and never blindly."""
+"""Retries: within one try for a short time, then by Airflow, and never if a run may have been started."""
 
 from __future__ import annotations
 
@@ -27,42 +27,45 @@ else:
     try:
         from airflow.sdk import RetryDecision
         from airflow.sdk import RetryPolicy as RetryPolicyBase
-    except ImportError:  # before Airflow 3.3, which knows no retry policies
+    except ImportError:  # Airflow before 3.3 has no retry policies
         RetryPolicyBase = object
 
 __all__ = ["START_ADVICE", "UPLOAD_ADVICE", "FlowRetryPolicy", "Patience", "task_error"]
 
 _Result = TypeVar("_Result")
 
-# The wait between two attempts where the service names none, in seconds: grows from the first to the second.
+# The wait between two attempts without a Retry-After, in seconds: it grows from the first to the second
+# value.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 
-# How soon a wait ends after the task was ended, in seconds.
+# How soon a wait ends after Airflow ended the task, in seconds.
 _NAP = 0.1
 
-# How often a try comes back without spending a retry, and the longest wait for which it does: no task is held for
-# ever. Rescheduling takes at most 50 minutes of each try; after that, and for longer waits, a retry is spent.
+# How often a try is rescheduled without using a retry, and the longest wait for which it is, so that no task
+# waits forever. Rescheduling takes at most 50 minutes of each try; after that, and for longer waits, a retry
+# is used.
 _MOST_RESCHEDULES = 5
 _LONGEST_RESCHEDULE = timedelta(minutes=10)
 
 
 class FlowRetryPolicy(RetryPolicyBase):
     """
-    Lets Airflow come back when the service said, rather than after ``retry_delay`` (Airflow 3.3+).
+    Retry after the service's ``Retry-After`` instead of ``retry_delay`` (Airflow 3.3+).
 
-    Where nothing was started and Airflow can reschedule a failed task (3.4+), no retry is spent on it at first.
+    If Airflow can reschedule a failed task (3.4+), a busy or unreachable service does not use a retry at
+    first.
     """
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
     ) -> RetryDecision:
         """
-        Decide when the task comes back, and whether that takes a retry.
+        Decide when the task is retried, and whether that uses a retry.
 
         :param exception: what ended this try
-        :param context: the task's context; without it, a retry is spent
-        :return: where the service is busy or could not be reached, a bounded number of reschedules; then a retry
-            after the service's ``Retry-After``; Airflow's usual course for all else
+        :param context: the task's context; without it, a retry is used
+        :return: if the service is busy or cannot be reached, a limited number of reschedules, then a retry
+            after the service's ``Retry-After``; otherwise Airflow's default
         """
         if not isinstance(exception, BusyError | NotSentError):
             return RetryDecision.default()
@@ -79,12 +82,12 @@ class FlowRetryPolicy(RetryPolicyBase):
 
 
 def _reschedule(wait: timedelta | None, reason: str, context: Any) -> RetryDecision | None:
-    """Return the decision to come back without spending a retry, None where that is not possible or not bounded."""
+    """Return the decision to reschedule without using a retry, None if that is not possible or allowed."""
     reschedule = getattr(RetryDecision, "reschedule", None)  # Airflow 3.4+
     if reschedule is None or context is None:
         return None
     delay = context["task"].retry_delay if wait is None else wait
-    # Airflow keeps to the bound as well, but the retry that it then makes knows no Retry-After.
+    # Airflow enforces the limit as well, but its retry would then ignore the Retry-After.
     if delay > _LONGEST_RESCHEDULE or context.get("task_reschedule_count", 0) >= _MOST_RESCHEDULES:
         return None
     decision: RetryDecision = reschedule(delay, max_reschedules=_MOST_RESCHEDULES, reason=reason)
@@ -93,11 +96,12 @@ def _reschedule(wait: timedelta | None, reason: str, context: Any) -> RetryDecis
 
 class Patience:
     """
-    How long one try goes on while the service is busy or cannot be reached.
+    Retries within one try of the task, while the service is busy or cannot be reached.
 
-    :param seconds: time to go on for, waits included; 0 sends once
-    :param log: logger that each wait is announced in
-    :param is_ended: tells whether Airflow ended the task: a wait ends then, and nothing is sent any more
+    :param seconds: how long to keep retrying, waits included; 0 sends once
+    :param log: logger for the waits
+    :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is
+        sent
     """
 
     def __init__(self, seconds: float, log: Logger, is_ended: Callable[[], bool] = lambda: False) -> None:
@@ -109,19 +113,19 @@ class Patience:
         self, send: Callable[[], _Result], *, retry: tuple[type[WorkflowAutomationError], ...] = ()
     ) -> _Result:
         """
-        Send, again and again while the service is busy or cannot be reached, as long as there is time.
+        Send a request, and retry while the service is busy or cannot be reached, until the time is up.
 
-        :param send: sends one request
-        :param retry: errors to send again after, besides busy and not sent
+        :param send: sends the request once
+        :param retry: errors to retry after, in addition to busy and not sent
         :return: what ``send`` returns
-        :raises WorkflowAutomationError: the last error, where the next wait would end after the time; any error
-            but busy and not sent, at once
+        :raises WorkflowAutomationError: if an error is not to be retried, at once; otherwise the last error,
+            if the next wait would exceed the time
         """
         import tenacity
 
         retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError, *retry)
         last: WorkflowAutomationError | None = None
-        growing = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)
+        backoff = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)
         began = time.monotonic()
         attempts = 0
 
@@ -136,8 +140,9 @@ class Patience:
 
         def wait(state: tenacity.RetryCallState) -> float:
             error = error_of(state)
-            # The jitter keeps mapped tasks from coming back all at once, and "Retry-After: 0" from a tight loop.
-            return ((error and error.retry_after) or 0.0) + growing(state)
+            # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight
+            # loop.
+            return ((error and error.retry_after) or 0.0) + backoff(state)
 
         def announce(state: tenacity.RetryCallState) -> None:
             nonlocal last
@@ -149,7 +154,7 @@ class Patience:
         def sleep(duration: float) -> None:
             self._sleep(duration)
             if self.is_ended() and last:
-                self.log.warning("Airflow ended the task while it waited: nothing more is sent.")
+                self.log.warning("Airflow ended the task while it was waiting: nothing more is sent.")
                 raise last
 
         retrying = tenacity.Retrying(
@@ -165,16 +170,17 @@ class Patience:
         try:
             return retrying(attempt)
         except retryable as error:
-            # Not tenacity's count, which has the next attempt before its wait is over.
+            # Not tenacity's count, which includes the next attempt before its wait is over.
             if attempts > 1:
                 waited = time.monotonic() - began
                 error.message += (
-                    f"\nSent {attempts} times in {waited:.0f} s (send_retry_timeout: {self.seconds:g} s)."
+                    f"\nTried {attempts} times in {waited:.0f} s (send_retry_timeout: {self.seconds:g} s)."
                 )
             raise
 
     def _sleep(self, seconds: float) -> None:
-        # In short naps: what a signal handler sets cannot wake a longer one, for a threading.Event may deadlock there.
+        # In short naps, because a signal handler cannot end a longer one: setting a threading.Event there may
+        # deadlock.
         deadline = time.monotonic() + seconds
         while not self.is_ended() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _NAP))
@@ -191,7 +197,7 @@ START_ADVICE: Mapping[Accepted, str] = {
         "Or clear the task to start another run."
     ),
 }
-"""What to tell the person on call about a start that Airflow does not retry, by what the service did, line by line."""
+"""What to do about a start that Airflow does not retry, depending on what the service did."""
 
 UPLOAD_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task to upload all files.",
@@ -199,7 +205,7 @@ UPLOAD_ADVICE: Mapping[Accepted, str] = {
         "If the files are there, mark the task as success.\nIf not, clear the task to upload all files again."
     ),
 }
-"""The same for an upload."""
+"""What to do about an upload that Airflow does not retry, depending on what the service did."""
 
 
 def task_error(
@@ -211,14 +217,13 @@ def task_error(
     is_ended: bool = False,
 ) -> WorkflowAutomationError:
     """
-    Return the error to end the task with, which says whether Airflow retries it and what to do.
+    Return the error to fail the task with, which says whether Airflow retries it and what to do.
 
-    :param error: what went wrong
-    :param advice: what to tell the person on call, by what the service did
-    :param but_for: errors to leave to Airflow's retry besides busy, not sent and a missing file
-    :param is_ended: whether Airflow ended the task, and so knows what becomes of it
-    :return: the same error where a retry may help; otherwise one of its class that is an ``AirflowFailException``
-        as well. Without the frames that lead to it, which tell a DAG author nothing
+    :param advice: what to do if Airflow does not retry the task, depending on what the service did
+    :param but_for: errors to leave to Airflow's retry, in addition to busy, not sent and an unavailable file
+    :param is_ended: whether Airflow ended the task, and therefore knows whether to retry it
+    :return: the same error if a retry may help; otherwise one of the same class that is also an
+        ``AirflowFailException``. Without a traceback, which would not help a DAG author
     """
     retryable: tuple[type[WorkflowAutomationError], ...] = (
         BusyError,
@@ -226,46 +231,74 @@ def task_error(
         FileUnavailableError,
         *but_for,
     )
-    if isinstance(error, retryable):
-        outlook, then = "" if is_ended else _outlook(context, error), ""
-        failed = error
-    else:
+    if isinstance(error, AirflowFailException):
+        return error.with_traceback(None)  # of a start inside the task: it says all that there is to say
+    failed = error
+    if not isinstance(error, retryable):
         outlook, then = "Airflow will not retry this task.", advice[error.accepted]
-        kind = _without_retry(type(error))
-        failed = kind.__new__(kind, *error.args)
-        failed.__dict__.update(error.__dict__)
+        failed = _rebuild(type(error), error.args, error.__dict__)
         failed.__cause__ = error.__cause__
+    elif is_ended:
+        outlook = then = ""
+    else:
+        outlook, then = _outlook(context, error, advice)
     failed.next_step = "\n".join(filter(None, (outlook, failed.next_step, then)))
     return failed.with_traceback(None)
 
 
+_kinds: dict[type[WorkflowAutomationError], type[WorkflowAutomationError]] = {}
+
+
 def _without_retry(kind: type[WorkflowAutomationError]) -> type[WorkflowAutomationError]:
     """Return a class of the same name that Airflow does not retry a task after."""
-    if issubclass(kind, AirflowFailException):
-        return kind
-    return type(
-        kind.__name__, (kind, AirflowFailException), {"__doc__": kind.__doc__, "__module__": kind.__module__}
-    )
+    if kind not in _kinds:
+        body = {
+            "__doc__": kind.__doc__,
+            "__module__": kind.__module__,
+            # pickle looks for a class by its name, and would find the one that Airflow retries after.
+            "__reduce__": lambda self: (_rebuild, (kind, self.args, self.__dict__)),
+        }
+        _kinds[kind] = type(kind.__name__, (kind, AirflowFailException), body)
+    return _kinds[kind]
 
 
-def _outlook(context: Context, error: WorkflowAutomationError) -> str:
-    """Say whether and when Airflow retries the task."""
+def _rebuild(
+    kind: type[WorkflowAutomationError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> WorkflowAutomationError:
+    kind = _without_retry(kind)
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
+
+
+def _outlook(
+    context: Context, error: WorkflowAutomationError, advice: Mapping[Accepted, str]
+) -> tuple[str, str]:
+    """Say whether and when Airflow retries the task, and what to do about it."""
     ti, task = context["ti"], context["task"]
     policy = getattr(task, "retry_policy", None)
     delay: timedelta | None = None
-    if isinstance(policy, FlowRetryPolicy):
-        decision = policy.evaluate(error, ti.try_number, ti.max_tries, context)
+    ours = policy if isinstance(policy, FlowRetryPolicy) else None
+    if ours:
+        decision = ours.evaluate(error, ti.try_number, ti.max_tries, context)
         delay = decision.retry_delay
+        if decision.action.value == "fail":  # of a subclass
+            return "Airflow will not retry this task: its retry_policy says so.", advice[error.accepted]
         if decision.action.value == "reschedule":
-            return f"Airflow reschedules this task{_in(delay)}, without using a retry."
+            return f"Airflow reschedules this task{_in(delay)}, without using a retry.", ""
+    in_doubt = error.accepted is not Accepted.NO
     if ti.try_number > ti.max_tries:
-        return "Airflow has no retries left for this task: clear it later."
+        then = advice[error.accepted] if in_doubt else "Clear the task later."
+        return "Airflow has no retries left for this task.", then
     number = f"try {ti.try_number + 1} of {ti.max_tries + 1}"
-    if policy is not None and not isinstance(policy, FlowRetryPolicy):
-        return f"The task's retry_policy decides whether Airflow retries this task ({number})."
+    # Files may be uploaded twice, and so their advice knows no run that was started for certain.
+    again = ", which may start a second run" if in_doubt and Accepted.YES in advice else ""
+    then = "If the run is there, mark the task as success before then." if again else ""
+    if policy is not None and not ours:
+        return f"The task's retry_policy decides whether Airflow retries this task ({number}){again}.", then
     if delay is None and not getattr(task, "retry_exponential_backoff", None):
         delay = getattr(task, "retry_delay", None)
-    return f"Airflow retries this task{_in(delay)} ({number})."
+    return f"Airflow retries this task{_in(delay)} ({number}){again}.", then
 
 
 def _in(delay: timedelta | None) -> str:

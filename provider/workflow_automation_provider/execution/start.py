@@ -1,12 +1,13 @@
 """
-Starting a run exactly once: the one place that does, for operators and for TaskFlow code.
+Start a run exactly once: the only place that does, for operators and for TaskFlow code.
 
-1. **Prepare** the whole request. What is wrong with it is found before anything is recorded or sent.
-2. **Record** *starting*. From here on a later try knows that a run may exist.
-3. **Send**, once. Where nothing can have been started, the record is taken back, and the request may be sent again.
+1. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
+2. **Record** *starting*. From here on, a later try knows that a run may exist.
+3. **Send** the request, once. If no run can have been started, take back the record; the request may then be
+   retried.
 4. **Record** *started*, and return the run.
 
-What a later try makes of the record: :mod:`~workflow_automation_provider.execution.task_state`.
+:mod:`~workflow_automation_provider.execution.task_state` describes how a later try reads the record.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["OnUnknownStart", "RunStarter", "request_digest", "trigger_flow_once"]
 
 OnUnknownStart = Literal["fail", "start_again"]
-"""What to do where nobody can tell whether a run was started."""
+"""What to do if it is unknown whether a run was started."""
 
 _LOOK = Operation.TRIGGER_BY_KEY.look
 
-# Airflow keeps an entry of the task state store by a key of at most 512 characters.
+# A key of the task state store may have at most 512 characters.
 _LONGEST_NAME = 250
 
 
@@ -62,8 +63,9 @@ def trigger_flow_once(
     """
     Start a run from within a task, such as a function decorated with ``@task``, exactly once.
 
-    A later try that comes to the same ``name`` gets the run that was started, and starts nothing: as with
-    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator`, on Airflow 3.3+.
+    A later try that calls this with the same ``name`` gets the run that was started instead of starting
+    another, as with :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` (Airflow
+    3.3+).
 
     .. code-block:: python
 
@@ -71,20 +73,24 @@ def trigger_flow_once(
         def reports(customers: list[str]) -> list[str]:
             return [trigger_flow_once(customer, inputs={"customer": customer})["run_id"] for customer in customers]
 
-    :param name: what this start is called within the task: a name of its own for each run, the same in every try
+    Follows sections 4.1 (with a ``flow_id``) and 4.2 (without) of the interface.
+
+    :param name: identifies this start within the task: unique for each run, and the same in every try
     :param inputs: input names, as the flow defines them, and JSON values
-    :param flow_id: the flow to start (section 4.1); None lets the connection's API key identify it (section 4.2)
+    :param flow_id: the flow to start; None for the one that the connection's API key identifies
     :param workflow_automation_conn_id: connection with the base URL and the API key
-    :param on_unknown_start: ``"fail"`` without a retry, or ``"start_again"`` in the next try
-    :param request_timeout: seconds that connecting, each send, and the whole response may take, in place of the
-        connection's ``timeout``
-    :param send_retry_timeout: seconds to go on for while the service is busy or cannot be reached; 0 sends once
+    :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"`` without a
+        retry, or ``"start_again"`` in the next try
+    :param request_timeout: seconds that connecting, each send, and the whole response may take, instead of
+        the connection's ``timeout``
+    :param send_retry_timeout: seconds to keep retrying while the service is busy or cannot be reached; 0
+        sends once
     :param context: the task's context, by default that of the task that is being executed
     :return: ``run_id``, ``run_link`` and ``flow_id``, as far as known
-    :raises RuntimeError: if no task is being executed, and no ``context`` is given; on Airflow 2 an
+    :raises RuntimeError: if no task is being executed and no ``context`` is passed; on Airflow 2 an
         ``AirflowException``
-    :raises WorkflowAutomationError: if the run was not started, or nobody can tell; also an ``AirflowFailException``
-        where Airflow must not retry the task
+    :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was; also an
+        ``AirflowFailException`` if Airflow must not retry the task
     """
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -94,7 +100,7 @@ def trigger_flow_once(
         _check(name, on_unknown_start, send_retry_timeout)
         record = StartRecord(context, name, nested=True)
         record.request = request_digest(inputs, flow_id)
-        # The same request may come again where it started nothing, another of its name may not.
+        # The same request may be sent again if it started nothing, but not another one of the same name.
         with record.in_use(sys.intern(record.request)):
             starter = RunStarter(
                 record, hook, Patience(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
@@ -109,7 +115,7 @@ def trigger_flow_once(
 def _check(name: object, on_unknown_start: object, send_retry_timeout: object) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
         raise InvalidRequestError(
-            f"name is {name!r}: give each start within a task a name of its own, of at most {_LONGEST_NAME} characters."
+            f"name is {name!r}: expected a unique name for each start within a task, of at most {_LONGEST_NAME} characters."
         )
     if on_unknown_start not in get_args(OnUnknownStart):
         raise InvalidRequestError(
@@ -117,7 +123,7 @@ def _check(name: object, on_unknown_start: object, send_retry_timeout: object) -
         )
     if not is_seconds(send_retry_timeout):
         raise InvalidRequestError(
-            f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and at most {LONGEST_TIMEOUT} (a week)."
+            f"send_retry_timeout is {send_retry_timeout!r}: expected seconds, 0 or more and at most {LONGEST_TIMEOUT} (a week)."
         )
 
 
@@ -128,9 +134,9 @@ def _retried_after(on_unknown_start: OnUnknownStart) -> tuple[type[WorkflowAutom
 
 def request_digest(inputs: object, flow_id: object) -> str:
     """
-    Identify what is asked for.
+    Return a hash that identifies the request.
 
-    :raises InvalidRequestError: if ``inputs`` is not JSON
+    :raises InvalidRequestError: if ``inputs`` cannot be encoded as JSON
     """
     from workflow_automation_provider.client.json_values import encode
 
@@ -139,11 +145,11 @@ def request_digest(inputs: object, flow_id: object) -> str:
 
 class RunStarter:
     """
-    Starts the run of one record, unless an earlier try did.
+    Start the run of one record, unless an earlier try did.
 
-    :param record: what this task instance knows of the run
+    :param record: what the task instance knows about the run
     :param hook: sends the request; closed afterwards
-    :param patience: how long to go on while the service is busy or cannot be reached
+    :param patience: how long to keep retrying while the service is busy or cannot be reached
     """
 
     def __init__(
@@ -160,18 +166,19 @@ class RunStarter:
         self._log = patience.log
         self._on_unknown_start = on_unknown_start
         self._in_doubt = False
-        """Whether an earlier try may have started a run, and the user accepts that another is started."""
+        """Whether an earlier try may have started a run, and the user accepts another one."""
 
     def start(self, prepare: Callable[[], Request]) -> StartedRun:
         """
         Start the run, or return the one that an earlier try started.
 
-        :param prepare: makes the request; called only where a run is to be started
-        :raises WorkflowAutomationError: if no run was started, or nobody can tell
+        :param prepare: builds the request; called only if a run is to be started
+        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         earlier = self._record.read()
         if earlier:
-            if run := self._run_of(earlier):
+            # Empty where the service said nothing of the run.
+            if (run := self._earlier_run(earlier)) is not None:
                 return run
             self._in_doubt = not earlier.cleared
         if not self._record.outlives_try:
@@ -179,26 +186,38 @@ class RunStarter:
                 "Task state does not persist across tries before Airflow 3.3: if this try fails after it triggered "
                 "the flow, the next may start a second run."
             )
-        with self._hook:
-            request = prepare()
-            return self._patience.call(lambda: self._send(request))
+        try:
+            with self._hook:
+                request = prepare()
+                return self._patience.call(lambda: self._send(request))
+        except WorkflowAutomationError as error:
+            if earlier and self._in_doubt and error.accepted is Accepted.NO:
+                # Of this try that is all; of the task it is not.
+                error.accepted = Accepted.MAYBE
+                error.consequence += f"\nBut try {earlier.try_number} ({earlier.at}) {earlier.words}."
+                error.next_step = "\n".join(filter(None, (error.next_step, _LOOK)))
+            raise
 
-    def _run_of(self, earlier: Start) -> StartedRun | None:
-        """Return what an earlier try started, None where a run is to be started."""
+    def _earlier_run(self, earlier: Start) -> StartedRun | None:
+        """Return the run that an earlier try started, None if a run is to be started."""
         found = f"Try {earlier.try_number} ({earlier.at}) {earlier.words}."
         if earlier.cleared:
-            self._log.warning("%s The task was cleared since: starting another run.", found)
+            self._log.warning("%s The task has been cleared since: starting another run.", found)
             return None
         if self._record.request and earlier.request != self._record.request:
-            # Names by position in a list that changed, for instance: it is another's run.
+            # For example, names by position in a list that changed: it is the run of another request.
             raise InvalidRequestError(
-                f"{found} It had other inputs or another flow_id than {self._record.name!r} asks for now.",
-                next_step="Inside a task, give each start a name that means the same in every try.",
+                f"{found} {self._record.name!r} has other inputs or another flow_id in this try.",
+                consequence="Nothing was sent for it in this try.",
+                next_step=(
+                    "Inside a task, use a name for each start that means the same in every try.\n"
+                    "A Clear starts every run of the task again."
+                ),
             )
         hint = "If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
         match earlier.state:
             case "started":
-                self._log.info("%s", f"{found} Returning that run, and starting nothing. {hint}".strip())
+                self._log.info("%s", f"{found} Returning that run, not starting another. {hint}".strip())
                 return earlier.run
             case "unidentified":
                 raise ResponseUnusableError(
@@ -210,14 +229,14 @@ class RunStarter:
         raise OutcomeUnknownError(found, next_step=f"{_LOOK} {hint}".strip())
 
     def _send(self, request: Request) -> StartedRun:
-        """Send the request once, with the record always ahead of what is known."""
+        """Send the request once; the record is always written before it."""
         if self._patience.is_ended():
             raise NotSentError(
                 "The trigger request was not sent: the task was ended.",
                 consequence=request.operation.consequence(Accepted.NO),
             )
-        # Before the record, whose writing takes Airflow's answer: so the log has it by then, and a task that is
-        # killed in its last try, which nobody comes to tell of, leaves these words behind.
+        # Logged before the record is written, which waits for a response from Airflow: by then these lines
+        # are in the log, even if the task is killed in its last try, after which no other try reports it.
         self._log.info(
             "Triggering %s via connection %s.",
             f"flow {flow}" if (flow := self._hook.flow_of(request)) else "the flow of the API key",
@@ -239,10 +258,10 @@ class RunStarter:
             elif error.accepted is Accepted.NO:
                 self._take_back()
             raise
-        # Nothing is known then: of what went wrong, nor of this process's right to write.
+        # It is unknown what went wrong, and whether this process may still write the record.
         except Exception:
             raise
-        except BaseException:  # such as Airflow's timeout of the task
+        except BaseException:  # such as the task's execution_timeout
             if handed_over:
                 self._log.warning("Interrupted while waiting for the response. A run may have been started.")
             else:
@@ -273,7 +292,10 @@ class RunStarter:
             self._record_started(started)
         except Exception:
             # The run is there, and what this try returns is recorded as well: failing now would lose it.
-            self._log.exception("Run %s could not be recorded. A later try will not know of it.", run.run_id)
+            self._log.exception(
+                "Run %s could not be recorded: a later try would report that a run may have been started.",
+                run.run_id,
+            )
         return started
 
     def _record_started(self, run: StartedRun) -> None:
@@ -281,22 +303,24 @@ class RunStarter:
             self._record.started(run)
         except Exception:
             raise
-        except BaseException:  # the task ends, but a later one is to know of the run
+        except BaseException:  # the task ends, but a later try must know the run
             self._record.started(run)
             raise
 
     def _record_unidentified(self, message: str) -> None:
         try:
             self._record.unidentified(message)
-        except Exception:  # the record says "starting", of which a later try makes as much
+        except Exception:  # the record says "starting", which a later try handles in the same way
             self._log.exception("A run was started, but its record could not be completed.")
 
     def _take_back(self) -> None:
         if self._in_doubt:
             self._log.warning("This try started no run, but an earlier try may have started one.")
-            return
         try:
-            self._record.take_back()
+            if self._in_doubt:
+                self._record.put_back()
+            else:
+                self._record.take_back()
         except Exception:
             self._log.exception(
                 "This try started no run, but that could not be recorded: a later try will report that a run may "

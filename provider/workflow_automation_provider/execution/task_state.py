@@ -1,58 +1,58 @@
 """
-The state of a task instance's starts and uploads, kept across its tries. Read this first.
+The state of a task instance's starts and uploads, which persists across its tries. Read this first.
 
-**A start** has one entry in the task state store, by the name of the start:
+**A start** has one entry in the task state store, under the name of the start:
 
 ================  =====================================================  =============================================
-Entry             Written                                                What the next try makes of it
+Entry             Written                                                What the next try does
 ================  =====================================================  =============================================
-none              at first; when the request was rejected, found the     starts the run
-                  service busy or was not sent (``take_back``)
-*starting*        before each request (``starting``). It stays where     a run may exist: fails without a retry, or
-                  no response came or the process died                   starts another with ``start_again``
-*started*         when the response named the run (``started``)          returns that run, and starts nothing
+none              initially; when the request was rejected, rejected     starts the run
+                  as busy, or not sent (``take_back``)
+*starting*        before each request (``starting``); remains if there   a run may exist: fails (no retry), or
+                  was no response or the process died                    starts another with ``start_again``
+*started*         when the response identified the run (``started``)     returns that run
 *unidentified*    when the service started a run whose id is unknown     fails without a retry
                   (``unidentified``)
-any, *cleared*    the task was cleared since                             starts another run
+any, *cleared*    the task has been cleared since                        starts another run
 ================  =====================================================  =============================================
 
-**An upload** has an entry for each request that the service confirmed, in order; a retry sends the files that are in
-none of them. Where an upload must not be repeated, one more entry says that a request is being sent.
+**An upload** has an entry for each request that the service confirmed, in order; a retry sends the files that
+are in none of them. If an upload must not be repeated, another entry says that a request is being sent.
 
-**What survives.** On Airflow 3.3+ the store outlives a try, a SIGKILL, a deferral and a restart of Airflow: entries are
-set never to expire. ``set`` is durable when it returns, and raises where the task instance was meanwhile given to
-another process, while ``get`` then only answers nothing. So *starting* is written before a run is asked for, and what
-``get`` did not find is never trusted alone. Older versions have no such store.
+**What persists.** On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart of Airflow:
+entries never expire. ``set`` is durable once it returns, and raises if the task instance now belongs to
+another process; ``get`` then only returns None. Therefore *starting* is written before the request is sent,
+and a None from ``get`` is never trusted alone. Older versions have no such store.
 
 **Who writes.** Only :mod:`~workflow_automation_provider.execution.start` and
 :mod:`~workflow_automation_provider.execution.upload`, through the two classes below.
 
-**Retry or Clear?** A retry must find what an earlier try wrote; whoever clears the task wants everything anew.
-Airflow does not say which of the two it was, so an entry carries what a Clear changes:
+**Retry or Clear?** A retry must find what an earlier try wrote; a Clear asks to start over. Airflow does not
+say which of the two it was, so an entry contains what a Clear changes:
 
-- ``max_tries``: a Clear sets it to the number of the last try plus the task's ``retries``, or, where the task
-  was running, Airflow does so once it has ended. A retry leaves it. It may stay the same by chance, if the DAG
-  was edited to fewer retries.
-- ``clear_number`` of the DAG run: a Clear of any of its tasks raises it (unless the DAG run's state is left as it
-  is), a retry does not.
-- ``start_date`` of the DAG run: a Clear in a DAG run that had ended renews it. In such a DAG run no task waits
-  for a retry.
+- ``max_tries``: a Clear sets it to the number of the last try plus the task's ``retries``; if the task was
+  running, Airflow does so once it has ended. A retry does not change it. It may stay the same by chance, if
+  the DAG was edited to fewer retries.
+- ``clear_number`` of the DAG run: a Clear of any of its tasks increases it (unless the DAG run's state is
+  kept), a retry does not.
+- ``start_date`` of the DAG run: a Clear in a DAG run that had ended resets it. In such a DAG run, no task is
+  waiting for a retry.
 
 =============  ================  ======================  ============  ==========================================
 ``max_tries``  ``clear_number``  a Clear may have left   DAG run       so the entry
                                  ``max_tries`` as it is  ``start_date``
 =============  ================  ======================  ============  ==========================================
-changed        any               -                       any           is from before a Clear: everything anew
+changed        any               -                       any           is from before a Clear: start over
 same           same              -                       any           counts: this is a retry
-same           changed           no                      any           counts: another task was cleared, or this
-                                                                       one was while it ran and Airflow took its
-                                                                       end for a failure
-same           changed           yes                     changed       is from before a Clear: everything anew
-same           changed           yes                     same          counts, for nobody can tell: no second run
+same           changed           no                      any           counts: another task was cleared, or
+                                                                       this one was while it ran and Airflow
+                                                                       counted its end as a failure
+same           changed           yes                     changed       is from before a Clear: start over
+same           changed           yes                     same          counts, as it is unknown: no second run
 =============  ================  ======================  ============  ==========================================
 
-From Airflow 3.4 on, a Clear itself discards the entries, unless the person chose to keep them: there, an entry
-that is found counts.
+On Airflow 3.4+, a Clear itself deletes the entries, unless the user chose to keep them: there, an entry that
+is found counts.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ _UPLOAD = "workflow_automation_upload"
 
 
 class StartedRun(TypedDict, total=False):
-    """A run that a task started, as its result: what the service gave, as far as known."""
+    """The run that a task started, as the task's result: what the service returned, as far as known."""
 
     run_id: str
-    """Its identifier, digit for digit as the service wrote it."""
+    """Its identifier, exactly as the service wrote it."""
     run_link: str
     """URL of the run in the application."""
     flow_id: str
-    """The flow; missing where only the API key identifies it."""
+    """The flow; missing if only the API key identifies it."""
     response: Any
-    """The service's whole JSON response, only where it has no ``run_id``."""
+    """The service's whole JSON response, only if it has no ``run_id``."""
 
 
 class ConfirmedRequest(TypedDict):
@@ -95,17 +95,17 @@ class ConfirmedRequest(TypedDict):
     files: list[str | None]
     """Names of the files, None for a mapping."""
     bytes: int
-    """Size of the files."""
+    """Total size of the files."""
     response: str
-    """What the service answered, cut."""
+    """The service's response, truncated."""
     digests: list[str]
-    """What identifies each file as it was sent."""
+    """A hash that identifies each file as it was sent."""
     target: str
     """The flow and the run."""
 
 
 class _Store(Protocol):
-    """Airflow's task state store, as much of it as is used."""
+    """The part of Airflow's task state store that is used here."""
 
     def get(self, key: str) -> dict[str, Any] | None: ...
     def set(self, key: str, value: dict[str, Any], *, retention: Any) -> None: ...
@@ -115,16 +115,17 @@ class _Store(Protocol):
 @dataclass(frozen=True, slots=True)
 class Start:
     """
-    What is known of an earlier start.
+    What is known about an earlier start.
 
-    :param state: one of the table above
+    :param state: one of those in the table above
     :param try_number: the try that wrote this
     :param at: when, as ISO 8601 text in UTC
-    :param run: the run, where it was *started*
-    :param message: the error, where the run is *unidentified*
-    :param cleared: the task was cleared since: a person asked for another run, and this one is only mentioned
-    :param ambiguous: the task may have been cleared since, nobody can tell
-    :param request: identifies what was asked for, None where that was not recorded
+    :param run: the run, if it was *started*
+    :param message: the error, if the run is *unidentified*
+    :param cleared: whether the task has been cleared since: the user wants another run, and this one is only
+        logged
+    :param ambiguous: whether it is unknown if the task has been cleared since
+    :param request: the hash of the request, None if it was not recorded
     """
 
     state: Literal["starting", "started", "unidentified"]
@@ -138,7 +139,7 @@ class Start:
 
     @property
     def words(self) -> str:
-        """What happened, for a log."""
+        """What happened, for the log."""
         match self.state:
             case "started":
                 run_id, run_link = self.run.get("run_id"), self.run.get("run_link")
@@ -152,11 +153,10 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     """
-    What tells a retry from a Clear, see the table above.
+    What distinguishes a retry from a Clear, see the table above.
 
-    :param try_number: number of the try
     :param max_tries: number of the last try that Airflow may retry
-    :param clear_number: how often tasks of the DAG run were cleared, None where that is not known
+    :param clear_number: how often tasks of the DAG run were cleared, None if that is unknown
     :param dag_run_start: when the DAG run was started, as ISO 8601 text
     """
 
@@ -167,7 +167,7 @@ class _Attempt:
 
     @classmethod
     def of(cls, context: Context) -> _Attempt:
-        """Return that of the try that runs now."""
+        """Return the attempt of the current try."""
         ti, dag_run = context["ti"], context["dag_run"]
         started: datetime | None = dag_run.start_date
         return cls(
@@ -179,26 +179,31 @@ class _Attempt:
 
     def is_from_before_a_clear(self, now: _Attempt, retries: int) -> bool | None:
         """
-        Tell whether the task was cleared between this try and that of ``now``.
+        Return whether the task was cleared between this try and ``now``.
 
-        :param retries: what the DAG says now
-        :return: None where nobody can tell
+        :param retries: the task's current ``retries``
+        :return: None if that is unknown
         """
         if now.max_tries != self.max_tries:
             return True
         if None in (self.clear_number, now.clear_number) or now.clear_number == self.clear_number:
             return False
-        # Airflow sets max_tries to the last try's number plus retries, and any try since may have been the last.
+        # A Clear sets max_tries to the last try's number plus retries, and any try since may have been the
+        # last.
         if not self.try_number <= now.max_tries - retries < now.try_number:
             return False
         return True if now.dag_run_start != self.dag_run_start else None
 
 
-# Who has used which entries in the execution that this process is at: who took one twice would take another's run
-# for its own. By the object of the task instance: Airflow makes a new one for each execution.
+# Which user has used which entries in the current execution: a second user of an entry would mistake
+# another's run for its own. Identified by the task instance object, because Airflow creates a new one for
+# each execution.
 _lock = threading.Lock()
 _execution: tuple[object, dict[str, object]] = (None, {})
 _USED_UP = object()
+
+_NAMING = "Give each start and upload inside a task a name of its own that means the same in every try."
+_CLEAR = "A Clear does everything in the task again, what was started before included."
 
 
 def _users(ti: object) -> dict[str, object]:
@@ -210,25 +215,25 @@ def _users(ti: object) -> dict[str, object]:
 
 class _TaskRecord:
     """
-    Entries of one start or upload within a task instance (a mapped one has its own) that count until it is cleared.
+    The entries of one start or upload of a task instance (mapped or not), which count until it is cleared.
 
     :param context: the task's context
-    :param name: what it is called within the task
-    :param nested: whether it is one of several within the task, each with entries of its own, rather than what the
-        task itself is for
+    :param name: identifies the start or upload within the task
+    :param nested: whether it is one of several within the task, each with its own entries, rather than the
+        purpose of the task itself
     """
 
     def __init__(self, context: Context, name: str, *, nested: bool) -> None:
         self.name = name
         self._suffix = f"/{name}" if nested else ""
         self._context = context
-        # Not known to Airflow's types before 3.3.
+        # Airflow's types before 3.3 do not include it.
         self._store = cast("_Store | None", context.get("task_state_store"))
         self._is_set = False
 
     @property
     def outlives_try(self) -> bool:
-        """Whether a later try will know what this one did."""
+        """Whether a later try can read what this one wrote."""
         return self._store is not None
 
     @functools.cached_property
@@ -238,24 +243,19 @@ class _TaskRecord:
     @contextmanager
     def in_use(self, user: object) -> Iterator[None]:
         """
-        Keep the entries for one user, as long as the task is executed.
+        Reserve the entries for one user, for as long as the task is executed.
 
-        :param user: it may come again if it did nothing that is recorded
-        :raises InvalidRequestError: if another user of the same name has used them, or this one has
+        :param user: may use them again if it recorded nothing
+        :raises InvalidRequestError: if they are already used, by this or another user of the same name
         """
-        if self._store is None:
-            yield
-            return
         with _lock:
             users = _users(self._context["ti"])
             mine = f"{type(self).__name__}{self._suffix}"
             if users.setdefault(mine, user) is not user:
                 raise InvalidRequestError(
-                    f"The name or task_id {self.name!r} was already used in this task.",
-                    next_step=(
-                        "Give each start and upload inside a task a name or task_id of its own, the same in each try, "
-                        f"such as '{self.name}_1'."
-                    ),
+                    f"The name or task_id {self.name!r} was already used in this try of the task.",
+                    consequence="Nothing was sent for its second use.",
+                    next_step=f"{_NAMING}\n{_CLEAR}",
                 )
             users[mine] = _USED_UP
         try:
@@ -265,7 +265,7 @@ class _TaskRecord:
                 users[mine] = user
 
     def release(self) -> None:
-        """Let the same user come again in this try: it started nothing."""
+        """Allow the same user to use the entries again in this try, because it started nothing."""
         self._is_set = False
 
     def _get(self, key: str) -> dict[str, Any] | None:
@@ -274,7 +274,7 @@ class _TaskRecord:
         return found
 
     def _is_from_before_a_clear(self, entry: dict[str, Any]) -> bool | None:
-        # From Airflow 3.4 on, where a task instance has a region, a Clear discards what is not to count.
+        # On Airflow 3.4+, where a task instance has a region, a Clear itself deletes the entries.
         if hasattr(self._context["ti"], "region_id"):
             return False
         then = _Attempt(
@@ -290,35 +290,42 @@ class _TaskRecord:
             return
         try:
             self._store.delete(key)
-        except Exception:  # once more: what is not taken back leaves a doubt for good
+        except Exception:  # retried once, because otherwise it stays unknown whether a run was started
             self._store.delete(key)
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
+        self._put(key, {**asdict(self._now), **entry})
+
+    def _put(self, key: str, entry: dict[str, Any]) -> None:
+        self._is_set = True
         if self._store is None:
             return
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        self._is_set = True
-        self._store.set(key, {**asdict(self._now), **entry}, retention=NEVER_EXPIRE)
+        self._store.set(key, entry, retention=NEVER_EXPIRE)
 
 
 class StartRecord(_TaskRecord):
-    """What the task instance knows of one run."""
+    """What the task instance knows about one run."""
 
     request: str | None = None
     """Identifies what is asked for, where that is to be recorded."""
+    _found: dict[str, Any] | None = None
 
     def read(self) -> Start | None:
         """Return what was started last, None if nothing is known to have been."""
-        found = self._get(self._key)
+        self._found = found = self._get(self._key)
         if not found:
             return None
+        # "reply" was the name of the response before the first release.
+        result = {"response" if key == "reply" else key: value for key, value in found["result"].items()}
+        run = cast("StartedRun", result if found["state"] == "started" else {})
         cleared = self._is_from_before_a_clear(found)
         return Start(
             found["state"],
             found["try_number"],
             found["at"],
-            cast("StartedRun", found["result"] if found["state"] == "started" else {}),
+            run,
             found["result"].get("message", "") if found["state"] == "unidentified" else "",
             cleared=bool(cleared),
             ambiguous=cleared is None,
@@ -327,29 +334,39 @@ class StartRecord(_TaskRecord):
 
     def starting(self) -> None:
         """
-        Write that a run is about to be asked for; it is durable when this returns.
+        Record that a run is about to be started; the entry is durable once this returns.
 
-        :raises Exception: if it could not be written, also because this process is no longer the one that
-            runs the task instance: then nothing may be started
+        :raises Exception: if it could not be written, also because the task instance now belongs to another
+            process: then nothing may be started
         """
         self._write("starting", {})
 
     def started(self, run: StartedRun) -> None:
-        """Write that a run was started, and what the task returns for it."""
+        """Record that a run was started, and the task's result."""
         self._write("started", {**run})
 
     def unidentified(self, message: str) -> None:
-        """Write that a run was started whose id is not known, and the error that says so."""
+        """Record that a run was started whose id is unknown, and the error message."""
         self._write("unidentified", {"message": message})
 
     def take_back(self) -> None:
         """
-        Write that nothing was started after all.
+        Record that nothing was started after all.
 
-        :raises Exception: if it could not be written, at the second attempt either: a later try will be in doubt
+        :raises Exception: if it could not be written, even at the second attempt: a later try then assumes
+            that a run may exist
         """
         self._delete(self._key)
         self.release()
+
+    def put_back(self) -> None:
+        """
+        Write again what :meth:`read` found: this try started nothing, an earlier one may have.
+
+        :raises Exception: if it could not be written: the entry then names this try in place of the earlier one
+        """
+        if self._found:
+            self._put(self._key, self._found)
 
     @property
     def _key(self) -> str:
@@ -362,7 +379,7 @@ class StartRecord(_TaskRecord):
 
 
 class UploadRecord(_TaskRecord):
-    """The upload requests that the service confirmed, in order: an entry each, so that none is rewritten."""
+    """The upload requests that the service confirmed, in order: one entry each, so that none is rewritten."""
 
     def __init__(self, context: Context, name: str, *, nested: bool) -> None:
         super().__init__(context, name, nested=nested)
@@ -374,7 +391,7 @@ class UploadRecord(_TaskRecord):
         found: list[ConfirmedRequest] = []
         while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
             request = entry["request"]
-            # "reply" was its name before the first release.
+            # Entries written before the first release have "reply".
             found.append(
                 {
                     "files": request["files"],
@@ -395,16 +412,21 @@ class UploadRecord(_TaskRecord):
 
     def sending(self) -> None:
         """Write that a request is about to be sent, where it must not be sent again."""
-        self._set(self._key, {})
+        self._set(self._key, {"number": self._count})
         self._is_sending = True
 
     def interrupted(self) -> bool:
-        """Tell whether a try since the last Clear ended before it knew whether a request was accepted."""
+        """
+        Tell whether a try since the last Clear ended before it knew whether a request was accepted.
+
+        To be asked after :meth:`read`.
+        """
         found = self._get(self._key)
-        return bool(found and self._counts(found))
+        # Once it is confirmed, what was written before it was sent counts no more.
+        return bool(found and self._counts(found) and found.get("number", self._count) >= self._count)
 
     def take_back(self) -> None:
-        """Write that it is known whether the request was accepted."""
+        """Record that the outcome of the request is known."""
         if self._is_sending:
             self._delete(self._key)
             if not self._count:
@@ -415,5 +437,5 @@ class UploadRecord(_TaskRecord):
         return f"{_UPLOAD}{self._suffix}"
 
     def _confirmed_key(self, number: int) -> str:
-        # The number before the name: behind it, it could be part of another's.
+        # The number precedes the name: after it, it could be part of another name.
         return f"{_UPLOAD}_{number}{self._suffix}"

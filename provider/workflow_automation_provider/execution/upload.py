@@ -1,7 +1,7 @@
 """
-Uploading files for a run: what to send, in which requests, and what an earlier try did already.
+Upload the files for a run: which files, in which requests, without those that an earlier try uploaded.
 
-Each file is resolved and measured once, on the way to the request that carries it.
+Each file is resolved and measured only once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from workflow_automation_provider.client.files import Element, File, FileFormat
+from workflow_automation_provider.client.files import Element, File, FileFormat, fingerprint
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
     Accepted,
-    FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
     WorkflowAutomationError,
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["FilesToUpload", "OnUnknownUpload", "UploadRequest", "UploadResult", "Uploader"]
 
 OnUnknownUpload = Literal["send_again", "fail"]
-"""What to do where nobody can tell whether files were accepted."""
+"""What to do if it is unknown whether files were accepted."""
 
-# A service's response to an upload is a short text; what is kept of it is passed on through XCom.
+# The response to an upload is a short text; this much of it is kept, because it becomes an XCom.
 _KEPT_RESPONSE = 2000
 
 
@@ -45,19 +44,19 @@ class UploadRequest(TypedDict):
     files: list[str | None]
     """Names of the files, None for a mapping."""
     bytes: int
-    """Size of the files."""
+    """Total size of the files."""
     response: str
-    """What the service answered, cut after 2,000 characters."""
+    """The service's response, truncated to 2,000 characters."""
 
 
 class UploadResult(TypedDict):
-    """What an upload task returns."""
+    """The result of an upload task."""
 
     run_id: str
     files: int
     """Number of files and mappings."""
     bytes: int
-    """Size of the files."""
+    """Total size of the files."""
     requests: list[UploadRequest]
 
 
@@ -66,12 +65,12 @@ class FilesToUpload:
     """
     What to upload, and how.
 
-    :param files: as the author of a DAG names them
-    :param file_format: how a file is written, None for the connection's
-    :param content_types: media types by name pattern, None for those that the name's ending tells
-    :param files_per_request: the most files in one request, None for any number
-    :param max_request_bytes: the most bytes in the body of one request, None for any number
-    :param max_file_bytes: the largest file that is accepted, None for any size
+    :param files: as passed by the DAG author
+    :param file_format: the format of each file, None for the connection's
+    :param content_types: media types by name pattern, None to guess them from the file extensions
+    :param files_per_request: the maximum number of files in one request, None for no limit
+    :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
+    :param max_file_bytes: the maximum size of a file in bytes, None for no limit
     """
 
     files: FileSource | Iterable[FileSource]
@@ -89,11 +88,11 @@ def _retried_after(on_unknown_upload: OnUnknownUpload) -> tuple[type[WorkflowAut
 
 class Uploader:
     """
-    Sends the files of one record that no earlier try did.
+    Send the files that no earlier try sent.
 
     :param record: what earlier tries sent
     :param hook: sends the requests; closed afterwards
-    :param patience: how long to go on with each request while the service is busy or cannot be reached
+    :param patience: how long to keep retrying each request while the service is busy or cannot be reached
     """
 
     def __init__(
@@ -112,29 +111,36 @@ class Uploader:
 
     def upload(self, run_id: object, flow_id: str | None, what: FilesToUpload) -> UploadResult:
         """
-        Upload what is missing, request by request.
+        Upload the missing files, request by request.
 
-        :param run_id: the run, text or a whole number
+        :param run_id: text, or a whole number
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if a request was not confirmed
         """
         with self._hook:
-            flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
-            run_id = identifier("run_id", run_id)
-            elements = resolve(what.files, content_types=what.content_types)
-            _check_sizes(elements, what.max_file_bytes)
-            self._log.info("Uploading %s for run %s.", _count(elements), run_id)
-            confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
-            requests = self._requests(run_id, flow_id, missing, what) if missing else []
-            for number, request in enumerate(requests, start=1):
-                confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed)))
-                self._log.info(
-                    "Request %d of %d confirmed: %s. The service said: %s",
-                    number,
-                    len(requests),
-                    _count(request.files),
-                    confirmed[-1]["response"],
-                )
+            try:
+                flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
+                run_id = identifier("run_id", run_id)
+                return self._upload(run_id, flow_id, what)
+            except WorkflowAutomationError as error:
+                error.locate(self._hook.workflow_automation_conn_id, flow_id, run_id)
+                raise
+
+    def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
+        elements = resolve(what.files, content_types=what.content_types)
+        _check_sizes(elements, what.max_file_bytes)
+        self._log.info("Uploading %s for run %s.", _count(elements), run_id)
+        confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
+        requests = self._requests(run_id, flow_id, missing, what) if missing else []
+        for number, request in enumerate(requests, start=1):
+            confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed)))
+            self._log.info(
+                "Request %d of %d confirmed: %s. The service said: %s",
+                number,
+                len(requests),
+                _count(request.files),
+                confirmed[-1]["response"],
+            )
         return {"run_id": run_id, "files": len(elements), "bytes": _size(elements), "requests": confirmed}
 
     def _requests(
@@ -151,7 +157,7 @@ class Uploader:
 
     def _send(self, request: Request, target: str, confirmed: int) -> UploadRequest:
         """Send one request, and record that it was confirmed."""
-        # Taken before the files are read: one that changes later is not the one that was confirmed.
+        # Computed before the files are read: a file that changes later is not the one that was confirmed.
         digests = [_digest(e, target) for e in request.files] if self._record.outlives_try else []
         if not self._retry:
             self._record.sending()
@@ -159,10 +165,10 @@ class Uploader:
             response = self._patience.call(lambda: self._hook.send_upload(request), retry=self._retry)
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.NO:
-                self._record.take_back()
+                self._take_back()
             if confirmed:
                 self._log.warning(
-                    "%d requests were confirmed before this one. A retry sends the rest, a Clear sends all files again.",
+                    "%d requests were confirmed before this one. A retry sends the rest; clearing the task sends all files again.",
                     confirmed,
                 )
             raise
@@ -171,13 +177,31 @@ class Uploader:
             "bytes": _size(request.files),
             "response": response[:_KEPT_RESPONSE],
         }
-        self._record.confirmed({**sent, "digests": digests, "target": target})
+        self._confirm({**sent, "digests": digests, "target": target})
         return sent
+
+    def _confirm(self, request: ConfirmedRequest) -> None:
+        try:
+            self._record.confirmed(request)
+        except Exception:
+            # The files are there: failing now would send them again.
+            self._log.exception(
+                "The request was confirmed, but that could not be recorded: a retry would repeat it."
+            )
+
+    def _take_back(self) -> None:
+        try:
+            self._record.take_back()
+        except Exception:
+            self._log.exception(
+                "No files were accepted, but that could not be recorded: a later try will report that they may have been."
+            )
 
     def _without_confirmed(
         self, elements: Sequence[Element], target: str
     ) -> tuple[list[UploadRequest], list[Element]]:
         """Return the requests that earlier tries sent, and the elements that were in none of them."""
+        recorded = self._record.read()
         if not self._retry and self._record.interrupted():
             raise OutcomeUnknownError(
                 "An earlier try ended while it was uploading, before the outcome was known.",
@@ -185,7 +209,7 @@ class Uploader:
                 next_step=Operation.UPLOAD.look,
             )
         # For a run_id that has changed since, nothing was sent yet.
-        earlier = [request for request in self._record.read() if request["target"] in ("", target)]
+        earlier = [request for request in recorded if request["target"] in ("", target)]
         if not earlier:
             return [], list(elements)
         missing = _missing(elements, earlier, target)
@@ -198,7 +222,7 @@ class Uploader:
 
 
 def _missing(elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str) -> list[Element]:
-    # Counted, for a file may be named twice.
+    # Counted, because a file may be listed twice.
     confirmed = Counter(digest for request in earlier for digest in request["digests"])
     missing = []
     for element in elements:
@@ -211,29 +235,19 @@ def _missing(elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], t
 
 
 def _digest(element: Element, target: str) -> str:
-    """Identify a file as it is now, or a mapping, for one run."""
+    """Return a hash that identifies the current version of a file, or a mapping, for one run."""
     if isinstance(element, File):
-        what = f"{element.source} {element.size} {_fingerprint(element)}"
+        what = f"{element.source} {element.size} {fingerprint(element)}"
     else:
         what = encode("files", element).decode()
     return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).hexdigest()[:32]
-
-
-def _fingerprint(file: File) -> object:
-    try:
-        return file.fingerprint()
-    except Exception as error:  # of any kind, by store
-        what = getattr(error, "strerror", None) or type(error).__name__
-        raise FileUnavailableError(
-            f"{file.source} can no longer be read ({what}).", consequence="Its request was not sent."
-        ) from None
 
 
 def _check_sizes(elements: Sequence[Element], max_file_bytes: int | None) -> None:
     for element in elements:
         if max_file_bytes is not None and isinstance(element, File) and element.size > max_file_bytes:
             raise InvalidRequestError(
-                f"{element.source} has {element.size} bytes, more than max_file_bytes ({max_file_bytes}): raise that, "
+                f"{element.source} has {element.size} bytes, more than max_file_bytes ({max_file_bytes}): raise the limit, "
                 "or leave the file out."
             )
 
@@ -249,5 +263,5 @@ def _size(elements: Sequence[Element]) -> int:
 def _name(element: Element) -> str | None:
     if not isinstance(element, File):
         return None
-    # A name of an odd file system (surrogate escapes) is nothing that XCom, a log or the record can hold.
+    # XComs, logs and the record cannot store a file name that is not valid Unicode (surrogate escapes).
     return element.name.encode(errors="backslashreplace").decode()

@@ -1,3 +1,3 @@
-"""An Airflow connection becomes a client of the workflow automation service."""
+"""The hook, which turns an Airflow connection into a client for the workflow automation service."""
 
 __all__: list[str] = []

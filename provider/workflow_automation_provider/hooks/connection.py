@@ -1,4 +1,4 @@
-"""Reads an Airflow connection of type ``workflow_automation``, strictly: a typo must not be ignored."""
+"""Read an Airflow connection of type ``workflow_automation``, strictly: a typo is an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ConnectionExtra", "base_url", "client_for"]
 
 
 def _from_json_text(value: object) -> object:
-    """Read what the form and a URI can only write as text."""
+    """Parse a value that the form and a URI can only store as JSON text."""
     if isinstance(value, str) and value.strip()[:1] in ("{", "["):
         try:
             return json.loads(value)
@@ -38,7 +38,7 @@ def _from_json_text(value: object) -> object:
 
 def _no_boolean(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError("give a number")
+        raise ValueError("expected a number")
     return value
 
 
@@ -46,15 +46,15 @@ def _date(value: object) -> date:
     try:
         return date.fromisoformat(value.strip() if isinstance(value, str) else "")
     except ValueError:
-        raise ValueError("write the date as 2027-01-31") from None
+        raise ValueError("expected a date such as 2027-01-31") from None
 
 
-# Named last among a field's validators: of those before, the last is the first to run.
+# The last of a field's validators, because 'before' validators run in reverse order.
 _Json = BeforeValidator(_from_json_text)
 
 
 class ConnectionExtra(BaseModel):
-    """The connection's extra, one attribute for each field of the form."""
+    """The connection's extra, with one attribute for each field of the form."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -73,12 +73,12 @@ class ConnectionExtra(BaseModel):
     verify: bool = True
     ca_bundle: str | None = None
     client_cert: Annotated[str | tuple[str, str] | None, _Json] = None
-    proxy: str | None = None
+    proxy: Annotated[str | None, Field(repr=False)] = None
     headers: Annotated[dict[str, str], _Json] = Field(default_factory=dict, repr=False)
     allow_http: bool = False
 
     def secrets(self) -> list[str]:
-        """Return the values in it that nobody may see."""
+        """Return the values that are secret."""
         return [
             *(value for name, value in self.headers.items() if is_secret_header(name)),
             *proxy_secrets(self.proxy),
@@ -89,8 +89,8 @@ class ConnectionExtra(BaseModel):
         """
         Read the extra of a connection.
 
-        :param extra: its JSON text; a field that is null or empty is not set
-        :raises InvalidRequestError: naming each field that is wrong or not known
+        :param extra: JSON text; a field that is null or empty counts as not set
+        :raises InvalidRequestError: if a field is invalid or unknown, naming each
         """
         try:
             fields = json.loads(extra) if extra else {}
@@ -98,12 +98,12 @@ class ConnectionExtra(BaseModel):
             raise InvalidRequestError(f"The connection's extra is not JSON ({error}).") from None
         if not isinstance(fields, dict):
             raise InvalidRequestError(
-                f"The connection's extra is {_JSON_KINDS[type(fields).__name__]}: write a JSON object of fields."
+                f"The connection's extra is {_JSON_KINDS[type(fields).__name__]}: expected a JSON object."
             )
         try:
             return cls.model_validate({name: v for name, v in fields.items() if not _is_unset(v)})
         except ValidationError as error:
-            # Once each: a field that may be one thing or another fails as both.
+            # Without duplicates: a field of a union type fails once for each member.
             problems = dict.fromkeys(_problem(e["loc"], e["type"], e["msg"], fields) for e in error.errors())
             text = "; ".join(problems)
             raise InvalidRequestError(
@@ -111,16 +111,16 @@ class ConnectionExtra(BaseModel):
             ) from None
 
 
-# In place of pydantic's own words, which tell of Python's types.
+# Instead of pydantic's messages, which refer to Python types.
 _EXPECTED = {
     "flow_id": "text",
     "timeout": f"seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)",
     "key_expires_on": "a date such as 2027-01-31",
     "verify": "true or false",
-    "ca_bundle": "the path of a file or folder",
+    "ca_bundle": "the path of a file or directory",
     "client_cert": '"both.pem" or ["cert.pem", "key.pem"]',
     "proxy": "a URL such as http://proxy.example:3128",
-    "headers": 'an object of names and texts such as {"X-Team": "data"}',
+    "headers": 'an object of header names and values such as {"X-Team": "data"}',
     "allow_http": "true or false",
 }
 _JSON_KINDS = {
@@ -147,34 +147,34 @@ def _problem(loc: tuple[int | str, ...], kind: str, message: str, fields: Mappin
         return f"extra {name!r} is not supported; {fix}"
     if kind == "value_error" and name not in ("timeout", "key_expires_on"):
         return f"extra {name!r}: {message.removeprefix('Value error, ')}"
-    # Never the value: it may be a secret in the wrong field.
+    # Without the value, which may be a secret in the wrong field.
     given = _JSON_KINDS.get(type(fields[name]).__name__, "an object")
     return f"extra {name!r} is {given} that cannot be used; expected {_EXPECTED.get(name, message)}"
 
 
 def base_url(connection: Connection) -> str:
     """
-    Return the service's address as written in the connection.
+    Return the service's base URL.
 
-    As JSON or in the form the host is the whole base URL. A URI splits it into host, port and schema
-    (``workflow-automation://:KEY@service.example:8443/api``): all are put together again.
+    In JSON and in the form, the host is the whole base URL. A URI splits it into host, port and schema
+    (``workflow-automation://:KEY@service.example:8443/api``), which are joined again.
 
-    :raises InvalidRequestError: if they contradict one another
+    :raises InvalidRequestError: if they contradict each other
     """
     address = (connection.host or "").strip()
     scheme, separator, rest = address.rpartition("://")
     host, slash, path = rest.partition("/")
     if host.count(":") > 1 and "[" not in host:
-        host = f"[{host}]"  # an IPv6 address, whose brackets a URI loses
+        host = f"[{host}]"  # an IPv6 address, without its brackets if it was parsed from a URI
     port = host.rpartition("]")[2].partition(":")[2]
-    # What is no number is no port, but may be a password: the client rejects it without showing it.
+    # Anything but a number is not a port, but may be a password: the client rejects it without quoting it.
     if connection.port and port.isdecimal() and port != str(connection.port):
         raise InvalidRequestError(
             f"The base URL (host) has port {port}, and the connection's port is {connection.port}: leave one out."
         )
     if connection.schema and connection.schema.lower() in ("http", "https"):
         raise InvalidRequestError(
-            f"The schema is {connection.schema!r}: begin the base URL (host) with {connection.schema.lower()}:// in its place."
+            f"The schema is {connection.schema!r}: begin the base URL (host) with {connection.schema.lower()}:// instead."
         )
     if connection.port and not port:
         host = f"{host}:{connection.port}"
@@ -186,9 +186,9 @@ def base_url(connection: Connection) -> str:
 
 def client_for(connection: Connection, extra: ConnectionExtra) -> FlowClient:
     """
-    Make the client that a connection describes.
+    Return a client for a connection.
 
-    :raises InvalidRequestError: if a setting is wrong, naming the field
+    :raises InvalidRequestError: if a setting is invalid, naming the field
     """
     if connection.login:
         raise InvalidRequestError(
@@ -197,7 +197,7 @@ def client_for(connection: Connection, extra: ConnectionExtra) -> FlowClient:
         )
     if not connection.host:
         raise InvalidRequestError(
-            "The connection's base URL (host) is empty: give the service's address, such as "
+            "The connection's base URL (host) is empty: expected the service's URL, such as "
             "https://service.example/api (a URI begins with workflow-automation://, with a hyphen)."
         )
     return FlowClient(

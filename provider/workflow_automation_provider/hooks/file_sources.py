@@ -1,4 +1,4 @@
-"""What a DAG author names as files, as files that can be sent. Nothing is silently skipped."""
+"""Resolve the files that a DAG author passes. Nothing is silently skipped."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["FileSource", "resolve"]
 
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
-A local path or glob; a URL, prefix or glob that ``ObjectStoragePath`` reads; such a path or an asset with such a
-URI; or a JSON object that is sent as it stands.
+A local path or glob; a URL, prefix or glob that ``ObjectStoragePath`` reads; an ``ObjectStoragePath``, or an
+asset with such a URI; or a JSON object that is sent unchanged.
 """
 
-# Object stores are read ahead by blocks of this size, in place of their own tens of megabytes.
+# Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
 
-# What an object store may tell of a file that changes when its content does, under the names of fsspec's stores.
+# The metadata of an object that change with its content, as fsspec's stores name them.
 _FINGERPRINT = (
     "size",
-    # The content, or its version
+    # Hash or version of the content
     "Content-MD5",
     "Digest",
     "ETag",
@@ -47,7 +47,7 @@ _FINGERPRINT = (
     "md5Hash",
     "sha",
     "version_id",
-    # When it was written; "created" is the time of an object that is never changed, only replaced
+    # Time of the last write; "created" is that of an object that is never changed, only replaced
     "Last-Modified",
     "LastModified",
     "created",
@@ -58,12 +58,12 @@ _FINGERPRINT = (
     "modify",
     "mtime",
     "updated",
-    # Which file it is
+    # Identity of the file
     "fileId",
     "ino",
 )
 
-# Seconds after which a change of a local file shows in its times.
+# Seconds until a change to a local file is visible in its timestamps.
 _SETTLED = 0.25
 
 _UNKNOWN_TYPE = "application/octet-stream"
@@ -74,22 +74,23 @@ def resolve(
     files: FileSource | Iterable[FileSource], *, content_types: Mapping[str, str] | None = None
 ) -> list[Element]:
     """
-    Find the files to upload.
+    Return the files to upload.
 
     :param files: one source or several; a glob may use ``*``, ``?``, ``[…]`` and ``**``, and does not match
-        local names that begin with a dot. A URL that ends in ``/`` is a prefix: all below it is uploaded
-    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), in place of those that the
-        name's ending tells
-    :raises FileUnavailableError: for a missing file, a glob or prefix without a match, a directory or anything
-        else that is no readable file, and for a store that cannot be reached, naming it
-    :raises InvalidRequestError: if there is nothing to upload, a source is of another type, or no store is known
-        for a URL
+        local names that begin with a dot. A URL that ends in ``/`` is a prefix: everything below it is
+        uploaded
+    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
+        the file's extension
+    :raises FileUnavailableError: if a file is missing, a glob or prefix matches nothing, a source is a
+        directory or otherwise not a readable file, or a store cannot be reached, naming it
+    :raises InvalidRequestError: if there is nothing to upload, a source is of another type, or there is no
+        store for a URL
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
     elif isinstance(files, bytes | bytearray) or not isinstance(files, Sequence | set | frozenset | Iterator):
         raise InvalidRequestError(
-            f"files is {kind_of(files)}: give a list of paths, globs, URLs or mappings."
+            f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
         )
     types = check_content_types(content_types or {})
     elements = [
@@ -98,7 +99,7 @@ def resolve(
         for element in _elements(source, f"files[{number}]", types)
     ]
     if not elements:
-        raise InvalidRequestError("files is empty: give at least one path, glob, URL or mapping.")
+        raise InvalidRequestError("files is empty: expected at least one path, glob, URL or mapping.")
     return elements
 
 
@@ -114,7 +115,9 @@ def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterat
         for path in _local_paths(os.fspath(source), name):
             yield _local_file(path, types)
     else:
-        raise InvalidRequestError(f"{name} is {kind_of(source)}: give a path, a glob, a URL or a mapping.")
+        raise InvalidRequestError(
+            f"{name} is {kind_of(source)}: expected a path, a glob, a URL or a mapping."
+        )
 
 
 # Local files ------------------------------------------------------------------------------------------
@@ -123,32 +126,45 @@ def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterat
 def _local_paths(text: str, name: str) -> list[str]:
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequestError(f"{name} is an empty path: give a path, a glob, a URL or a mapping.")
+    _check_path(text, name)
     # A file whose own name looks like a pattern is meant as it is written.
     if not glob.has_magic(text) or os.path.lexists(text):
         return [text]
     matches = sorted(glob.glob(text, recursive=True))
     if "**" in text:
-        # What lies in these folders is matched as well; elsewhere a folder in a match is an error.
+        # ** also matches what is in these directories; without it, a directory among the matches is an error.
         matches = [match for match in matches if not Path(match).is_dir()]
     if not matches:
-        raise FileUnavailableError(
-            f"{name}: the glob {text!r} matches no file.", next_step=_advice_on_path(text)
-        )
+        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=_path_hint(text))
     return matches
 
 
-def _advice_on_path(path: str) -> str:
+def _check_path(path: str, name: str) -> None:
+    """
+    Check what no retry can mend.
+
+    :raises InvalidRequestError: if a path is not one
+    """
+    if ("{{" in path or "{%" in path) and not os.path.lexists(path):
+        raise InvalidRequestError(
+            f"{name} is {path!r}, a template that was not rendered.",
+            next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
+        )
+    if path.startswith("~") and not os.path.lexists(path):
+        raise InvalidRequestError(
+            f"{name} is {path!r}, and ~ is not expanded, because it means a different folder for each user.",
+            next_step="Give an absolute path.",
+        )
+
+
+def _path_hint(path: str) -> str:
     """Say what is unusual about a path where there is no file."""
-    if "{{" in path or "{%" in path:
-        return "Airflow renders templates in text, not in a Path: give the path as text."
-    if path.startswith("~"):
-        return "~ is not expanded, since it is another folder for each user: give the whole path."
     if not path.startswith("/"):
-        return f"A relative path is looked up in the worker's current directory, {str(Path.cwd())!r}: give the whole path."
+        return f"A relative path is looked up in the worker's current directory, {str(Path.cwd())!r}."
     return ""
 
 
-# By plain text, not by Path, which would cost as much again as the reading of a small file.
+# With plain text instead of Path, which would double the cost of reading a small file.
 
 
 def _local_file(path: str, types: Mapping[str, str]) -> File:
@@ -157,21 +173,21 @@ def _local_file(path: str, types: Mapping[str, str]) -> File:
         if stat.S_ISDIR(state.st_mode):
             kind = f"link to the directory {_target(path)!r}" if _is_link(path) else "directory"
             raise FileUnavailableError(
-                f"{path!r} is a {kind}: name its files, or a glob such as {path.rstrip('/')}/*."
+                f"{path!r} is a {kind}: pass its files, or a glob such as {path.rstrip('/')}/*."
             )
         if not stat.S_ISREG(state.st_mode):
-            raise FileUnavailableError(f"{path!r} is no regular file.")
+            raise FileUnavailableError(f"{path!r} is not a regular file.")
         if not os.access(path, os.R_OK, effective_ids=True):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError) and _is_link(path):
             raise FileUnavailableError(
-                f"{path!r} is a link to {_target(path)!r}, which is not there: repair the link, or leave it out."
+                f"{path!r} is a link to {_target(path)!r}, which does not exist: fix the link, or leave it out."
             ) from None
         why = getattr(error, "strerror", None) or error
         raise FileUnavailableError(
             f"{path!r} cannot be read: {why}.",
-            next_step=_advice_on_path(path) if isinstance(error, FileNotFoundError) else "",
+            next_step=_path_hint(path) if isinstance(error, FileNotFoundError) else "",
         ) from None
     name = path.rpartition("/")[2]
     return File(
@@ -186,18 +202,29 @@ def _local_file(path: str, types: Mapping[str, str]) -> File:
 
 def _open(path: str) -> IO[bytes]:
     # It is read in large chunks: a buffer in between would only copy them.
-    return open(path, "rb", buffering=0)  # noqa: PTH123 - likewise
+    stream = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115 - likewise
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return stream
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # A FIFO that took the file's place would wait for a writer, for ever.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _local_fingerprint(path: str) -> object:
     state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
-    # A change may still be under way, or be followed by one within the same tick of the file system's clock.
-    young = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
-    if 0 < young <= _SETTLED:
-        time.sleep(young)
-        state = os.stat(path)  # noqa: PTH116 - likewise
-    # The change time, which no program can set, gives away what `touch -r` and `rsync --times` hide. Not the device:
-    # a network file system may have another number on each machine, and a retry on another would send all again.
+    # A change may still be in progress, or be followed by another within the same tick of the file system's
+    # clock.
+    unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
+    if 0 < unsettled <= _SETTLED:
+        time.sleep(unsettled)
+        state = os.stat(path)  # noqa: PTH116 - see above
+    # Programs cannot set the change time, so it reveals changes that `touch -r` and `rsync --times` hide.
+    # Without the device: the number of a network file system may differ between machines, and a retry on
+    # another machine would send everything again.
     return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
 
@@ -215,7 +242,7 @@ def _target(path: str) -> str:
 def _stored_files(
     source: ObjectStoragePath | str, name: str, types: Mapping[str, str], kind: type
 ) -> Iterator[File]:
-    # Imported here, as Airflow does: what reads object storage is slow to load, and most uploads are of local files.
+    # Imported here, as Airflow does: fsspec is slow to import, and most uploads are of local files.
     from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
     url = str(source)
@@ -224,13 +251,13 @@ def _stored_files(
         fs, path = storage.fs, storage.path
     except ValueError as error:
         raise InvalidRequestError(
-            f"{name}: {url!r} is no URL that Airflow's object storage reads ({error}): check its scheme, and that "
+            f"{name}: {url!r} is not a URL that Airflow's object storage reads ({error}): check its scheme, and that "
             "the provider of the store is installed."
         ) from None
-    except Exception as error:  # of any kind, by store
+    except Exception as error:  # object stores raise all kinds of exceptions
         raise _unreadable(name, url, error) from None
     try:
-        fs.invalidate_cache()  # a listing of an earlier task may not know of what was written since
+        fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
         if glob.has_magic(url) and not fs.exists(path):
             found = fs.glob(path, detail=True)
             if "**" in url:
@@ -240,9 +267,9 @@ def _stored_files(
         else:
             found = {path: fs.info(path)}
     except FileNotFoundError:
-        # A link that leads nowhere is there, and is told of as a local path.
+        # A broken link exists, and is reported as a local path.
         found = {path: {"type": "link"}} if isinstance(fs, LocalFileSystem) and _is_link(path) else {}
-    except Exception as error:  # of any kind, by store
+    except Exception as error:  # object stores raise all kinds of exceptions
         raise _unreadable(name, url, error) from None
     if not found:
         raise FileUnavailableError(f"{name}: there is no file at {url!r}.")
@@ -261,22 +288,22 @@ def _unreadable(name: str, url: str, error: Exception) -> FileUnavailableError:
 
 def _directory(found: str, url: str, kind: type) -> FileUnavailableError:
     if glob.has_magic(url):
-        advice = "let the glob match files alone, or use ** for all that lies below"
+        advice = "let the glob match only files, or use ** to match everything below it"
     elif issubclass(kind, str):
-        advice = "end it in / to upload all below it"
+        advice = "end it with / to upload everything below it"
     else:
-        # Airflow drops a / from their end: nobody can tell whether a prefix was meant, or a file.
-        advice = f"to upload all below it, give the text '{url}/', for {kind.__name__} keeps no / at its end"
+        # Airflow strips a trailing /, so it is unknown whether a prefix or a file was meant.
+        advice = f"to upload everything below it, pass the text '{url}/', because {kind.__name__} strips a trailing /"
     return FileUnavailableError(f"{found!r} is a directory: {advice}.")
 
 
 def _stored_file(fs: Any, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
     source = repr(fs.unstrip_protocol(key))
     if info["type"] != "file":
-        raise FileUnavailableError(f"{source} is no file, but of the kind {info['type']!r}: leave it out.")
+        raise FileUnavailableError(f"{source} is not a file, but of type {info['type']!r}: leave it out.")
     if info.get("size") is None:
         raise FileUnavailableError(
-            f"{source} has no known size, and an upload announces its length: copy it to a file first."
+            f"{source} has no known size, which an upload requires: copy it to a file first."
         )
     name = PurePosixPath(key).name
     return File(
@@ -303,6 +330,6 @@ def _content_type(name: str, types: Mapping[str, str]) -> str:
         if fnmatch.fnmatch(name, pattern):
             return content_type
     guessed, compressed = mimetypes.guess_type(name)
-    if compressed:  # what is sent is the archive, not what is in it
+    if compressed:  # the compressed file is sent, not its content
         return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
     return guessed or _UNKNOWN_TYPE

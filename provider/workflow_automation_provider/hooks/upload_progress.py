@@ -1,4 +1,4 @@
-"""Progress of a long upload, for the task log."""
+"""Log the progress of a long upload."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ _MIB = 1024 * 1024
 
 
 def mebibytes(size: float) -> str:
-    """Write a number of bytes as MiB, or as bytes below a tenth of one."""
+    """Format a number of bytes in MiB, or in bytes below 0.1 MiB."""
     return f"{size / _MIB:,.1f} MiB" if size >= _MIB / 10 else f"{size:.0f} bytes"
 
 
 class Progress:
     """
-    Logs how far an upload is, every 15 seconds: never for a short one, never per chunk.
+    Log the progress of an upload every 15 seconds, so not at all for a short one.
 
-    :param total: bytes to send
-    :param log: logger to write to
+    :param total: number of bytes to send
     """
 
     def __init__(self, total: int, log: Any) -> None:
@@ -31,7 +30,7 @@ class Progress:
         self._began = self._logged = time.monotonic()
 
     def __call__(self, size: int) -> None:
-        """Count bytes that were sent."""
+        """Add bytes that were sent."""
         self._sent += size
         now = time.monotonic()
         if now - self._logged < _INTERVAL or self._sent >= self._total:

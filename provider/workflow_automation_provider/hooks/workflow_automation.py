@@ -1,11 +1,11 @@
-"""The hook: an Airflow connection of type ``workflow_automation``, ready to send."""
+"""The hook for connections of type ``workflow_automation``."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -41,11 +41,11 @@ class WorkflowAutomationHook(BaseHook):
     """
     Start runs of the workflow automation service and upload files for them.
 
-    Use it as a context manager, or call :meth:`close` when done. Nothing is sent twice by it: what a
-    failure means is on the error's ``accepted``.
+    Use it as a context manager, or call :meth:`close` when done. It never sends a request twice; after a
+    failure, the exception's ``accepted`` says whether the service acted on the request.
 
     :param workflow_automation_conn_id: connection with the base URL and the API key
-    :param request_timeout: seconds that connecting, each send, and the whole response may take, in place of
+    :param request_timeout: seconds that connecting, each send, and the whole response may take, instead of
         the connection's ``timeout``
     """
 
@@ -82,36 +82,36 @@ class WorkflowAutomationHook(BaseHook):
         """
         The Airflow connection.
 
-        :raises InvalidRequestError: if its id is None, or was rendered from a template without a value
+        :raises InvalidRequestError: if its id is None or empty, or a template that rendered to None
         """
         conn_id = self.workflow_automation_conn_id
         if not isinstance(conn_id, str) or conn_id.strip() in ("", "None"):
             raise InvalidRequestError(
-                f"workflow_automation_conn_id is {conn_id!r}: give the id of a connection."
+                f"workflow_automation_conn_id is {conn_id!r}: expected the id of a connection."
             )
-        # Typed as Any on some versions of Airflow.
+        # Some versions of Airflow type it as Any.
         connection: Connection = self.get_connection(conn_id)
         return connection
 
     @functools.cached_property
     def extra(self) -> ConnectionExtra:
         """
-        The connection's extra, checked.
+        The connection's extra, validated.
 
-        :raises InvalidRequestError: if it is wrong, naming the field
+        :raises InvalidRequestError: if it is invalid, naming the field
         """
         with self._locating():
             extra = ConnectionExtra.read(self.connection.extra)
-        # Only what is secret: every other value would be starred out wherever it occurs in a log.
+        # Only the secrets: Airflow masks a registered value wherever it occurs in a log.
         for secret in extra.secrets():
             mask_secret(secret)
         return extra
 
     def get_conn(self) -> FlowClient:
         """
-        Return the client, the same one until :meth:`close`.
+        Return the client, which is reused until :meth:`close`.
 
-        :raises InvalidRequestError: if the connection is wrong, naming the field
+        :raises InvalidRequestError: if the connection is invalid, naming the field
         """
         if self._client is None:
             with self._locating():
@@ -122,9 +122,9 @@ class WorkflowAutomationHook(BaseHook):
 
     def stop(self) -> None:
         """
-        Send nothing from now on, for good; safe in a signal handler.
+        Stop sending, for good; safe in a signal handler.
 
-        A request that was not yet handed over whole fails with :class:`NotSentError`. One that was goes on
+        A request that has not been sent completely fails with :class:`NotSentError`. One that has keeps
         waiting for its response.
         """
         self._stopped = True
@@ -133,28 +133,31 @@ class WorkflowAutomationHook(BaseHook):
 
     def trigger_flow(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Run:
         """
-        Start a run: by path with a ``flow_id`` (section 4.1), by the connection's key without (section 4.2).
+        Start a run: by path with a ``flow_id``, otherwise by the connection's API key.
 
-        Each call starts a run. In a ``@task``, whose every try calls it again, use
+        Each call starts a run. In a ``@task``, where every try would start another, use
         :func:`~workflow_automation_provider.execution.start.trigger_flow_once`.
+
+        Follows sections 4.1 and 4.2 of the interface.
 
         :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs and
             paths become text
-        :param flow_id: the flow to start
+        :param flow_id: the flow to start; None for the one that the API key identifies
         :return: the run, with ``run_id`` and ``run_link``
-        :raises InvalidRequestError: before anything is sent, naming the value that is wrong
-        :raises WorkflowAutomationError: any other outcome, see :mod:`workflow_automation_provider.exceptions`
+        :raises InvalidRequestError: if a value is invalid, naming it, before anything is sent
+        :raises WorkflowAutomationError: if the request did not succeed, see
+            :mod:`workflow_automation_provider.exceptions`
         """
         return self.send_trigger(self.prepare_trigger(inputs, flow_id))
 
     def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
         """
-        Make the request that starts a run and check all of it, also the connection; nothing is sent.
+        Build the request that starts a run and validate it and the connection, without sending anything.
 
-        :param inputs: as :meth:`trigger_flow` takes them
-        :param flow_id: the flow to start; None lets the connection's key identify it
+        :param inputs: as for :meth:`trigger_flow`
+        :param flow_id: the flow to start; None for the one that the API key identifies
         :return: the request, without the API key, for :meth:`send_trigger`
-        :raises InvalidRequestError: naming the value or the field that is wrong
+        :raises InvalidRequestError: if a value or a field of the connection is invalid, naming it
         """
         with self._locating(flow_id):
             self._check_timeout()
@@ -165,11 +168,12 @@ class WorkflowAutomationHook(BaseHook):
 
     def send_trigger(self, request: Request, *, handing_over: Callable[[], None] | None = None) -> Run:
         """
-        Send a request of :meth:`prepare_trigger`, once.
+        Send a request from :meth:`prepare_trigger`, once.
 
-        :param handing_over: called before its last byte is handed over: up to then no run can have been started
-        :return: the run, with ``run_id`` and ``run_link``, and the ``flow_id`` where it is known
-        :raises WorkflowAutomationError: see :mod:`workflow_automation_provider.exceptions`
+        :param handing_over: called before the last byte is sent: until then no run can have been started
+        :return: the run, with ``run_id``, ``run_link`` and, if it is known, ``flow_id``
+        :raises WorkflowAutomationError: if the request did not succeed, see
+            :mod:`workflow_automation_provider.exceptions`
         """
         flow_id = self.flow_of(request)
         with self._locating(flow_id):
@@ -188,20 +192,23 @@ class WorkflowAutomationHook(BaseHook):
         content_types: Mapping[str, str] | None = None,
     ) -> str:
         """
-        Upload files for a run, in one request (section 4.3), as a stream.
+        Upload files for a run, in one request, as a stream.
+
+        Follows section 4.3 of the interface.
 
         :param run_id: the run that the files belong to
-        :param files: local paths and globs, URLs that Airflow's object storage reads, ``ObjectStoragePath`` objects,
-            assets, and mappings that are sent as they stand
+        :param files: local paths and globs, URLs that Airflow's object storage reads, ``ObjectStoragePath``
+            objects, assets, and mappings that are sent unchanged
         :param flow_id: the flow of the run, by default the connection's
-        :param file_format: how a file is written, in place of the connection's
-        :param content_types: media types by name pattern, in place of those that the name's ending tells
+        :param file_format: the format of each file, by default the connection's
+        :param content_types: media types by name pattern, by default guessed from the file's extension
         :return: the service's response
-        :raises InvalidRequestError: before anything is sent, naming the file or value that is wrong
+        :raises InvalidRequestError: if a file or value is invalid, naming it, before anything is sent
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
-        :raises WorkflowAutomationError: any other outcome, see :mod:`workflow_automation_provider.exceptions`
+        :raises WorkflowAutomationError: if the request did not succeed, see
+            :mod:`workflow_automation_provider.exceptions`
         """
-        # Not at the top: only uploads need it, and object storage is slow to load.
+        # Imported here, because only uploads need it, and object storage is slow to import.
         from workflow_automation_provider.hooks.file_sources import resolve
 
         with self._locating(flow_id):
@@ -220,16 +227,16 @@ class WorkflowAutomationHook(BaseHook):
         max_request_bytes: int | None = None,
     ) -> list[Request]:
         """
-        Make the requests that upload files and check all of them, also the connection; nothing is sent.
+        Build the requests that upload files and validate them and the connection, without sending anything.
 
         :param run_id: the run that the files belong to
         :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them
         :param flow_id: the flow of the run, by default the connection's
-        :param file_format: how a file is written, in place of the connection's
-        :param files_per_request: the most files in one request, None for any number
-        :param max_request_bytes: the most bytes in the body of one request, None for any number
+        :param file_format: the format of each file, by default the connection's
+        :param files_per_request: the maximum number of files in one request, None for no limit
+        :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
         :return: the requests, without the API key, for :meth:`send_upload`
-        :raises InvalidRequestError: naming the file or value that is wrong
+        :raises InvalidRequestError: if a file or value is invalid, naming it
         """
         with self._locating(flow_id):
             self._check_timeout()
@@ -246,13 +253,14 @@ class WorkflowAutomationHook(BaseHook):
 
     def send_upload(self, request: Request) -> str:
         """
-        Send a request of :meth:`prepare_uploads`, once, and log how far it is.
+        Send a request from :meth:`prepare_uploads`, once, and log the progress.
 
         :return: the service's response
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
-        :raises WorkflowAutomationError: see :mod:`workflow_automation_provider.exceptions`
+        :raises WorkflowAutomationError: if the request did not succeed, see
+            :mod:`workflow_automation_provider.exceptions`
         """
-        # Not at the top: only uploads need it.
+        # Imported here, because only uploads need it.
         from workflow_automation_provider.hooks.upload_progress import Progress
 
         with self._locating(request.flow_id):
@@ -261,12 +269,12 @@ class WorkflowAutomationHook(BaseHook):
             )
 
     def flow_of(self, request: Request) -> str | None:
-        """Return the flow of a request: the one it names, or the connection's, None where neither is known."""
+        """Return the flow of a request: its own, or the connection's, None if neither is known."""
         return request.flow_id or self.extra.flow_id
 
     def flow_of_upload(self, flow_id: str | None) -> str:
         """
-        Return the flow that an upload is for: the one given, or the connection's.
+        Return the flow of an upload: the argument, or the connection's.
 
         :raises InvalidRequestError: if there is neither
         """
@@ -279,9 +287,9 @@ class WorkflowAutomationHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """
-        Check the settings and reach the service, without starting a run and without sending the key.
+        Validate the settings and reach the service, without starting a run or sending the API key.
 
-        :return: whether it succeeded, and what was found
+        :return: whether the check succeeded, and a message
         """
         try:
             found = self.get_conn().check()
@@ -297,17 +305,22 @@ class WorkflowAutomationHook(BaseHook):
 
     def locate(self, error: WorkflowAutomationError, flow_id: str | None = None) -> None:
         """
-        Say in an error which connection and flow it is about.
+        Add the connection and the flow to an error.
 
         :param flow_id: the flow, by default the connection's
         """
-        # Not by self.extra: it may be what is wrong.
-        extra: ConnectionExtra | None = self.__dict__.get("extra")
-        error.locate(self.workflow_automation_conn_id, flow_id or (extra and extra.flow_id))
+        if flow_id is None and not isinstance(
+            error, InvalidRequestError
+        ):  # else the extra may be what is wrong
+            with suppress(Exception):
+                flow_id = self.extra.flow_id
+        connection: Connection | None = self.__dict__.get("connection")
+        secret = connection.password if connection else None
+        error.locate(self.workflow_automation_conn_id, None if secret and secret in str(flow_id) else flow_id)
 
     @contextmanager
     def _locating(self, flow_id: str | None = None) -> Iterator[None]:
-        """Say in each error which connection and flow it is about."""
+        """Add the connection and the flow to each error."""
         try:
             yield
         except WorkflowAutomationError as error:
@@ -335,11 +348,11 @@ class WorkflowAutomationHook(BaseHook):
                 expires_on,
             )
 
-    # Airflow 3.2+ draws the form from the provider info; older versions call these.
+    # Airflow 3.2+ renders the form from the provider info; older versions call these.
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Return the form's fields for Airflow before 3.2."""
+        """Return the fields of the connection form for Airflow before 3.2."""
         from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
         from flask_babel import lazy_gettext
         from wtforms import BooleanField, StringField

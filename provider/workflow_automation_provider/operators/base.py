@@ -39,12 +39,12 @@ UNSET = Unset.UNSET
 
 def rendered(name: str, value: Any) -> Any:
     """
-    Return an identifier, checked.
+    Validate a rendered identifier and return it.
 
     :param name: what the value is called in errors
     :param value: the value, as Airflow rendered it
-    :raises InvalidRequestError: if it is None or empty, the text "None" that a template makes of None, or a template
-        that was not rendered
+    :raises InvalidRequestError: if it is None or empty, the text "None" that a template makes of None, or a
+        template that was not rendered
     """
     text = value.strip() if isinstance(value, str) else value
     if text is None or text in ("", "None"):
@@ -57,22 +57,22 @@ def rendered(name: str, value: Any) -> Any:
             f"{name} is {value!r}, a template that was not rendered.",
             next_step=(
                 "Airflow renders the templates of a task, but not those of an operator that is executed inside a task: "
-                "give the value itself."
+                "pass the value itself."
             ),
         )
     return value
 
 
 class FlowOperator(BaseOperator, Generic[_Result]):
-    """What both operators share: the connection, one hook per task, and the errors that a task ends with."""
+    """Base class of both operators: the connection, one hook per task, and the errors of a task."""
 
     workflow_automation_conn_id: str
     is_ended: bool
     """Whether Airflow ended the task: nothing may be sent after that."""
     _flow_left_out: ClassVar[str]
-    """What leaving out flow_id is for."""
+    """Why to omit flow_id."""
     _advice: ClassVar[Mapping[Accepted, str]]
-    """What to tell the person on call if Airflow does not retry the task."""
+    """What to do if Airflow does not retry the task."""
 
     ui_color = "#e6f0fa"
 
@@ -86,15 +86,15 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     ) -> None:
         super().__init__(**kwargs)
         if flow_id is None:
-            raise ValueError(f"flow_id is None: give an identifier, or leave it out {self._flow_left_out}.")
+            raise ValueError(f"flow_id is None: pass an identifier, or leave it out {self._flow_left_out}.")
         at_most = f"at most {LONGEST_TIMEOUT} (a week)"
         if request_timeout is not None and not (is_seconds(request_timeout) and request_timeout > 0):
             raise ValueError(
-                f"request_timeout is {request_timeout!r}: give seconds, more than 0 and {at_most}, or None."
+                f"request_timeout is {request_timeout!r}: expected seconds, more than 0 and {at_most}, or None."
             )
         if not is_seconds(send_retry_timeout):
             raise ValueError(
-                f"send_retry_timeout is {send_retry_timeout!r}: give seconds, 0 or more and {at_most}."
+                f"send_retry_timeout is {send_retry_timeout!r}: expected seconds, 0 or more and {at_most}."
             )
         self._flow_id: str | None = None
         self._is_flow_given = False
@@ -103,7 +103,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         self.request_timeout = request_timeout
         self.send_retry_timeout = send_retry_timeout
         self.is_ended = False
-        # Only where neither the task nor its default_args name a policy, and only on versions with policies.
+        # Only if neither the task nor its default_args set a policy, and only on versions with policies.
         if getattr(self, "retry_policy", self) is None:
             self.retry_policy = FlowRetryPolicy()
 
@@ -114,7 +114,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
 
     @flow_id.setter
     def flow_id(self, value: str | None) -> None:
-        # What is rendered, or set, to None must not be taken for an argument that was left out.
+        # An argument that is rendered, or set, to None must not be mistaken for one that was left out.
         self._flow_id, self._is_flow_given = value, True
 
     @functools.cached_property
@@ -125,56 +125,56 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
 
     @property
-    def patience(self) -> Patience:
+    def _patience(self) -> Patience:
         """How long one try keeps retrying while the service is busy or cannot be reached."""
         return Patience(self.send_retry_timeout, self.log, lambda: self.is_ended)
 
     def execute(self, context: Context) -> _Result:
         """
-        Do what the task is for, unless an earlier try did.
+        Run the task, unless an earlier try completed it.
 
-        :raises WorkflowAutomationError: if it failed, or its outcome is unknown; also an ``AirflowFailException`` if
-            Airflow must not retry the task
+        :raises WorkflowAutomationError: if it failed, or its outcome is unknown; also an
+            ``AirflowFailException`` if Airflow must not retry the task
         """
         try:
-            return self.run_once(context)
+            return self._run_once(context)
         except WorkflowAutomationError as error:
             self.hook.locate(error, self.flow_id)
             failed = task_error(
-                error, context, self._advice, but_for=self.retried_after, is_ended=self.is_ended
+                error, context, self._advice, but_for=self._retried_after, is_ended=self.is_ended
             )
             raise failed from failed.__cause__
 
-    def run_once(self, context: Context) -> _Result:
+    def _run_once(self, context: Context) -> _Result:
         """Do what the task is for."""
         raise NotImplementedError
 
     @property
-    def retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
+    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where nothing was done."""
         raise NotImplementedError
 
     def on_kill(self) -> None:
-        """End every wait, and send nothing more. Airflow 3 kills the process only seconds later."""
+        """End all waits and stop sending. Airflow 3 kills the process only seconds later."""
         self.is_ended = True
         if "hook" in self.__dict__:
             self.hook.stop()
 
-    def open_hook(self) -> WorkflowAutomationHook:
+    def _open_hook(self) -> WorkflowAutomationHook:
         """Return the hook, stopped if the task was ended before."""
         hook = self.hook
         if self.is_ended:
             hook.stop()
         return hook
 
-    def is_nested(self, context: Context) -> bool:
+    def _is_nested(self, context: Context) -> bool:
         """Tell whether this operator is executed inside another task, rather than by Airflow."""
         return bool(self.task_id != context["ti"].task_id)
 
-    def rendered_flow_id(self) -> str | None:
+    def _rendered_flow_id(self) -> str | None:
         """
         Return the flow that was given, or None if none was.
 
-        :raises InvalidRequestError: if it was given, but rendered to None or to an empty string
+        :raises InvalidRequestError: if it was given, but rendered to None or an empty string
         """
         return rendered("flow_id", self.flow_id) if self._is_flow_given else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from workflow_automation_provider.client.checks import is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.retry import START_ADVICE, UPLOAD_ADVICE
 from workflow_automation_provider.links import FlowRunLink
@@ -27,30 +28,30 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     """
     Start a run of a flow, once.
 
-    With a ``flow_id``, the flow is triggered by path; without one, the connection's API key identifies the flow.
-    Returns ``run_id``, ``run_link`` and, if it is known, ``flow_id``. Pass ``trigger.output`` on to
+    With a ``flow_id``, the flow is triggered by path; without one, the connection's API key identifies the
+    flow. Returns ``run_id``, ``run_link`` and, if it is known, ``flow_id``. Pass ``trigger.output`` on to
     :class:`UploadFilesOperator`. A trigger by key whose response has no ``run_id`` succeeds, and returns the
     whole ``response`` instead.
 
-    A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a retry returns the
-    recorded run, and if it is unknown whether a run was started, the task fails and says so. Clearing the task
-    starts a new run.
+    A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a retry returns
+    the recorded run, and if it is unknown whether a run was started, the task fails and says so. Clearing the
+    task starts a new run.
 
     Follows sections 4.1 and 4.2 of the interface.
 
     :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs and paths
         become text. By default none (templated, deeply)
-    :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template that
-        renders to None or to an empty string is an error
+    :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
+        that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost connection,
-        a 5xx response, a killed task): ``"fail"`` without a retry, or ``"start_again"`` in the next try, which may
-        start a second run
-    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default the
-        connection's ``timeout``
-    :param send_retry_timeout: seconds to keep retrying within one try of the task while the service is busy or
-        cannot be reached; 0 sends once. After that, Airflow retries the task
-    :param multiple_outputs: whether each key of the result is also an XCom of its own
+    :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost
+        connection, a 5xx response, a killed task): ``"fail"`` without a retry, or ``"start_again"`` in the
+        next try, which may start a second run
+    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
+        the connection's ``timeout``
+    :param send_retry_timeout: seconds to keep retrying within one try of the task while the service is busy
+        or cannot be reached; 0 sends once. After that, Airflow retries the task
+    :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
     """
 
     _flow_left_out = "to trigger the flow of the API key"
@@ -84,18 +85,18 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
             )
         if inputs is None:
-            raise ValueError("inputs is None: give a dict of input names and values, or leave it out.")
+            raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.on_unknown_start = on_unknown_start
 
-    def run_once(self, context: Context) -> StartedRun:
+    def _run_once(self, context: Context) -> StartedRun:
         """Start the run, unless an earlier try did, and return it."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.start import RunStarter, request_digest
         from workflow_automation_provider.execution.task_state import StartRecord
 
-        nested = self.is_nested(context)
+        nested = self._is_nested(context)
         if not nested:
             FlowRunLink.persist(context, None)
         record = StartRecord(context, self.task_id, nested=nested)
@@ -103,14 +104,15 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             if nested:
                 record.request = request_digest(self.inputs, self.flow_id)
             starter = RunStarter(
-                record, self.open_hook(), self.patience, on_unknown_start=self.on_unknown_start
+                record, self._open_hook(), self._patience, on_unknown_start=self.on_unknown_start
             )
-            run = starter.start(lambda: self.hook.prepare_trigger(self.inputs, self.rendered_flow_id()))
-        FlowRunLink.persist(context, run.get("run_link"))
+            run = starter.start(lambda: self.hook.prepare_trigger(self.inputs, self._rendered_flow_id()))
+        if not nested:
+            FlowRunLink.persist(context, run.get("run_link"))
         return run
 
     @property
-    def retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
+    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
         return (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
 
@@ -120,25 +122,25 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     Upload files for a run, as a stream: memory does not grow with their size or number.
 
     Returns ``run_id``, the number of ``files``, their ``bytes``, and ``requests``, each with the names of its
-    ``files``, their ``bytes`` and the service's ``response``. Confirmed requests are recorded (Airflow 3.3+): a
-    retry sends only what is missing. Clearing the task sends everything again.
+    ``files``, their ``bytes`` and the service's ``response``. Confirmed requests are recorded (Airflow 3.3+):
+    a retry sends only what is missing. Clearing the task sends everything again.
 
     Follows section 4.3 of the interface.
 
     :param run_id: the run that the files belong to: text, a number, or what a trigger returned
-        (``trigger.output``), whose ``flow_id`` then counts as well (templated)
-    :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object storage
-        reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and mappings,
-        which are sent unchanged (templated, deeply)
-    :param flow_id: the flow of the run, by default the one that the trigger returned, or else the connection's
-        (templated). A template that renders to None or to an empty string is an error
+        (``trigger.output``), whose ``flow_id`` is then also used (templated)
+    :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object
+        storage reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and
+        mappings, which are sent unchanged (templated, deeply)
+    :param flow_id: the flow of the run, by default the one that the trigger returned, or else the
+        connection's (templated). A template that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param file_format: how a file is written: a mapping of field name to ``name``, ``base64``, ``data_url``,
-        ``text``, ``content_type`` or ``size``; one of these words; or a callable that takes a
+    :param file_format: the format of each file: a mapping of field name to ``name``, ``base64``,
+        ``data_url``, ``text``, ``content_type`` or ``size``; one of these values; or a callable that takes a
         :class:`~workflow_automation_provider.client.files.File` and returns any JSON value. By default the
         connection's
-    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from the
-        file's extension
+    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
+        the file's extension
     :param files_per_request: the maximum number of files in one request, by default unlimited
     :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default
         unlimited
@@ -146,8 +148,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         before anything is sent
     :param on_unknown_upload: what to do if it is unknown whether files were accepted: ``"send_again"``, or
         ``"fail"`` without a retry
-    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default the
-        connection's ``timeout``
+    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
+        the connection's ``timeout``
     :param send_retry_timeout: seconds to keep retrying each request within one try of the task; 0 sends once.
         After that, Airflow retries the task
     """
@@ -183,20 +185,20 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 f"on_unknown_upload {on_unknown_upload!r} is not supported; expected 'send_again' or 'fail'."
             )
         if run_id is None:
-            raise ValueError("run_id is None: give the run, such as trigger.output.")
+            raise ValueError("run_id is None: pass the run, such as trigger.output.")
         if files is None:
-            raise ValueError("files is None: give at least one path, glob, URL or mapping.")
+            raise ValueError("files is None: pass at least one path, glob, URL or mapping.")
         for name, limit in (
             ("files_per_request", files_per_request),
             ("max_request_bytes", max_request_bytes),
             ("max_file_bytes", max_file_bytes),
         ):
-            if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+            if limit is not None and not is_limit(limit):
                 raise ValueError(
-                    f"{name} is {limit!r}: give a whole number of 1 or more, or None for no limit."
+                    f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
         if file_format is not None or content_types is not None:
-            # Imported only where there is something to check: most DAG files say neither.
+            # Imported only if there is something to check: most DAG files set neither.
             from workflow_automation_provider.client.files import check_content_types, check_file_format
 
             if file_format is not None:
@@ -213,17 +215,17 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.max_file_bytes = max_file_bytes
         self.on_unknown_upload = on_unknown_upload
 
-    def run_once(self, context: Context) -> UploadResult:
+    def _run_once(self, context: Context) -> UploadResult:
         """Upload the files that no earlier try uploaded, and return which file went in which request."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.task_state import UploadRecord
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
 
-        record = UploadRecord(context, self.task_id, nested=self.is_nested(context))
+        record = UploadRecord(context, self.task_id, nested=self._is_nested(context))
         with record.in_use(self):
             run_id, flow_id = self._run()
             uploader = Uploader(
-                record, self.open_hook(), self.patience, on_unknown_upload=self.on_unknown_upload
+                record, self._open_hook(), self._patience, on_unknown_upload=self.on_unknown_upload
             )
             return uploader.upload(
                 run_id,
@@ -240,7 +242,16 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     def _run(self) -> tuple[Any, str | None]:
         """Return the run, and the flow if one is given: the result of a trigger has both."""
-        flow_id = self.rendered_flow_id()
+        flow_id = self._rendered_flow_id()
+        if isinstance(self.run_id, str) and self.run_id.lstrip().startswith("{") and "run_id" in self.run_id:
+            raise InvalidRequestError(
+                "run_id is the text of a whole result: pass trigger.output, or its key run_id."
+            )
+        if isinstance(self.run_id, Sequence) and not isinstance(self.run_id, str):
+            raise InvalidRequestError(
+                "run_id holds several results.",
+                next_step="Map the upload: UploadFilesOperator.partial(…).expand(run_id=trigger.output).",
+            )
         if not isinstance(self.run_id, Mapping):
             return rendered("run_id", self.run_id), flow_id
         if self.run_id.get("run_id") is None:
@@ -251,7 +262,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
 
     @property
-    def retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
+    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no files were accepted."""
         # In place of execution.upload's own: what reads files is slow to load.
         return (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()

@@ -67,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="VALUE[:FLOW_ID]",
-        help=f"an API key and its flow (default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); may be repeated",
+        help=f"an API key and its flow, {DEMO_FLOW_ID} if none is given (default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); "
+        "may be repeated",
     )
     parser.add_argument(
         "--flow",
@@ -143,7 +144,7 @@ def _announce(service: LocalService, options: argparse.Namespace) -> None:
     print(_fault_line(service))
     sys.stdout.flush()
     if options.port_file is not None:
-        # Renamed into place, so that nobody reads half a number.
+        # Renamed into place, so that no other process reads half a number.
         partial = options.port_file.with_name(f"{options.port_file.name}.partial")
         partial.write_text(f"{service.port}\n")
         partial.replace(options.port_file)
@@ -158,7 +159,7 @@ def _connection_line(service: LocalService, key: Key, number: int) -> str:
 
 
 def _fault_line(service: LocalService) -> str:
-    fault = json.dumps({"kind": "busy", "retry_after": "5"})
+    fault = json.dumps({"kind": "busy", "retry_after": 5})
     command = ["curl", "-X", "POST", f"{service.url}/_control/faults"]
     if service.url.startswith("https:"):
         command.append("--insecure")

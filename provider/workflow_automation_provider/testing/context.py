@@ -1,19 +1,21 @@
 """
 A task context without Airflow's database, to call ``execute`` of an operator directly.
 
-It has what the operators of this provider read: ``ti``, ``dag_run``, ``task`` and, where a state store is given,
-``task_state_store`` (Airflow 3.3+).
+It has what the operators of this provider read: ``ti``, ``dag_run``, ``task`` and, where a state store is
+given, ``task_state_store`` (Airflow 3.3+).
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol
 from uuid import UUID, uuid4
 
-__all__ = ["MinimalDagRun", "MinimalTaskInstance", "StateStore", "Task", "make_context"]
+__all__ = ["MinimalDagRun", "MinimalTaskInstance", "StateStore", "Task", "has_state_store", "make_context"]
 
 
 class Task(Protocol):
@@ -79,17 +81,28 @@ class MinimalDagRun:
     clear_number: int = 0
 
 
+def has_state_store() -> bool:
+    """Return whether this Airflow has a task state store (3.3+)."""
+    return find_spec("airflow.models.task_state_store") is not None
+
+
 def make_context(
-    task: Task, *, try_number: int = 1, store: StateStore | None = None, **more: Any
+    task: Task, *, try_number: int = 1, store: StateStore | Literal["new"] | None = "new", **more: Any
 ) -> dict[str, Any]:
     """
     Return the context of one try of a task.
 
     :param task: the operator to execute
     :param try_number: 1 for the first try; a later try sees what earlier ones wrote to ``store``
-    :param store: the task state store; None before Airflow 3.3, which has no such store
+    :param store: the task state store, None for a context without one; by default a new one where Airflow has a task
+        state store
     :param more: further variables, such as ``ds``, for the templates
+    :raises TypeError: if a further variable looks like a misspelled ``try_number``
     """
+    for name in difflib.get_close_matches("try_number", more, cutoff=0.8):
+        raise TypeError(f"{name!r} is not an argument; did you mean 'try_number'?")
+    if store == "new":
+        store = StateStore() if has_state_store() else None
     context = {
         "ti": MinimalTaskInstance(task.task_id, try_number, max_tries=task.retries or 0),
         "dag_run": MinimalDagRun(),

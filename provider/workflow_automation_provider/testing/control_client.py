@@ -18,11 +18,11 @@ class ControlClient:
     Script faults of a local service and read its journal, over HTTP.
 
     :param url: the address of the service, without ``/api``
-    :param verify: as for :class:`httpx.Client`; for a service with a certificate of its own
+    :param verify: as for :class:`httpx.Client`; for a service with its own certificate
     """
 
     def __init__(self, url: str, verify: Any = True) -> None:
-        # A proxy from the environment cannot reach a loopback address of this machine.
+        # A proxy from the environment cannot reach the loopback address of this machine.
         self._http = httpx.Client(base_url=f"{url}/_control", verify=verify, trust_env=False)
 
     def add_fault(self, kind: str, **options: Any) -> dict[str, Any]:
@@ -32,25 +32,25 @@ class ControlClient:
         :param options: the other fields of :class:`.faults.Fault`
         :raises ValueError: if the service rejects the fault
         """
-        return self._ask("POST", "/faults", {"kind": kind, **options})
+        return self._request("POST", "/faults", {"kind": kind, **options})
 
     def faults(self) -> list[dict[str, Any]]:
         """Return all faults since the last :meth:`clear_faults`."""
-        faults: list[dict[str, Any]] = self._ask("GET", "/faults")["faults"]
+        faults: list[dict[str, Any]] = self._request("GET", "/faults")["faults"]
         return faults
 
     def clear_faults(self) -> None:
         """Remove all faults."""
-        self._ask("DELETE", "/faults")
+        self._request("DELETE", "/faults")
 
     def journal(self) -> dict[str, Any]:
         """Return ``runs``, ``uploads`` and ``requests``."""
-        return self._ask("GET", "/journal")
+        return self._request("GET", "/journal")
 
     def healthy(self) -> bool:
         """Return whether the service is up."""
         try:
-            return self._ask("GET", "/health") == {"status": "ok"}
+            return self._request("GET", "/health") == {"status": "ok"}
         except httpx.HTTPError:
             return False
 
@@ -58,13 +58,13 @@ class ControlClient:
         """Close the connections."""
         self._http.close()
 
-    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         response = self._http.request(method, path, json=body)
         if response.status_code == 400:
             raise ValueError(response.json()["error"])
         response.raise_for_status()
-        answer: dict[str, Any] = response.json()
-        return answer
+        result: dict[str, Any] = response.json()
+        return result
 
     def __enter__(self) -> Self:
         return self

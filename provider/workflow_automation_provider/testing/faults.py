@@ -1,21 +1,22 @@
 """
 Faults that a test can script, one request at a time.
 
-``faults.add(kind, …)`` queues a fault. It strikes the first request that it matches; where several faults match, the
-first in the queue does. Every fault accepts these options, which narrow down the requests it matches:
+``faults.add(kind, …)`` queues a fault. It strikes the first request that it matches; where several faults
+match, the first in the queue does. Every fault accepts these options, which narrow down the requests it
+matches:
 
 =============  ============  ==================================================================================
 Option         Default       Matches
 =============  ============  ==================================================================================
 ``operation``  all           ``"trigger_by_path"``, ``"trigger_by_key"`` or ``"upload"``
-``flow_id``    all           this flow, identified by the path, the key or (without a valid key) the upload's body
-``inputs``     all           inputs that include these (nested objects likewise); for an upload, the run's inputs
+``flow_id``    all           this flow: of the path, the key or (without a valid key) the upload's body
+``inputs``     all           inputs that include these (also nested); for an upload, the run's inputs
 ``times``      1             the number of requests to strike, ``None`` for all
 =============  ============  ==================================================================================
 
-*Accepted* is whether a struck request takes effect: whether a run is started or files are accepted, and written to the
-journal before the service responds. An accepting fault (*yes*) only matches a request that would be accepted, so a
-request that is rejected with 400 does not use it up.
+*Accepted* is whether a struck request takes effect: whether a run is started or files are accepted, and
+written to the journal before the service responds. An accepting fault (*yes*) only matches a request that
+would be accepted, so a request that is rejected with 400 does not use it up.
 
 ================  ========  ==============================================================================
 Kind              Accepted  Effect (options with their defaults)
@@ -31,18 +32,18 @@ Kind              Accepted  Effect (options with their defaults)
 ``reset_after``   yes       resets the connection (RST)
 ``hang_after``    yes       waits for ``seconds`` (30), then closes the connection without a response
 ``status_after``  yes       responds with ``status`` (500), ``body``, ``headers``
-``response``      yes       responds with ``status`` (the usual), ``body`` (the usual), ``headers``
+``response``      yes       responds with ``status``, ``body`` (as without a fault), ``headers``
 ``drip``          yes       sends the usual response, its body byte by byte over ``seconds`` (2)
 ``truncate``      yes       announces the whole body, sends half of it, then closes the connection
 ``empty``         yes       responds with ``status`` (the usual) and no body
 ``garbage``       yes       responds with ``status`` (the usual) and a body that is not JSON, or ``body``
 ``endless``       yes       responds with ``status`` (the usual) and a chunked body without end; closes the
                             connection after ``limit`` bytes (50 MB)
-``echo_key``      see here  responds with ``status`` (400), and a body and a header ``X-Echo`` that both contain
+``echo_key``      see here  responds with ``status`` (400), and a body and header ``X-Echo`` that both contain
                             the received key as it is, URL-encoded and in base64; accepted if ``status`` is
                             below 300
-``stale``         normal    sends the usual response; the *next* request on that connection is closed unread, as
-                            happens to a pooled connection that became stale: the client sees an end of file, or
+``stale``         normal    sends the usual response; the *next* request on that connection is closed unread,
+                            as happens to a pooled connection that became stale: the client sees an end of file, or
                             a reset if it is still sending
 ================  ========  ==============================================================================
 
@@ -115,13 +116,14 @@ class Fault:
     One fault; the table at the top of this module has the kinds and the defaults.
 
     :param inputs: strike only inputs that include these
-    :param times: the number of requests to strike, ``None`` for all
+    :param times: the number of requests to apply it to, ``None`` for all
     :param body: a string, sent as it is, or any JSON value
     :param location: the ``Location`` of a redirect
-    :param retry_after: the ``Retry-After`` header, seconds or an HTTP date, as text
+    :param retry_after: the ``Retry-After`` header: seconds as a whole number, or any text, such as an HTTP date
     :param seconds: how long to wait, or how long to take for the body
     :param limit: the number of bytes to send
-    :raises ValueError: if the kind is unknown, does not support an option that was given, or a value is invalid
+    :raises ValueError: if the kind is unknown, does not support an option that was given, or a value is
+        invalid
     """
 
     kind: str
@@ -133,7 +135,7 @@ class Fault:
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     location: str | None = None
-    retry_after: str | None = None
+    retry_after: str | int | None = None
     seconds: float | None = None
     limit: int | None = None
 
@@ -157,34 +159,39 @@ class Fault:
                 f"operation {self.operation!r} is not supported; expected one of {', '.join(OPERATIONS)}"
             )
         if self.flow_id is not None and not isinstance(self.flow_id, str):
-            raise ValueError(f"flow_id is {self.flow_id!r}; give text, or leave it out to match all flows")
+            raise ValueError(f"flow_id is {self.flow_id!r}; pass text, or leave it out to match all flows")
         if self.inputs is not None and not isinstance(self.inputs, dict):
             raise ValueError(
-                f"inputs is {self.inputs!r}; give an object, or leave it out to match all inputs"
+                f"inputs is {self.inputs!r}; pass an object, or leave it out to match all inputs"
             )
         if self.times is not None and not (_is_whole(self.times) and self.times >= 1):
             raise ValueError(
-                f"times is {self.times!r}; give a whole number, 1 or more, or None to strike all requests"
+                f"times is {self.times!r}; expected a whole number, 1 or more, or None to strike all requests"
             )
 
     def _check_response(self) -> None:
-        # Below 200 is no final response.
+        # A status below 200 is not a final response.
         if self.status is not None and not (_is_whole(self.status) and 200 <= self.status <= 599):
-            raise ValueError(f"status is {self.status!r}; give a whole number from 200 to 599")
+            raise ValueError(f"status is {self.status!r}; expected a whole number from 200 to 599")
         if self.kind == "redirect" and not self.location:
             raise ValueError("The fault redirect needs a location, such as 'https://service.example/'")
         if self.seconds is not None and not (_is_finite(self.seconds) and self.seconds >= 0):
-            raise ValueError(f"seconds is {self.seconds!r}; give a number, 0 or more")
+            raise ValueError(f"seconds is {self.seconds!r}; expected a number, 0 or more")
         if self.limit is not None and not (_is_whole(self.limit) and self.limit >= 0):
-            raise ValueError(f"limit is {self.limit!r}; give a whole number of bytes, 0 or more")
+            raise ValueError(f"limit is {self.limit!r}; expected a whole number of bytes, 0 or more")
         if not isinstance(self.headers, dict):
-            raise ValueError(f"headers is {self.headers!r}; give an object of names and values")
+            raise ValueError(f"headers is {self.headers!r}; expected an object of names and values")
         for name, value in self.headers.items():
             _check_header("A name in headers", name)
             _check_header(f"The header {name}", value)
-        for option in ("location", "retry_after"):
-            if (given := getattr(self, option)) is not None:
-                _check_header(option, given)
+        if self.location is not None:
+            _check_header("location", self.location)
+        if isinstance(self.retry_after, str):
+            _check_header("retry_after", self.retry_after)
+        elif self.retry_after is not None and not (_is_whole(self.retry_after) and self.retry_after >= 0):
+            raise ValueError(
+                f"retry_after is {self.retry_after!r}; give seconds as a whole number, 0 or more, or text"
+            )
 
     @property
     def accepts(self) -> bool | None:
@@ -221,7 +228,7 @@ def _check_option(kind: str, name: str) -> None:
 
 def _check_header(name: str, text: object) -> None:
     if not isinstance(text, str) or not text.isascii() or not (text == "" or text.isprintable()):
-        raise ValueError(f"{name} is {text!r}; give printable ASCII text")
+        raise ValueError(f"{name} is {text!r}; expected printable ASCII text")
 
 
 def _is_whole(value: object) -> bool:
@@ -293,7 +300,7 @@ class Faults:
         return scripted
 
     def all(self) -> list[ScriptedFault]:
-        """Return all faults since the last :meth:`clear`, those that are used up included."""
+        """Return all faults since the last :meth:`clear`, including those that are used up."""
         with self._lock:
             return list(self._queue)
 
@@ -315,7 +322,7 @@ class Faults:
 
 
 def includes(actual: Any, wanted: Any) -> bool:
-    """Return whether a JSON value includes another: objects by their fields, all else by equality."""
+    """Return whether a JSON value includes another: objects by their fields, other values by equality."""
     if isinstance(wanted, dict):
         return isinstance(actual, dict) and all(
             name in actual and includes(actual[name], value) for name, value in wanted.items()

@@ -1,9 +1,9 @@
 """
 The journal: what the local service accepted, and every request that it received, readable from any process.
 
-The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload`` or ``request``; its other fields are
-those of :class:`Run`, :class:`Upload` or :class:`Request`. A last line without a newline is not read: its writer was
-killed before it responded to the request.
+The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload`` or ``request``; its other
+fields are those of :class:`Run`, :class:`Upload` or :class:`Request`. A last line without a newline is not
+read: its writer was killed before it responded to the request.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ class Upload:
 
         {"long_string": {"length": 1368, "sha256": "…", "decoded": {"length": 1024, "sha256": "…"}}}
 
-    ``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present only if
-    the string looks like base64: the number of decoded bytes, and their hash.
+    ``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present
+    only if the string looks like base64: the number of decoded bytes, and their hash.
 
-    :param run_id: as the client sent it; ``None`` if the body was too large to be parsed and did not begin with it
-    :param flow_id: as the client sent it; ``None`` likewise
+    :param run_id: as the client sent it; ``None`` if the body was too large to be parsed and did not begin
+        with it
+    :param flow_id: as the client sent it; ``None`` as for ``run_id``
     :param files: the elements of ``files``; ``None`` if the body was too large to be parsed
     :param key: the name of the key
     :param size: bytes of the whole body

@@ -18,9 +18,11 @@ class Key:
 
     :param value: what a client sends in ``X-API-Key``; appears neither in ``repr()`` nor in the journal
     :param flow_id: the flow that the key belongs to
-    :param name: must differ among the keys of one flow, because the journal counts the runs of a key by flow and name
+    :param name: must differ among the keys of one flow, because the journal counts the runs of a key by flow
+        and name
     :param max_runs: the number of runs that the key may start, ``None`` for any number
-    :param expires_on: the last day (UTC) or the last moment on which the key is valid, ``None`` if it never expires
+    :param expires_on: the last day (UTC) or the last moment on which the key is valid, ``None`` if it never
+        expires
     :raises ValueError: if a field is invalid
     """
 
@@ -34,26 +36,26 @@ class Key:
         for option in ("value", "flow_id", "name"):
             given = getattr(self, option)
             if not isinstance(given, str):
-                # Whatever was given for the value stays out of the message.
-                raise ValueError(f"{option} of a key is {type(given).__name__}; give text")
+                # Without the given value, which may be the API key.
+                raise ValueError(f"{option} of a key is {type(given).__name__}; expected text")
             if not given:
-                raise ValueError(f"{option} of a key is empty; give text")
+                raise ValueError(f"{option} of a key is empty; expected text")
         if self.max_runs is not None and (
             not isinstance(self.max_runs, int) or isinstance(self.max_runs, bool) or self.max_runs < 0
         ):
             raise ValueError(
-                f"max_runs of a key is {self.max_runs!r}; give a whole number, 0 or more, or None for no limit"
+                f"max_runs of a key is {self.max_runs!r}; expected a whole number, 0 or more, or None for no limit"
             )
         if self.expires_on is not None and not isinstance(self.expires_on, date):
             raise ValueError(
-                f"expires_on of a key is {self.expires_on!r}; give a date or a datetime, or None for no expiry"
+                f"expires_on of a key is {self.expires_on!r}; expected a date or a datetime, or None for no expiry"
             )
 
     def expired(self, now: datetime | None = None) -> bool:
         """
         Return whether the key has expired.
 
-        :param now: the moment to compare with, with a time zone; by default the present
+        :param now: the moment to compare with, with a time zone; by default the current time
         """
         if self.expires_on is None:
             return False
@@ -66,4 +68,4 @@ class Key:
 
 
 DEMO_KEY = Key("demo-key", DEMO_FLOW_ID, name="demo")
-"""The key of a service that is given no others."""
+"""The default key of a service."""

@@ -10,27 +10,31 @@ Load them in a ``conftest.py``:
 =====================================  ==============================================================================
 Fixture                                Provides
 =====================================  ==============================================================================
-``workflow_automation_keys``           the API keys that the service accepts; override it for flows of your own
+``workflow_automation_keys``           the API keys that the service accepts; override it for your own flows
 ``workflow_automation_service``        a fresh local service for each test
 ``workflow_automation_connection``     the id of the default connection, which points at the service
 ``workflow_automation_connect``        a function that points further connections at the service
 ``workflow_automation_context``        a function that makes the context to execute an operator with, without
                                        Airflow's database
 =====================================  ==============================================================================
+
+The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before the environment, and
+a connection from there would reach a real service.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
-from workflow_automation_provider.testing.context import StateStore, make_context
+from workflow_automation_provider.testing.context import StateStore, has_state_store, make_context
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing.context import Task
@@ -40,6 +44,8 @@ __all__ = [
     "CONNECTION_ID",
     "Connect",
     "MakeContext",
+    "pytest_configure",
+    "pytest_unconfigure",
     "workflow_automation_connect",
     "workflow_automation_connection",
     "workflow_automation_context",
@@ -49,6 +55,20 @@ __all__ = [
 
 CONNECTION_ID = "workflow_automation_default"
 """The default connection of the operators."""
+
+_BACKENDS = ("AIRFLOW__SECRETS__BACKEND", "AIRFLOW__WORKERS__SECRETS_BACKEND")
+_environment = pytest.MonkeyPatch()
+
+
+def pytest_configure() -> None:
+    """Turn the secrets backends of Airflow off, those from ``airflow.cfg`` included."""
+    for name in _BACKENDS:
+        _environment.setenv(name, "")
+
+
+def pytest_unconfigure() -> None:
+    """Restore the environment."""
+    _environment.undo()
 
 
 class Connect(Protocol):
@@ -73,7 +93,7 @@ class MakeContext(Protocol):
 
 @pytest.fixture
 def workflow_automation_keys() -> Sequence[Key]:
-    """Return the API keys that the service accepts; override this fixture for flows of your own."""
+    """Return the API keys that the service accepts; override this fixture for your own flows."""
     return [DEMO_KEY]
 
 
@@ -94,8 +114,8 @@ def workflow_automation_connect(
     """
     Return a function that points a connection at the local service, for the duration of the test.
 
-    Its arguments are the connection's id, the key (by default the first of ``workflow_automation_keys``) and ``extra``,
-    such as ``{"timeout": 5}``. It returns the id.
+    Its arguments are the connection's id, the key (by default the first of ``workflow_automation_keys``) and
+    ``extra``, such as ``{"timeout": 5}``. It returns the id.
     """
 
     def connect(
@@ -103,6 +123,7 @@ def workflow_automation_connect(
     ) -> str:
         connection = workflow_automation_service.airflow_connection(key, extra)
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
+        _check_connection(conn_id, connection["host"])
         return conn_id
 
     return connect
@@ -119,18 +140,30 @@ def workflow_automation_context() -> MakeContext:
     """
     Return a function that makes the context to execute an operator with, without Airflow's database.
 
-    Each context is that of a new task instance. With ``try_number=2`` or more it is that of a retry: it shares the task
-    state store (Airflow 3.3+) of the last context for the same ``task_id``. Further arguments, such as ``ds``, are
-    variables for templates.
+    Each context is that of a new task instance. With ``try_number=2`` or more it is that of a retry: it
+    shares the task state store (Airflow 3.3+) of the last context for the same ``task_id``. Further
+    arguments, such as ``ds``, are variables for templates.
     """
-    # Only where Airflow has a task state store: operators behave differently without one.
-    has_store = find_spec("airflow.models.task_state_store") is not None
     stores: dict[str, StateStore] = {}
 
     def make(task: Task, *, try_number: int = 1, **more: Any) -> dict[str, Any]:
         if try_number == 1:
             stores.pop(task.task_id, None)
-        store = stores.setdefault(task.task_id, StateStore()) if has_store else None
+        store = stores.setdefault(task.task_id, StateStore()) if has_state_store() else None
         return make_context(task, try_number=try_number, store=store, **more)
 
     return make
+
+
+def _check_connection(conn_id: str, host: str) -> None:
+    """Fail the test if Airflow reads another connection than that of the environment."""
+    # Before its first import, Airflow can have read no other setting than that of pytest_configure().
+    if "airflow" not in sys.modules:
+        return
+    sdk = importlib.import_module("airflow.providers.common.compat.sdk")
+    if sdk.BaseHook.get_connection(conn_id).host != host:
+        pytest.fail(
+            f"Airflow reads the connection {conn_id!r} from a secrets backend, not from the environment, so the test "
+            f"could reach a real service. Set {' and '.join(_BACKENDS)} to an empty value before Airflow is imported.",
+            pytrace=False,
+        )

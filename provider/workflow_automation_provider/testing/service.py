@@ -42,11 +42,12 @@ class LocalService:
     :param keyfile: the certificate's private key, unless it is in ``certfile``
     :param run_id_type: the JSON type of the run IDs in responses, ``"string"`` or ``"number"``
     :param first_run_id: the ID of the first run, however large
-    :param public_url: the base of the run links, where clients reach the service by another URL than :attr:`url`.
-        Requests for its host are accepted, besides those for loopback and ``host``; with a ``host`` of ``0.0.0.0`` or
-        ``::``, so are those for any IP address
+    :param public_url: the base of the run links, where clients reach the service by another URL than
+        :attr:`url`. Requests for its host are accepted, besides those for loopback and ``host``; with a
+        ``host`` of ``0.0.0.0`` or ``::``, so are those for any IP address
     :param parse_limit: bytes; larger bodies are counted and hashed, not parsed
-    :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same flow and name
+    :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same flow and
+        name
     """
 
     def __init__(
@@ -68,11 +69,9 @@ class LocalService:
         if public_url is not None:
             _check_url("public_url", public_url)
         if keyfile is not None and certfile is None:
-            raise ValueError("keyfile needs a certfile: give the certificate as well")
+            raise ValueError("keyfile needs a certfile: pass the certificate as well")
         if run_id_type not in get_args(RunIdType):
-            raise ValueError(
-                f"run_id_type {run_id_type!r} is not supported; expected one of 'string', 'number'"
-            )
+            raise ValueError(f"run_id_type {run_id_type!r} is not supported; expected 'string' or 'number'")
         _check_number("port", port, 0, 65535)
         _check_number("first_run_id", first_run_id, 0)
         _check_number("parse_limit", parse_limit, 0)
@@ -90,9 +89,9 @@ class LocalService:
         self.port = port
         self.faults = Faults()
         if journal is None:
-            folder = tempfile.mkdtemp(prefix="workflow-automation-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            journal = Path(folder) / "journal.jsonl"
+            directory = tempfile.mkdtemp(prefix="workflow-automation-")
+            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+            journal = Path(directory) / "journal.jsonl"
         self.journal = Journal(journal)
         self._running: RunningService | None = None
 
@@ -128,7 +127,8 @@ class LocalService:
         Return an Airflow connection to this service, in the form of ``AIRFLOW_CONN_…`` as JSON.
 
         :param key: one of :attr:`keys`, by default the first
-        :param extra: further extras of the connection, such as ``{"timeout": 5}``; they override those set here
+        :param extra: further extras of the connection, such as ``{"timeout": 5}``; they override those set
+            here
         :raises ValueError: if the service does not have the key
         """
         if key is None:
@@ -174,23 +174,23 @@ class LocalService:
 
 
 def _checked_keys(given: Iterable[Key]) -> tuple[Key, ...]:
-    # A lone key is not iterable, and its representation does not show its value.
+    # The message names only the type, because a string may be the value of a key.
     if isinstance(given, Key | str) or not isinstance(given, Iterable):
-        raise ValueError(f"keys is {type(given).__name__}; give a list of Key objects")
+        raise ValueError(f"keys is {type(given).__name__}; expected a list of Key objects")
     keys = tuple(given)
     for number, key in enumerate(keys):
         if not isinstance(key, Key):
-            raise ValueError(f"keys[{number}] is {type(key).__name__}; give a Key object")
+            raise ValueError(f"keys[{number}] is {type(key).__name__}; expected a Key object")
     if len({key.value for key in keys}) < len(keys):
-        raise ValueError("Two keys have the same value: give each key a value of its own")
+        raise ValueError("Two keys have the same value: use a different value for each key")
     if len({(key.flow_id, key.name) for key in keys}) < len(keys):
-        raise ValueError("Two keys of one flow have the same name: give each a name of its own")
+        raise ValueError("Two keys of one flow have the same name: use a different name for each")
     return keys
 
 
 def _checked_flows(given: Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValueError(f"flows is {given!r}; give a list of flow IDs, or None if every flow is known")
+        raise ValueError(f"flows is {given!r}; expected a list of flow IDs, or None if every flow is known")
     flows = tuple(given)
     for number, flow_id in enumerate(flows):
         _check_text(f"flows[{number}]", flow_id)
@@ -199,14 +199,14 @@ def _checked_flows(given: Iterable[str]) -> tuple[str, ...]:
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is {value!r}; give text that is not empty")
+        raise ValueError(f"{name} is {value!r}; expected non-empty text")
 
 
 def _check_number(name: str, value: object, least: int, most: int | None = None) -> None:
     fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
     if not fits or (most is not None and value > most):  # type: ignore[operator]
         allowed = f"{least} or more" if most is None else f"{least} to {most}"
-        raise ValueError(f"{name} is {value!r}; give a whole number, {allowed}")
+        raise ValueError(f"{name} is {value!r}; expected a whole number, {allowed}")
 
 
 def _check_url(name: str, value: object) -> None:
@@ -215,7 +215,7 @@ def _check_url(name: str, value: object) -> None:
     except ValueError:
         parts = None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{name} is {value!r}; give a URL, such as 'http://service.example:8070'")
+        raise ValueError(f"{name} is {value!r}; expected a URL, such as 'http://service.example:8070'")
 
 
 def _is_loopback(host: str) -> bool:

@@ -47,9 +47,9 @@ class Attempt:
         assert error.accepted is Accepted.MAYBE
         line = "The files may have been accepted." if self.uploads else "A run may have been started."
         look = "Look in the run's files." if self.uploads else "Look in the workflow's list of runs."
-        *_, consequence, next_step = str(error).splitlines()
-        assert (consequence, next_step) == (line, error.next_step)
-        assert next_step.endswith(look)
+        steps = error.next_step.splitlines()
+        assert str(error).splitlines()[-len(steps) - 1 :] == [line, *steps]
+        assert steps[-1] == look
 
     def prepare(self, service):
         """An upload needs a run; it is in the journal before the attempt."""

@@ -104,7 +104,7 @@ def test_head_and_body_have_one_deadline_together(raw_server, released, trigger,
 
     with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2) as client:
         begun = time.monotonic()
-        with pytest.raises(ResponseUnusableError, match="still coming after 2 s"):
+        with pytest.raises(ResponseUnusableError, match="still arriving after 2 s"):
             trigger.send(client)
         assert time.monotonic() - begun < 3
 
@@ -183,7 +183,7 @@ def test_service_stops_reading(raw_server, released, attempt, key):
         error = not_sent(
             attempt,
             client,
-            r"broken off before its end: no more data could be sent for 0\.4 s \(the timeout\)\.\n",
+            r"aborted before all of it was sent: no more data could be sent for 0\.4 s \(the timeout\)\.\n",
         )
     assert error.status is None
     assert str(error).splitlines()[-1] == "The request may be too large for the service."
@@ -196,7 +196,7 @@ def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key)
 
     server = raw_server(leave)
     with FlowClient(server.base_url, api_key=key, timeout=10) as client:
-        not_sent(attempt, client, r"broken off before its end: \[Errno \d+\] [^\n]+\.\n")
+        not_sent(attempt, client, r"aborted before all of it was sent: \[Errno \d+\] [^\n]+\.\n")
     assert len(server.requests) == 1
 
 
@@ -241,7 +241,7 @@ def test_no_run_can_come_of_a_request_that_was_not_read_whatever_the_response(
 ):
     server = raw_server(early(status, b"", released))
     with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
-        error = not_sent(attempt, client, f"answered with {status} .* before all of it was sent")
+        error = not_sent(attempt, client, f"returned {status} .* before all of it was sent")
     assert error.status == status
 
 
@@ -271,7 +271,9 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
     with FlowClient(raw_server(answer).base_url, api_key=key, timeout=3) as client:
         begun = time.monotonic()
         not_sent(
-            upload, client, r"broken off before its end: no more data could be sent for 3 s \(the timeout\)"
+            upload,
+            client,
+            r"aborted before all of it was sent: no more data could be sent for 3 s \(the timeout\)",
         )
         assert time.monotonic() - begun < 5.5
 

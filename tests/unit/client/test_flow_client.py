@@ -156,7 +156,9 @@ def test_callback_that_fails_before_the_last_byte(service, client):
 
         return sent
 
-    with pytest.raises(NotSentError, match="broken off before its end: ValueError: no display") as caught:
+    with pytest.raises(
+        NotSentError, match="aborted before all of it was sent: ValueError: no display"
+    ) as caught:
         client.upload_files("1001", [{"x": "y" * 100_000}] * 3, "demo-flow", progress=progress)
     assert "too large" not in str(caught.value)
     assert service.uploads == []

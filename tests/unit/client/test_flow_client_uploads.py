@@ -126,7 +126,7 @@ def test_file_format_is_the_clients_unless_another_is_given(service, key):
 
 def test_request_can_be_sent_again(service, client, run_id):
     (request,) = client.prepare_uploads(run_id, [CountedFile(b"abc").file], "demo-flow", file_format="base64")
-    service.faults.add("busy", operation="upload", status=503)
+    service.faults.add("busy", operation="upload")
     with pytest.raises(BusyError):
         client.send_upload(request)
     assert client.send_upload(request) == "1 file received"
@@ -138,7 +138,7 @@ def test_file_that_changed_after_it_was_prepared(service, client, run_id):
     counted = CountedFile(b"abc")
     (request,) = client.prepare_uploads(run_id, [counted.file], "demo-flow")
     counted.content = b"abcd"
-    with pytest.raises(FileUnavailableError, match=r"<a\.txt> is longer than the 3 bytes it had"):
+    with pytest.raises(FileUnavailableError, match=r"<a\.txt> is longer than its original 3 bytes"):
         client.send_upload(request)
     assert service.uploads == []
 

@@ -48,11 +48,14 @@ def error_of(operation, status, body=b"", *, headers=None, **options):
     with pytest.raises(WorkflowAutomationError) as caught:
         read(operation, Response(status, headers or {}, body, **options))
     error = caught.value
-    assert str(error).startswith(f"{REQUESTS[operation].title} was ")
+    title = REQUESTS[operation].title
+    assert str(error).startswith((f"{title} was ", f"{title} returned "))
     assert error.status == status
     assert str(status) in str(error).splitlines()[0]
     assert str(error).splitlines() == [
-        line for line in (*error.message.splitlines(), error.consequence, error.next_step) if line
+        line
+        for line in (*error.message.splitlines(), error.consequence, *error.next_step.splitlines())
+        if line
     ]
     assert KEY not in str(error)
     return error
@@ -66,7 +69,7 @@ OF_AN_UPLOAD = ("No files were accepted.", "The files may have been accepted.")
 
 
 def error_for(operation, status, *, early):
-    if status in (408, 425, 429) or (status == 503 and operation is UPLOAD):
+    if status in (408, 425, 429):
         return BusyError
     if 300 <= status < 500 and status not in (302, 303):
         return RejectedError
@@ -99,15 +102,15 @@ def test_run_has_the_flow_of_its_request():
 @pytest.mark.parametrize(
     ("status", "named"),
     [
-        (400, "rejected: 400 Bad Request."),
-        (499, "rejected: 499."),
-        (429, "rejected as busy: 429 Too Many Requests."),
-        (507, "answered with 507 Insufficient Storage."),
-        (599, "answered with 599."),
+        (400, "was rejected: 400 Bad Request."),
+        (499, "was rejected: 499."),
+        (429, "was rejected as busy: 429 Too Many Requests."),
+        (507, "returned 507 Insufficient Storage."),
+        (599, "returned 599."),
     ],
 )
 def test_status_is_named(status, named):
-    assert error_of(BY_KEY, status).message == f"POST {BASE_URL}/trigger was {named}"
+    assert error_of(BY_KEY, status).message == f"POST {BASE_URL}/trigger {named}"
 
 
 @pytest.mark.parametrize(("status", "named"), [(201, "201 Created"), (500, "500 Internal Server Error")])
@@ -116,10 +119,10 @@ def test_early_response_says_that_not_all_was_sent(operation, status, named):
     error = error_of(operation, status, b"sign in", early=True)
     assert type(error) is NotSentError
     line, said = error.message.splitlines()
-    assert f"was answered with {named} before all of it was sent" in line
+    assert f"returned {named} before all of it was sent" in line
     assert said == 'The service said: "sign in"'
     if status == 201:
-        assert ", and was then broken off: " in line
+        assert ", and was then aborted: " in line
         assert error.next_step == "Check the connection's base URL, and any proxy in front of the service."
 
 
@@ -127,20 +130,21 @@ def test_early_response_says_that_not_all_was_sent(operation, status, named):
 
 INPUTS = "Compare the inputs with those that the workflow defines."
 RUN_AND_FLOW = (
-    "Check that the run belongs to the flow, and that the API key is this flow's and has not expired."
+    "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
 )
 API_KEY = "Check the API key: it must be this workflow's, not expired, and have runs left."
-ADDRESS = "Check the connection's base URL and the flow_id."
+ADDRESS = "Check the connection's base URL."
+FILE_FORMAT = "Check that file_format is what the service expects."
 PROXY = "Check the connection's proxy."
 SMALLER = "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."
 GATEWAY = "A 503 without Retry-After may come from a gateway that had already forwarded the request."
 REDIRECT = (
-    "It redirects to 'another address'. Redirects are never followed, because the API key would be sent "
-    "there too: set the right address as the connection's base URL."
+    "It redirects to 'another URL'. Redirects are never followed, because the API key would be sent "
+    "there too: set the correct URL as the connection's base URL."
 )
 MAYBE_DONE = (
-    "It redirects to 'another address': the result, a login page, or the service's new address. If it is "
-    "the new address, set it as the connection's base URL. Redirects are never followed."
+    "It redirects to 'another URL': the result, a login page, or the service's new URL. If it is "
+    "the new URL, set it as the connection's base URL. Redirects are never followed."
 )
 
 OF_ALL = {
@@ -151,9 +155,16 @@ OF_ALL = {
     302: MAYBE_DONE,
     303: MAYBE_DONE,
 }
-OF_PATH = {**OF_ALL, 400: INPUTS, 422: INPUTS}
-OF_KEY = {**OF_PATH, **dict.fromkeys([401, 402, 403], API_KEY)}
-OF_UPLOAD = {**OF_ALL, **dict.fromkeys([401, 402, 403, 404], RUN_AND_FLOW), 413: SMALLER}
+WITH_INPUTS = {**OF_ALL, 400: INPUTS, 422: INPUTS}
+OF_PATH = {**WITH_INPUTS, **dict.fromkeys([404, 405], "Check the connection's base URL and the flow_id.")}
+OF_KEY = {**WITH_INPUTS, **dict.fromkeys([401, 402, 403], API_KEY)}
+OF_UPLOAD = {
+    **OF_ALL,
+    400: FILE_FORMAT,
+    422: FILE_FORMAT,
+    **dict.fromkeys([401, 402, 403, 404], RUN_AND_FLOW),
+    413: SMALLER,
+}
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -169,11 +180,11 @@ def test_next_step_by_status(operation, advice, look, early):
     for status in range(300, 600):
         error = error_of(operation, status, early=early)
         parts = [advice[status]] if status in advice else []
-        if status == 503 and operation is not UPLOAD and not early:
+        if status == 503 and not early:
             parts.append(GATEWAY)
         if type(error) is OutcomeUnknownError:
             parts.append(look)
-        assert error.next_step == " ".join(parts), status
+        assert error.next_step == "\n".join(parts), status
 
 
 @pytest.mark.parametrize("status", [302, 308])
@@ -207,10 +218,10 @@ def test_busy_says_how_long(operation, status):
 
 
 def test_busy_without_a_time():
-    error = error_of(UPLOAD, 503, headers={"retry-after": "soon"})
+    error = error_of(UPLOAD, 429, headers={"retry-after": "soon"})
     assert error.retry_after is None
     assert str(error) == (
-        f"POST {BASE_URL}/public/upload was rejected as busy: 503 Service Unavailable.\nNo files were accepted."
+        f"POST {BASE_URL}/public/upload was rejected as busy: 429 Too Many Requests.\nNo files were accepted."
     )
 
 
@@ -353,10 +364,10 @@ def test_words_that_are_incomplete():
 def test_a_run_whose_response_cannot_be_used(operation, body, options, why):
     error = error_of(operation, 201, body, **options)
     assert type(error) is ResponseUnusableError
-    assert f"was answered with 201 Created, but the response cannot be used: {why}" in error.message
+    assert f"returned 201 Created, but the response cannot be used: {why}" in error.message
     assert error.consequence == "A run was started, but its run_id is unknown."
     assert error.next_step == (
-        "Find it in the workflow's list of runs. The same request again would start another run."
+        "Find it in the workflow's list of runs. Sending the request again would start another run."
     )
 
 

@@ -79,7 +79,7 @@ def test_run_id_that_no_database_takes_is_none(run_id, key):
     """It would be another's if it were rewritten."""
     run = read({"run_id": run_id, "run_link": "b\0"}, key)
     assert (run.run_id, run.run_link) == (None, "b\ufffd")
-    with pytest.raises(ResponseUnusableError, match="characters that no database keeps"):
+    with pytest.raises(ResponseUnusableError, match="characters that a database cannot store"):
         read({"run_id": run_id}, key, by_key=False)
 
 

@@ -154,15 +154,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 @pytest.mark.parametrize("content", [b"\xff", b"ab\xc3", b"." * (CHUNK - 1) + b"\xc3", b"\xed\xa0\x80"])
 def test_text_that_is_not_utf_8(content):
-    with nothing_sent(r"^<a\.txt> is not UTF-8 text, which file_format asks for: use base64\.$"):
+    with nothing_sent(r"^<a\.txt> is not UTF-8 text, as file_format requires: use base64\.$"):
         body_of([in_memory(content)], "text")
 
 
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        (9, "is 1 bytes shorter than the 9 it had"),
-        (7, "is longer than the 7 bytes it had"),
+        (9, "is 1 bytes shorter than its original 9"),
+        (7, "is longer than its original 7 bytes"),
         (0, "is no longer empty"),
     ],
 )
@@ -176,13 +176,13 @@ def test_text_that_cannot_be_read_when_it_is_measured(tmp_path):
     (tmp_path / "a").write_bytes(b"x")
     file = on_disk(tmp_path / "a")
     (tmp_path / "a").unlink()
-    with nothing_sent(r"/a' cannot be read \(No such file or directory\)\.$", FileUnavailableError):
+    with nothing_sent(r"/a' could not be read \(No such file or directory\)\.$", FileUnavailableError):
         body_of([file], "text")
 
 
 @pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
 def test_element_that_is_none(element):
-    with nothing_sent(r"^files\[1\] is (a|an|None)\b.*: give a file or a mapping\.$"):
+    with nothing_sent(r"^files\[1\] is (a|an|None)\b.*: pass a file or a mapping\.$"):
         measure([{}, element])
 
 
@@ -234,8 +234,8 @@ def assert_broken_off(service, caught, path):
     assert caught.value.accepted is Accepted.NO
     first, last = str(caught.value).splitlines()
     assert str(path) in first
-    assert first.endswith(" while it was uploaded.")
-    assert last == "The request was broken off before its end: no files were accepted."
+    assert first.endswith(" while it was being uploaded.")
+    assert last == "The request was aborted before all of it was sent: no files were accepted."
     assert service.uploads == []
 
 

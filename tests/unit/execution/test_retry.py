@@ -179,7 +179,7 @@ def test_no_wait_ends_after_the_time(clock, largest_jitter, seconds, calls):
     with pytest.raises(BusyError, match=f"^{calls - 1}") as raised:
         patiently(call, seconds=seconds)
     assert len(call.waits) == calls - 1
-    told = f"Sent {calls} times in {sum(call.waits_in_seconds):.0f} s (send_retry_timeout: {seconds:g} s)."
+    told = f"Tried {calls} times in {sum(call.waits_in_seconds):.0f} s (send_retry_timeout: {seconds:g} s)."
     assert str(raised.value) == (f"{calls - 1}\n{told}" if calls > 1 else "0")
 
 
@@ -219,7 +219,7 @@ def test_the_end_of_a_wait_is_announced_where_the_task_was_ended(clock, largest_
         patiently(Call(BusyError("busy"), KeyError()), is_ended=lambda: clock.now > 1000)
     assert [record.getMessage() for record in caplog.records] == [
         "busy Retrying in 1.0 s.",
-        "Airflow ended the task while it waited: nothing more is sent.",
+        "Airflow ended the task while it was waiting: nothing more is sent.",
     ]
 
 
@@ -232,7 +232,9 @@ def test_an_error_that_is_not_sent_again_after_a_wait_does_not_count_the_attempt
 
 def test_attempts_are_counted_for_errors_that_the_caller_names(clock, largest_jitter):
     call = Call(*[OutcomeUnknownError("?")] * 9)
-    with pytest.raises(OutcomeUnknownError, match=r"^\?\nSent 2 times in 1 s \(send_retry_timeout: 2 s\)\.$"):
+    with pytest.raises(
+        OutcomeUnknownError, match=r"^\?\nTried 2 times in 1 s \(send_retry_timeout: 2 s\)\.$"
+    ):
         patiently(call, seconds=2, retry=(OutcomeUnknownError,))
 
 
@@ -345,8 +347,8 @@ def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
 @pytest.mark.parametrize(
     ("context", "told"),
     [
-        (context(try_number=4), "Airflow has no retries left for this task: clear it later."),
-        (context(try_number=1, max_tries=0), "Airflow has no retries left for this task: clear it later."),
+        (context(try_number=4), "Clear the task later."),
+        (context(try_number=1, max_tries=0), "Clear the task later."),
         (context(try_number=3), "Airflow retries this task in 300 s (try 4 of 4)."),
         (
             context(retry_exponential_backoff=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import random
 
 import pytest
@@ -18,7 +20,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.retry import START_ADVICE, Patience
 from workflow_automation_provider.execution.start import trigger_flow_once
-from workflow_automation_provider.operators.flows import UploadFilesOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 from ..starts import KEY, MAYBE, interrupted, requests, trigger
 
@@ -179,11 +181,13 @@ def test_a_name_stands_for_one_run(service, store, context, start, fault):
 @pytest.mark.parametrize("other", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
 def test_a_name_that_meant_something_else_in_an_earlier_try(service, start, other):
     start(inputs={"customer": "ada"})
-    with pytest.raises(InvalidRequestError, match="It had other inputs or another flow_id") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="has other inputs or another flow_id in this try"
+    ) as caught:
         start(**{"inputs": {"customer": "ada"}, **other}, try_number=2)
 
     assert isinstance(caught.value, AirflowFailException)
-    assert "give each start a name that means the same in every try." in str(caught.value)
+    assert "use a name for each start that means the same in every try." in str(caught.value)
     assert requests(service) == 1
 
 
@@ -280,3 +284,117 @@ def test_a_busy_service_is_waited_for_up_to_a_minute(service, context, monkeypat
 def test_outside_of_a_task_there_is_no_context():
     with pytest.raises((RuntimeError, AirflowException)):  # the latter on Airflow 2
         trigger_flow_once("ada")
+
+
+# What an earlier try may have started -----------------------------------------------------------------------
+
+
+def test_a_run_of_which_nothing_is_known_is_not_started_again(monkeypatch, service, store, context):
+    """The record then holds an empty result."""
+    service.faults.add("response", body="null")
+    connection = {
+        "conn_type": "workflow_automation",
+        "host": service.base_url,
+        "password": service.keys[0].value,
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", json.dumps(connection))
+    for try_number in (1, 2):
+        now = context(store, task_id="customers", try_number=try_number)
+        assert trigger_flow_once("ada", context=now) == {}
+    assert len(service.runs) == 1
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("reject", RejectedError), ("busy", BusyError)])
+def test_a_doubt_is_part_of_the_error_of_a_later_try(service, store, start, fault, kind):
+    service.faults.add("drop_after")
+    service.faults.add(fault)
+    with pytest.raises(OutcomeUnknownError):
+        start(on_unknown_start="start_again")
+    first = dict(store.entries[f"{KEY}/ada"])
+    with pytest.raises(kind, match=f"But try 1 .*{MAYBE}") as caught:
+        start(on_unknown_start="start_again", try_number=2)
+
+    assert caught.value.accepted is Accepted.MAYBE
+    assert "Look in the workflow's list of runs." in str(caught.value).splitlines()
+    assert "Fix the cause" not in str(caught.value)
+    # The record still names the try that may have started it, and when.
+    assert store.entries[f"{KEY}/ada"] == first
+
+
+def test_a_doubt_that_cannot_be_put_back_is_logged(service, store, start, log):
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        start(on_unknown_start="start_again")
+    service.faults.add("reject")
+    store.failures["set starting"] = 0
+    puts = []
+
+    def fail_second(key, value, *, retention=None):
+        puts.append(value)
+        if len(puts) == 2:
+            raise RuntimeError("The store is not there")
+
+    store.set = fail_second
+    with pytest.raises(RejectedError):
+        start(on_unknown_start="start_again", try_number=2)
+    assert "could not be recorded" in log()
+
+
+def test_a_second_run_is_announced_where_airflow_retries(service, start):
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError) as caught:
+        start(on_unknown_start="start_again")
+    assert "(try 2 of 4), which may start a second run." in str(caught.value)
+    assert "If the run is there, mark the task as success before then." in str(caught.value).splitlines()
+
+
+def test_without_retries_left_the_person_on_call_is_told_to_look_first(service, store, context, start):
+    service.faults.add("drop_after")
+    last = context(store, task_id="customers", try_number=4)
+    with pytest.raises(OutcomeUnknownError) as caught:
+        start(on_unknown_start="start_again", now=last)
+    lines = str(caught.value).splitlines()
+    assert lines.index("Look in the workflow's list of runs.") < lines.index(
+        "If there is no run, clear the task to start one."
+    )
+
+
+@pytest.mark.parametrize("fault", [None, "drop_after"])
+def test_without_a_store_a_name_stands_for_one_run_in_a_try(service, context, fault):
+    now = context()
+    if fault:
+        service.faults.add(fault)
+        with pytest.raises(OutcomeUnknownError):
+            trigger_flow_once("ada", context=now)
+    else:
+        trigger_flow_once("ada", context=now)
+    with pytest.raises(InvalidRequestError, match="was already used in this try"):
+        trigger_flow_once("ada", context=now)
+    assert requests(service) == 1
+
+
+def test_an_error_that_ends_a_task_can_be_pickled(service, start):
+    service.faults.add("reject")
+    with pytest.raises(RejectedError) as caught:
+        start()
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copied), str(copied)) == (type(caught.value), str(caught.value))
+    assert isinstance(copied, AirflowFailException)
+
+
+def test_an_error_of_a_start_inside_an_operator_says_everything_once(service, store, context):
+    class Nested(TriggerFlowOperator):
+        def execute(self, context):
+            trigger_flow_once("ada", context=context)
+            return super().execute(context)
+
+    service.faults.add("reject")
+    with pytest.raises(RejectedError) as caught:
+        Nested(task_id="trigger").execute(context(store))
+    assert str(caught.value).count("Airflow will not retry this task.") == 1
+
+
+def test_a_key_in_the_wrong_place_is_not_shown(service, start):
+    with pytest.raises(InvalidRequestError, match="The flow_id contains the API key") as caught:
+        start(flow_id=f"flow-{service.keys[0].value}")
+    assert service.keys[0].value not in str(caught.value)

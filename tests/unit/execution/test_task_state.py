@@ -89,7 +89,7 @@ class TestClear:
 
         assert result["run_id"] == ("1002" if meaning == "cleared" else "1001")
         assert len(service.runs) == (2 if meaning == "cleared" else 1)
-        assert ("The task was cleared since" in log()) == (meaning == "cleared")
+        assert ("The task has been cleared since" in log()) == (meaning == "cleared")
         assert ("clear it again" in log()) == (meaning == "nobody can tell")
 
     def test_after_a_start_of_unknown_outcome(self, service, store, context, log, later, meaning):
@@ -99,7 +99,7 @@ class TestClear:
         operator = trigger()
         if meaning == "cleared":
             assert operator.execute(context(store, **FIRST | later))["run_id"] == "1002"
-            assert f"{MAYBE}. The task was cleared since" in log()
+            assert f"{MAYBE}. The task has been cleared since" in log()
         else:
             with pytest.raises(AirflowFailException, match=MAYBE) as caught:
                 operator.execute(context(store, **FIRST | later))

@@ -11,7 +11,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.client.files import File
-from workflow_automation_provider.exceptions import BusyError, FileUnavailableError
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    FileUnavailableError,
+    InvalidRequestError,
+    RejectedError,
+)
 from workflow_automation_provider.execution.retry import Patience
 from workflow_automation_provider.execution.task_state import UploadRecord
 from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
@@ -287,7 +292,7 @@ class TestRecord:
     def test_a_file_that_changed_on_the_way_leaves_no_doubt(self, store, attempt):
         looks = iter(range(9))
         file = File("a", 1, "text/csv", "a", open=lambda: io.BytesIO(b"x"), fingerprint=lambda: next(looks))
-        with pytest.raises(FileUnavailableError, match="a was changed"):
+        with pytest.raises(FileUnavailableError, match="a changed"):
             upload(file, file_format="base64", on_unknown_upload="fail").execute(attempt())
         assert store.entries == {}
 
@@ -338,3 +343,85 @@ class TestRecord:
         file = File("a", 1, "text/csv", "a", lambda: io.BytesIO(b"x"), lambda: looks.append(1))
         upload(file, file_format="base64").execute(context(task_id="upload"))
         assert len(looks) == 2, "before it is read, and after that"
+
+
+# A record that fails ---------------------------------------------------------------------------------------
+
+
+class TestRecordThatFails:
+    @pytest.mark.parametrize("how", ["send_again", "fail"])
+    def test_a_confirmed_upload_is_a_success_all_the_same(self, service, store, attempt, log, how):
+        original, keys = store.set, []
+
+        def fail_for_confirmed(key, value, *, retention=None):
+            keys.append(key)
+            if key == f"{KEY}_0":
+                raise RuntimeError("The store is not there")
+            original(key, value, retention=retention)
+
+        store.set = fail_for_confirmed
+        result = upload({"row": 1}, on_unknown_upload=how).execute(attempt())
+        assert len(result["requests"]) == len(service.uploads) == 1
+        assert f"{KEY}_0" in keys
+        assert "could not be recorded" in log()
+
+    def test_what_was_confirmed_is_no_doubt(self, service, store, attempt):
+        store.failures["delete"] = 2
+        operator = {"on_unknown_upload": "fail", "files_per_request": 1}
+        upload({"row": 1}, **operator).execute(attempt())
+        result = upload({"row": 1}, **operator).execute(attempt(try_number=2))
+        assert len(result["requests"]) == len(service.uploads) == 1
+
+    def test_the_services_error_is_not_lost(self, service, store, attempt, log):
+        service.faults.add("busy", operation="upload", retry_after="7")
+        store.failures["delete"] = 2
+        with pytest.raises(BusyError) as caught:
+            upload({"row": 1}, on_unknown_upload="fail", send_retry_timeout=0).execute(attempt())
+        assert caught.value.retry_after == 7
+        assert "No files were accepted, but that could not be recorded" in log()
+
+
+def test_an_error_names_the_run(service, attempt):
+    service.faults.add("reject", operation="upload", status=404)
+    with pytest.raises(RejectedError) as caught:
+        upload({"row": 1}, run_id="1001").execute(attempt())
+    assert caught.value.run_id == "1001"
+    assert "Run: 1001" in str(caught.value).splitlines()
+
+
+def test_what_a_format_says_of_a_file_is_of_the_content_that_is_sent(service, attempt, tmp_path):
+    """All files are measured before the first request, and one of them changes then."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("old")
+
+    def with_checksum(file):
+        content = file.open().read()
+        if file.name == "b":
+            (tmp_path / "b").write_text("new")
+        return {"checksum": content.decode(), "content": file.base64}
+
+    with pytest.raises(FileUnavailableError, match="was changed"):
+        upload(
+            str(tmp_path / "a"), str(tmp_path / "b"), file_format=with_checksum, files_per_request=1
+        ).execute(attempt())
+    assert [file["checksum"] for upload in service.uploads for file in upload.files] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "words"),
+    [
+        ("{'run_id': '1001', 'run_link': 'x'}", "run_id is the text of a whole result"),
+        ([{"run_id": "1001"}], "run_id holds several results"),
+    ],
+)
+def test_a_result_in_the_wrong_shape(service, attempt, run_id, words):
+    with pytest.raises(InvalidRequestError, match=words):
+        upload({"row": 1}, run_id=run_id).execute(attempt())
+    assert service.uploads == []
+
+
+@pytest.mark.parametrize("limit", ["files_per_request", "max_request_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_a_limit_that_is_none_is_rejected_by_the_hook_as_well(limit, value):
+    with WorkflowAutomationHook() as hook, pytest.raises(InvalidRequestError, match=f"{limit} is {value}"):
+        hook.prepare_uploads("1", [{}], "demo-flow", **{limit: value})

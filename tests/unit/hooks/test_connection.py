@@ -271,7 +271,7 @@ def test_base_url_that_is_wrong(connect, host):
         ({"host": "service.example", "schema": "HTTPS"}, r"schema is 'HTTPS': begin .* with https://"),
         (
             {"host": "https://service.example/some-long-key", "password": "some-long-key"},
-            "has the API key in it",
+            "contains the API key",
         ),
     ],
 )
@@ -282,7 +282,7 @@ def test_fields_that_contradict_one_another(connect, fields, words):
 
 
 def test_password_in_the_base_url_is_not_taken_for_a_port(connect):
-    with pytest.raises(InvalidRequestError, match="holds a user name or password") as caught:
+    with pytest.raises(InvalidRequestError, match="contains a user name or password") as caught:
         connect(host="https://me:hush-1@service.example/api", port=443).get_conn()
     assert "hush-1" not in str(caught.value)
 
@@ -466,7 +466,7 @@ def test_proxy_that_is_not_there_is_named(connect, monkeypatch, whose, via, key)
 
 def test_service_without_tls_is_told(connect, recording, key):
     port = recording().port
-    with pytest.raises(NotSentError, match="begin it with http://"):
+    with pytest.raises(NotSentError, match="it must begin with http://"):
         connect(host=f"https://127.0.0.1:{port}/api", password=key).trigger_flow({})
 
 

@@ -82,8 +82,8 @@ def test_what_a_file_is_told_as(folder):
         ("sub", "'sub' is a directory.*sub/\\*"),
         ("s*", "'sub' is a directory"),
         ("/", "is a directory"),
-        ("fifo", "no regular file"),
-        ("dangling", "is a link to .nowhere., which is not there"),
+        ("fifo", "is not a regular file"),
+        ("dangling", "is a link to .nowhere., which does not exist"),
         ("a\0b", "cannot be read"),
     ],
 )
@@ -154,22 +154,39 @@ def test_file_that_has_settled_is_read_at_once_and_whole(tmp_path):
 
 @pytest.mark.parametrize("end", ["", "/*.csv"])
 @pytest.mark.parametrize(
-    ("path", "advice"),
-    [
-        (Path("/data/{{ ds }}"), "Airflow renders templates in text, not in a Path"),
-        ("~/data", "~ is not expanded"),
-        ("data", "the worker's current directory, '{}'"),
-    ],
+    ("path", "words"),
+    [("/data/{{ ds }}", "a template that was not rendered"), ("~/data", "~ is not expanded")],
 )
-def test_what_is_unusual_about_a_path_is_told_where_there_is_no_file(
-    tmp_path, monkeypatch, path, advice, end
-):
+def test_a_path_that_no_retry_can_help(path, words, end):
+    with pytest.raises(InvalidRequestError, match=words):
+        resolve(Path(f"{path}{end}"))
+
+
+@pytest.mark.parametrize("name", ["{{ ds }}.csv", "~backup.csv"])
+def test_a_file_may_have_an_odd_name(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    source = Path(f"{path}{end}") if isinstance(path, Path) else f"{path}{end}"
-    with pytest.raises(FileUnavailableError) as caught:
-        resolve(source)
-    *_, last = str(caught.value).splitlines()
-    assert last.startswith(advice.format(tmp_path)) or advice.format(tmp_path) in last
+    (tmp_path / name).touch()
+    (file,) = resolve(name)
+    assert isinstance(file, File)
+    assert file.name == name
+
+
+@pytest.mark.parametrize("end", ["", "/*.csv"])
+def test_of_a_relative_path_the_folder_is_told(tmp_path, monkeypatch, end):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileUnavailableError, match=f"current directory, '{tmp_path}'"):
+        resolve(f"data{end}")
+
+
+def test_a_fifo_in_a_files_place_is_not_waited_for(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a")
+    (file,) = resolve(path)
+    assert isinstance(file, File)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FileUnavailableError, match="not a regular file"):
+        b"".join(read_whole(file))
 
 
 def test_a_path_that_is_whole_needs_no_advice(tmp_path):

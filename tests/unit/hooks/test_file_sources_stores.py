@@ -61,13 +61,16 @@ def test_source(source, expected):
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
-        (f"{URL}/monday", "end it in / to upload all below it."),
-        (f"{URL}/*", "let the glob match files alone, or use ** for all that lies below."),
+        (f"{URL}/monday", "end it with / to upload everything below it."),
+        (f"{URL}/*", "let the glob match only files, or use ** to match everything below it."),
         (
             lambda: ObjectStoragePath(f"{URL}/monday/"),
-            "to upload all below it, give the text '{path}/', for ObjectStoragePath keeps no / at its end.",
+            "to upload everything below it, pass the text '{path}/', because ObjectStoragePath strips a trailing /.",
         ),
-        (lambda: ObjectStoragePath(URL) / "*", "let the glob match files alone, or use ** for all that"),
+        (
+            lambda: ObjectStoragePath(URL) / "*",
+            "let the glob match only files, or use ** to match everything",
+        ),
     ],
 )
 def test_directory(source, advice):

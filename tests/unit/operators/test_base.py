@@ -29,7 +29,7 @@ def upload(**arguments):
 )
 def test_seconds(operator, name, values):
     for value in values:
-        with pytest.raises(ValueError, match=rf"{name} is {re.escape(repr(value))}: give seconds"):
+        with pytest.raises(ValueError, match=rf"{name} is {re.escape(repr(value))}: expected seconds"):
             operator(**{name: value})
     assert getattr(operator(**{name: 0.5}), name) == 0.5
 
@@ -40,7 +40,9 @@ def test_longest_time(operator, name):
     """What fails when a request is sent fails when the DAG is parsed."""
     week = 7 * 24 * 3600
     for value in (week + 1, 10**9, 10**400, 1e300, float("inf"), float("-inf"), float("nan")):
-        with pytest.raises(ValueError, match=rf"{name} is .*: give seconds, .* at most {week} \(a week\)"):
+        with pytest.raises(
+            ValueError, match=rf"{name} is .*: expected seconds, .* at most {week} \(a week\)"
+        ):
             operator(**{name: value})
     assert getattr(operator(**{name: week}), name) == week
 
@@ -48,8 +50,8 @@ def test_longest_time(operator, name):
 @pytest.mark.parametrize(
     ("operator", "words"),
     [
-        (trigger, "flow_id is None: give an identifier, or leave it out to trigger the flow of the API key."),
-        (upload, "flow_id is None: give an identifier, or leave it out to use the connection's."),
+        (trigger, "flow_id is None: pass an identifier, or leave it out to trigger the flow of the API key."),
+        (upload, "flow_id is None: pass an identifier, or leave it out to use the connection's."),
     ],
 )
 def test_a_flow_id_that_is_none(operator, words):

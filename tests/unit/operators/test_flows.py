@@ -35,7 +35,7 @@ def test_on_unknown_upload():
 @pytest.mark.parametrize("value", [0, -1, 1.5, "1", True])
 def test_limits(name, value):
     with pytest.raises(
-        ValueError, match=rf"{name} is {re.escape(repr(value))}: give a whole number of 1 or more"
+        ValueError, match=rf"{name} is {re.escape(repr(value))}: expected a whole number of 1 or more"
     ):
         upload(**{name: value})
 
@@ -46,7 +46,10 @@ def test_limits(name, value):
         ({"file_format": {"a": "b64"}}, "file_format['a'] is not supported; expected one of name, base64"),
         ({"file_format": "b64"}, "file_format is not supported; expected one of"),
         ({"file_format": 5}, "file_format is an int"),
-        ({"content_types": ["a"]}, "content_types is a list: write {'*.log': 'text/plain'}"),
+        (
+            {"content_types": ["a"]},
+            "content_types is a list: expected a mapping such as {'*.log': 'text/plain'}",
+        ),
         ({"content_types": {"*.log": "text"}}, "content_types['*.log'] is not a media type"),
     ],
 )

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
+    InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
     ResponseUnusableError,
@@ -75,7 +76,7 @@ class TestTries:
         assert requests(service) == 1
         at = store.entries[KEY]["at"]
         assert (
-            f" Try 1 ({at}) started run 1001, {link(service, 1001)}. Returning that run, and starting nothing. "
+            f" Try 1 ({at}) started run 1001, {link(service, 1001)}. Returning that run, not starting another. "
             in log()
         )
 
@@ -246,14 +247,14 @@ class TestBeforeTheRequest:
             AirflowFailException, match=r"flow_id is .*, a template that was not rendered"
         ) as caught:
             trigger(flow_id=value).execute(context(store))
-        assert "give the value itself." in str(caught.value)
+        assert "pass the value itself." in str(caught.value)
         self.check_nothing_happened(service, store, log)
 
     @pytest.mark.parametrize("value", [None, "", " ", "None", 5])
     def test_a_connection_id_that_is_none(self, service, store, context, log, value):
         operator = trigger()
         operator.workflow_automation_conn_id = value
-        with pytest.raises(AirflowFailException, match=r"workflow_automation_conn_id is .*: give the id"):
+        with pytest.raises(AirflowFailException, match=r"workflow_automation_conn_id is .*: expected the id"):
             operator.execute(context(store))
         self.check_nothing_happened(service, store, log)
 
@@ -299,7 +300,10 @@ class TestAfterTheStart:
     def test_a_record_that_cannot_be_completed(self, service, store, context, log):
         store.failures["set started"] = 1
         assert trigger().execute(context(store))["run_id"] == "1001"
-        assert "Run 1001 could not be recorded. A later try will not know of it." in log()
+        assert (
+            "Run 1001 could not be recorded: a later try would report that a run may have been started."
+            in log()
+        )
         assert (store.entries[KEY]["state"], store.entries[KEY]["result"]) == ("starting", {})
 
     def test_a_record_that_cannot_tell_of_a_run_without_an_id(self, service, store, context, log):
@@ -389,7 +393,7 @@ class TestEnded:
         assert requests(service) == 1
         assert "Airflow retries" not in str(caught.value), "which nobody knows of an ended task"
         assert store.entries == {}
-        assert "Airflow ended the task while it waited: nothing more is sent." in log()
+        assert "Airflow ended the task while it was waiting: nothing more is sent." in log()
 
     def wait_for(self, fault):
         while not fault.struck:
@@ -470,7 +474,7 @@ class TestInsideAnotherTask:
     def test_the_same_operator_twice_is_rejected(self, service, store, context):
         operator, now = trigger(), context(store)
         operator.execute(now)
-        with pytest.raises(AirflowFailException, match="task_id of its own"):
+        with pytest.raises(AirflowFailException, match="a name of its own"):
             operator.execute(now)
         assert requests(service) == 1
 
@@ -478,7 +482,7 @@ class TestInsideAnotherTask:
         trigger().execute(context(store))
         operator, now = trigger(), context(store, try_number=2)
         assert operator.execute(now)["run_id"] == "1001"
-        with pytest.raises(AirflowFailException, match="task_id of its own"):
+        with pytest.raises(AirflowFailException, match="a name of its own"):
             operator.execute(now)
 
     def test_what_was_asked_for_is_recorded_where_it_is_compared(self, service, store, context):
@@ -563,6 +567,9 @@ class TestInsideAnotherTask:
             trigger(**operator).execute(context(store, try_number=2))
         assert trigger(**operator).execute(context(store, try_number=2))["run_id"] == "1002"
 
-    def test_without_a_store_there_is_nothing_to_share(self, service, context):
+    def test_without_a_store_a_name_still_stands_for_one_run_in_a_try(self, service, context):
         operator, now = trigger(), context()
-        assert [operator.execute(now)["run_id"] for _ in range(2)] == ["1001", "1002"]
+        assert operator.execute(now)["run_id"] == "1001"
+        with pytest.raises(InvalidRequestError, match="was already used in this try"):
+            operator.execute(now)
+        assert operator.execute(context(try_number=2))["run_id"] == "1002"

@@ -20,12 +20,29 @@ JSON = st.recursive(
 
 def test_the_variables():
     context = make_context(TASK, try_number=2, ds="2026-01-31")
-    assert set(context) == {"ti", "dag_run", "task", "ds"}
+    assert set(context) - {"task_state_store"} == {"ti", "dag_run", "task", "ds"}
     assert context["task"] is TASK
     assert context["ds"] == "2026-01-31"
     ti, dag_run = context["ti"], context["dag_run"]
     assert (ti.task_id, ti.try_number, ti.max_tries, ti.xcoms) == ("trigger", 2, 3, {})
     assert (dag_run.start_date, dag_run.clear_number) == (datetime(2026, 1, 1, tzinfo=UTC), 0)
+
+
+def test_without_a_state_store():
+    assert set(make_context(TASK, store=None)) == {"ti", "dag_run", "task"}
+
+
+@pytest.mark.parametrize("name", ["try_numbr", "trynumber", "try_num", "retry_number", "Try_number"])
+def test_a_misspelled_argument_is_no_variable(name, workflow_automation_context):
+    with pytest.raises(TypeError, match=f"^{name!r} is not an argument; did you mean 'try_number'\\?$"):
+        workflow_automation_context(TASK, **{name: 2})
+
+
+@pytest.mark.parametrize(
+    "name", ["run_id", "ts", "params", "number", "max_tries", "macros", "map_index_template"]
+)
+def test_other_names_are_variables(name, workflow_automation_context):
+    assert workflow_automation_context(TASK, **{name: 2})[name] == 2
 
 
 def test_the_state_store_is_there_if_given_and_variables_can_be_replaced():
@@ -137,6 +154,10 @@ def test_before_airflow_3_3_there_is_no_store(workflow_automation_context):
         import airflow.models.task_state_store
     except ImportError:
         assert "task_state_store" not in workflow_automation_context(TASK)
+        assert "task_state_store" not in make_context(TASK)
     else:
         assert airflow.models.task_state_store
         assert "task_state_store" in workflow_automation_context(TASK)
+        first, second = make_context(TASK)["task_state_store"], make_context(TASK)["task_state_store"]
+        first.set("key", 1)
+        assert second.get("key") is None

@@ -66,11 +66,12 @@ def test_reject_with_text_of_another_type(service, call):
 
 
 @pytest.mark.parametrize("status", [503, 429, 408, 425])
-@pytest.mark.parametrize("retry_after", [None, "3", "Wed, 21 Oct 2026 07:28:00 GMT"])
+@pytest.mark.parametrize("retry_after", [None, "3", 0, 5, "Wed, 21 Oct 2026 07:28:00 GMT"])
 def test_busy(service, call, status, retry_after):
     service.faults.add("busy", status=status, retry_after=retry_after)
     response = call.by_key()
-    assert (response.status_code, response.headers.get("retry-after")) == (status, retry_after)
+    sent = None if retry_after is None else str(retry_after)
+    assert (response.status_code, response.headers.get("retry-after")) == (status, sent)
     assert service.runs == []
 
 
@@ -363,31 +364,31 @@ def test_other_paths_and_methods_are_not_struck(service, http):
             {"operation": "nonsense"},
             "operation 'nonsense' is not supported; expected one of trigger_by_",
         ),
-        ("reject", {"flow_id": 7}, "flow_id is 7; give text"),
+        ("reject", {"flow_id": 7}, "flow_id is 7; pass text"),
         (
             "reject",
             {"times": 0},
-            "times is 0; give a whole number, 1 or more, or None to strike all requests",
+            "times is 0; expected a whole number, 1 or more, or None to strike all requests",
         ),
-        ("reject", {"times": "2"}, "times is '2'; give a whole number"),
-        ("reject", {"times": True}, "times is True; give a whole number"),
-        ("reject", {"status": 42}, "status is 42; give a whole number from 200 to 599"),
-        ("reject", {"status": 101}, "status is 101; give a whole number from 200 to 599"),
-        ("reject", {"status": "400"}, "status is '400'; give a whole number from 200 to 599"),
-        ("reject", {"inputs": []}, "inputs is []; give an object"),
+        ("reject", {"times": "2"}, "times is '2'; expected a whole number"),
+        ("reject", {"times": True}, "times is True; expected a whole number"),
+        ("reject", {"status": 42}, "status is 42; expected a whole number from 200 to 599"),
+        ("reject", {"status": 101}, "status is 101; expected a whole number from 200 to 599"),
+        ("reject", {"status": "400"}, "status is '400'; expected a whole number from 200 to 599"),
+        ("reject", {"inputs": []}, "inputs is []; pass an object"),
         (
             "reject",
             {"headers": {"a": "b\r\nc: d"}},
-            "The header a is 'b\\r\\nc: d'; give printable ASCII text",
+            "The header a is 'b\\r\\nc: d'; expected printable ASCII text",
         ),
-        ("reject", {"headers": {"é": "b"}}, "A name in headers is 'é'; give printable ASCII text"),
-        ("reject", {"headers": ["a"]}, "headers is ['a']; give an object of names and values"),
-        ("busy", {"retry_after": 3}, "retry_after is 3; give printable ASCII text"),
-        ("redirect", {"location": "a\nb"}, "location is 'a\\nb'; give printable ASCII text"),
-        ("delay", {"seconds": -1}, "seconds is -1; give a number, 0 or more"),
-        ("delay", {"seconds": float("nan")}, "seconds is nan; give a number, 0 or more"),
-        ("delay", {"seconds": float("inf")}, "seconds is inf; give a number, 0 or more"),
-        ("endless", {"limit": "1"}, "limit is '1'; give a whole number of bytes, 0 or more"),
+        ("reject", {"headers": {"é": "b"}}, "A name in headers is 'é'; expected printable ASCII text"),
+        ("reject", {"headers": ["a"]}, "headers is ['a']; expected an object of names and values"),
+        ("busy", {"retry_after": 3}, "retry_after is 3; expected printable ASCII text"),
+        ("redirect", {"location": "a\nb"}, "location is 'a\\nb'; expected printable ASCII text"),
+        ("delay", {"seconds": -1}, "seconds is -1; expected a number, 0 or more"),
+        ("delay", {"seconds": float("nan")}, "seconds is nan; expected a number, 0 or more"),
+        ("delay", {"seconds": float("inf")}, "seconds is inf; expected a number, 0 or more"),
+        ("endless", {"limit": "1"}, "limit is '1'; expected a whole number of bytes, 0 or more"),
     ],
 )
 def test_what_makes_no_sense_is_rejected_when_scripted(kind, options, message):

@@ -65,18 +65,21 @@ def test_key_values_are_neither_shown_nor_journalled(service, call):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"value": ""}, "value of a key is empty; give text"),
-        ({"value": 31337}, "value of a key is int; give text"),
-        ({"flow_id": None}, "flow_id of a key is NoneType; give text"),
-        ({"name": ""}, "name of a key is empty; give text"),
-        ({"max_runs": -1}, "max_runs of a key is -1; give a whole number, 0 or more, or None for no limit"),
+        ({"value": ""}, "value of a key is empty; expected text"),
+        ({"value": 31337}, "value of a key is int; expected text"),
+        ({"flow_id": None}, "flow_id of a key is NoneType; expected text"),
+        ({"name": ""}, "name of a key is empty; expected text"),
+        (
+            {"max_runs": -1},
+            "max_runs of a key is -1; expected a whole number, 0 or more, or None for no limit",
+        ),
         (
             {"max_runs": True},
-            "max_runs of a key is True; give a whole number, 0 or more, or None for no limit",
+            "max_runs of a key is True; expected a whole number, 0 or more, or None for no limit",
         ),
         (
             {"expires_on": "2026-01-31"},
-            "expires_on of a key is '2026-01-31'; give a date or a datetime, or None for no expiry",
+            "expires_on of a key is '2026-01-31'; expected a date or a datetime, or None for no expiry",
         ),
     ],
 )

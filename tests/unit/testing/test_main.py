@@ -158,15 +158,42 @@ def test_the_printed_curl_command_scripts_a_fault(https, certificate):
     ("arguments", "message"),
     [
         (["--key", ":flow"], "--key number 1 has no value; expected VALUE or VALUE:FLOW_ID"),
-        (["--key", "a:x", "--key", "a:y"], "Two keys have the same value: give each key a value of its own"),
-        (["--port", "70000"], "port is 70000; give a whole number, 0 to 65535"),
-        (["--public-url", "here"], "public_url is 'here'; give a URL, such as 'http://service.example:8070'"),
-        (["--keyfile", "key.pem"], "keyfile needs a certfile: give the certificate as well"),
+        (
+            ["--key", "a:x", "--key", "a:y"],
+            "Two keys have the same value: use a different value for each key",
+        ),
+        (["--port", "70000"], "port is 70000; expected a whole number, 0 to 65535"),
+        (
+            ["--public-url", "here"],
+            "public_url is 'here'; expected a URL, such as 'http://service.example:8070'",
+        ),
+        (["--keyfile", "key.pem"], "keyfile needs a certfile: pass the certificate as well"),
     ],
 )
 def test_bad_arguments(arguments, message, capfd):
     assert main(arguments) == 2
     assert capfd.readouterr().err == f"{message}\n"
+
+
+@pytest.mark.parametrize("option", ["--certfile", "--keyfile"])
+def test_a_missing_certificate_is_named(option, tmp_path, certificate, capfd):
+    files = {
+        "--certfile": certificate / "cert.pem",
+        "--keyfile": certificate / "key.pem",
+        option: tmp_path / "no",
+    }
+    arguments = [str(word) for pair in files.items() for word in pair]
+    assert main(["--port", "0", *arguments]) == 2
+    assert capfd.readouterr().err == (
+        f"Cannot serve on 127.0.0.1 port 0: No such file or directory ({tmp_path / 'no'})\n"
+    )
+
+
+def test_a_file_that_is_not_a_certificate_is_named(tmp_path, capfd):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a certificate\n")
+    assert main(["--port", "0", "--certfile", str(path)]) == 2
+    assert capfd.readouterr().err.endswith(f" ({path})\n")
 
 
 def test_a_file_that_is_not_a_journal(tmp_path, capfd):

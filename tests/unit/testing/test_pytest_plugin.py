@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import version
 
 import pytest
+
+AIRFLOW_2 = version("apache-airflow").startswith("2.")
 
 
 @pytest.fixture
 def run_pytest(tmp_path):
     """Run tests, given as text, with nothing but the plugin."""
 
-    def run(tests, conftest=""):
+    def run(tests, conftest="", *, env=None, returncode=0):
         plugins = 'pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]\n'
         (tmp_path / "conftest.py").write_text(plugins + textwrap.dedent(conftest))
         (tmp_path / "test_it.py").write_text("import json, os, pytest\n" + textwrap.dedent(tests))
         command = ["-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:anyio", str(tmp_path)]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *command], capture_output=True, text=True, cwd=tmp_path
+            [sys.executable, "-m", "pytest", *command], capture_output=True, text=True, cwd=tmp_path, env=env
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == returncode, done.stdout + done.stderr
         return done.stdout
 
     return run
@@ -69,6 +74,85 @@ def test_keys_and_connections_of_the_users_own(run_pytest):
             return [A, B]
         """,
     )
+
+
+# A user's Airflow, whose secrets backend has the connection to a real service.
+BACKEND = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+READ = """
+    def test_it(workflow_automation_connection, workflow_automation_service):
+        from airflow.providers.common.compat.sdk import BaseHook
+        found = BaseHook.get_connection(workflow_automation_connection)
+        assert found.host == workflow_automation_service.base_url
+"""
+
+
+@pytest.fixture(params=["secrets", "workers", "airflow.cfg"])
+def airflow_with_a_backend(request, tmp_path):
+    """The environment of an Airflow with a secrets backend."""
+    home = tmp_path / "airflow"
+    home.mkdir()
+    connections = home / "connections.json"
+    connections.write_text(
+        json.dumps(
+            {
+                "workflow_automation_default": {
+                    "conn_type": "workflow_automation",
+                    "host": "https://real.invalid",
+                }
+            }
+        )
+    )
+    arguments = json.dumps({"connections_file_path": str(connections)})
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("AIRFLOW_")}
+    environment |= {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    match request.param:
+        case "secrets":
+            environment["AIRFLOW__SECRETS__BACKEND"] = BACKEND
+            environment["AIRFLOW__SECRETS__BACKEND_KWARGS"] = arguments
+        case "workers":
+            if AIRFLOW_2:
+                pytest.skip("Airflow 2 has no secrets backend of workers")
+            environment["AIRFLOW__WORKERS__SECRETS_BACKEND"] = BACKEND
+            environment["AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS"] = arguments
+        case _:
+            (home / "airflow.cfg").write_text(
+                f"[secrets]\nbackend = {BACKEND}\nbackend_kwargs = {arguments}\n"
+            )
+    return environment
+
+
+def test_a_secrets_backend_is_not_asked(run_pytest, airflow_with_a_backend):
+    run_pytest(READ, env=airflow_with_a_backend)
+
+
+def test_a_secrets_backend_that_is_asked_all_the_same_fails_the_test(run_pytest, airflow_with_a_backend):
+    """Airflow was imported, and has read a connection, before the plugin could turn the backend off."""
+    printed = run_pytest(
+        READ,
+        conftest="""
+            from airflow.providers.common.compat.sdk import BaseHook
+            assert BaseHook.get_connection("workflow_automation_default").host == "https://real.invalid"
+        """,
+        env=airflow_with_a_backend,
+        returncode=1,
+    )
+    assert "Airflow reads the connection 'workflow_automation_default' from a secrets backend" in printed
+
+
+def test_the_backend_of_the_environment_is_there_again_after_the_session(run_pytest, tmp_path):
+    run_pytest(
+        "def test_it(): assert os.environ['AIRFLOW__SECRETS__BACKEND'] == ''",
+        conftest="""
+            import atexit, os, pathlib
+            atexit.register(lambda: pathlib.Path('after').write_text(os.environ['AIRFLOW__SECRETS__BACKEND']))
+        """,
+        env={**os.environ, "AIRFLOW__SECRETS__BACKEND": "some.Backend"},
+    )
+    assert (tmp_path / "after").read_text() == "some.Backend"
 
 
 def test_every_fixture_is_in_the_table():

@@ -1,4 +1,4 @@
-"""The three operations as an ASGI application: receive, judge, apply a fault if one matches, journal, respond."""
+"""The three operations as an ASGI application: receive, judge, apply a fault, journal, respond."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Api:
             if not await exchange.pause(fault.seconds or 0):
                 await exchange.drop()
                 return
-            # Another request may have used up the key's runs in the meantime.
+            # Another request may have used up the key's runs meanwhile.
             verdict = judge(call, self._state)
         response = self._settle(call, verdict, fault)
         if fault is None:
@@ -78,7 +78,7 @@ class Api:
         """
         Journal the request and what it leads to, and return the response.
 
-        Nothing is awaited here, so no other request comes between the verdict and its effect.
+        Nothing is awaited here, so no other request can come between the verdict and its effect.
         """
         if isinstance(verdict, Rejection) or (fault is not None and fault.accepts is False):
             usual = _rejected(verdict) if isinstance(verdict, Rejection) else Response(400, b"")

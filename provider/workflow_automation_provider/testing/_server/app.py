@@ -24,7 +24,7 @@ __all__ = ["make_app"]
 
 
 def make_app(api: Api, pages: Pages, control: Control, guard: Guard) -> ASGIApp:
-    """Put the parts of the service together."""
+    """Combine the parts of the service."""
     site = Starlette(
         routes=[
             Route("/", pages.index),
@@ -44,7 +44,8 @@ def make_app(api: Api, pages: Pages, control: Control, guard: Guard) -> ASGIApp:
             return
         raw_path: bytes = scope["raw_path"]
         of_site = raw_path == b"/" or raw_path.startswith((b"/runs/", b"/_control/"))
-        # Everything else is treated as an operation, so that a request to a wrong path appears in the journal.
+        # Everything else is treated as an operation, so that a request to a wrong path appears in the
+        # journal.
         await (site if of_site else api)(scope, receive, send)
 
     return app

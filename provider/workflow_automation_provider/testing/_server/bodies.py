@@ -1,14 +1,14 @@
 r"""
 Request bodies: received in pieces, parsed strictly, summarized for the journal.
 
-The journal has a summary in place of each string of more than :data:`LONG_STRING` characters:
+The journal has a summary instead of each string of more than :data:`LONG_STRING` characters:
 
 .. code-block:: json
 
     {"long_string": {"length": 1368, "sha256": "…", "decoded": {"length": 1024, "sha256": "…"}}}
 
-``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present only if the
-string looks like base64: the number of decoded bytes, and their hash.
+``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present
+only if the string looks like base64: the number of decoded bytes, and their hash.
 """
 
 from __future__ import annotations

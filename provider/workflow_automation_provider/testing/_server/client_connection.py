@@ -1,9 +1,9 @@
 """
 A client's TCP connection that the application can close or reset, for which ASGI has no message.
 
-uvicorn accepts a custom protocol class. This one passes itself to the application, which can then close or reset the
-connection instead of responding. That needs no proxy in front of the server, works the same over TLS, and costs
-nothing per byte.
+uvicorn accepts a custom protocol class. This one passes itself to the application, which can then close or
+reset the connection instead of responding. That needs no proxy in front of the server, works the same over
+TLS, and costs nothing per byte.
 """
 
 from __future__ import annotations

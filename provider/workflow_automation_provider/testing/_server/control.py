@@ -1,8 +1,8 @@
 """
 The control endpoints, for tests in another process, via :class:`~..control_client.ControlClient` or curl.
 
-They require no key: every program that can reach the service may use them, which is why the service listens on a
-loopback address by default. Web pages may not: see :mod:`.guard`.
+They require no key: every program that can reach the service may use them, which is why the service listens
+on a loopback address by default. Web pages may not: see :mod:`.guard`.
 
 ====================  ========  ======================================================================
 Path                  Method    Action
@@ -10,8 +10,8 @@ Path                  Method    Action
 ``/_control/health``  GET       returns ``{"status": "ok"}``
 ``/_control/journal`` GET       returns ``runs``, ``uploads`` and ``requests``
 ``/_control/faults``  GET       returns ``faults``, each with the number of requests it will still strike
-``/_control/faults``  POST      queues a fault: a JSON object with the fields of :class:`~..faults.Fault`, sent
-                                as ``application/json``
+``/_control/faults``  POST      queues a fault: a JSON object with the fields of :class:`~..faults.Fault`,
+                                sent as ``application/json``
 ``/_control/faults``  DELETE    removes all faults
 ====================  ========  ======================================================================
 """
@@ -43,11 +43,11 @@ class Control:
 
     async def health(self, _: Request) -> Response:
         """Report that the service is up."""
-        return _answer(200, {"status": "ok"})
+        return _json(200, {"status": "ok"})
 
     async def journal(self, _: Request) -> Response:
         """Return the contents of the journal."""
-        return _answer(
+        return _json(
             200,
             {
                 "runs": [vars(run) for run in self._journal.runs()],
@@ -58,12 +58,12 @@ class Control:
 
     async def list_faults(self, _: Request) -> Response:
         """Return the faults."""
-        return _answer(200, {"faults": [scripted.as_json() for scripted in self._faults.all()]})
+        return _json(200, {"faults": [scripted.as_json() for scripted in self._faults.all()]})
 
     async def add_fault(self, request: Request) -> Response:
         """Queue the fault that the request describes."""
         if not says_json(request.headers.get("content-type", "")):
-            return _answer(
+            return _json(
                 415,
                 {
                     "error": "Content-Type must be application/json: add the header 'Content-Type: application/json'"
@@ -75,14 +75,14 @@ class Control:
                 raise ValueError('The body must be a JSON object with a "kind", such as {"kind": "busy"}')
             scripted = self._faults.add(**options)
         except ValueError as error:
-            return _answer(400, {"error": str(error)})
-        return _answer(201, scripted.as_json())
+            return _json(400, {"error": str(error)})
+        return _json(201, scripted.as_json())
 
     async def clear_faults(self, _: Request) -> Response:
         """Remove all faults."""
         self._faults.clear()
-        return _answer(200, {"faults": []})
+        return _json(200, {"faults": []})
 
 
-def _answer(status: int, value: object) -> Response:
+def _json(status: int, value: object) -> Response:
     return Response(json.dumps(value), status, media_type="application/json")

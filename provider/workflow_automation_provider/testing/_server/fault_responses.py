@@ -37,7 +37,7 @@ def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
             return _echo(status, call.key_value or b"", usual)
     headers = dict(fault.headers)
     if fault.retry_after is not None:
-        headers["retry-after"] = fault.retry_after
+        headers["retry-after"] = str(fault.retry_after)
     if fault.location is not None:
         headers["location"] = fault.location
     if fault.body is not None:
@@ -51,7 +51,7 @@ def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
 
 async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> None:
     """
-    Send a response, or fail to, as the fault prescribes.
+    Send a response, or fail to, as the fault specifies.
 
     :param response: what :func:`faulty_response` returned
     """
@@ -104,7 +104,7 @@ _SPOILED: Mapping[str, Callable[[Fault, Response, Exchange], Awaitable[None]]] =
 def _echo(status: int, key_value: bytes, usual: Response) -> Response:
     raw = key_value.decode("latin-1")
     forms = [raw, quote_from_bytes(key_value, safe=""), base64.b64encode(key_value).decode("ascii")]
-    # An accepted run keeps its ID in the response, so that a client goes on to log or return that response.
+    # An accepted run keeps its ID in the response, so that a client logs or returns that response.
     body: Any = {"echo": forms}
     if status < 300:
         accepted = json.loads(usual.body)

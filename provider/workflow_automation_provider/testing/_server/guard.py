@@ -1,13 +1,14 @@
 """
 Protection against web pages.
 
-Every web page that is open in a browser can send requests to a loopback address of the same machine. Two rules keep
-such a page out:
+Every web page that is open in a browser can send requests to a loopback address of the same machine. Two
+rules keep such a page out:
 
-- The ``Host`` header must be a loopback name or address, or one that the service was given. A page can make its own
-  name resolve to 127.0.0.1 after it was loaded (DNS rebinding), but its requests still carry that name.
-- The control endpoints accept no request from another ``Origin``, and a fault only as ``application/json``, which a
-  browser sends to another site only if that site allows it. This one never does.
+- The ``Host`` header must be a loopback name or address, or one that the service was given. A page can make
+  its own name resolve to 127.0.0.1 after it was loaded (DNS rebinding), but its requests still carry that
+  name.
+- The control endpoints accept no request from another ``Origin``, and a fault only as ``application/json``,
+  which a browser sends to another site only if that site allows it. This one never does.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Guard:
         self._known = {_plain(name) for name in (host, public) if name not in _EVERY_ADDRESS}
 
     def judge(self, scope: Scope) -> Rejection | None:
-        """Return why a request is rejected, ``None`` if it is not."""
+        """Return why a request is rejected, ``None`` if it is accepted."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         # Only HTTP/1.0 allows a request without Host, and no browser sends one.
         host = headers.get(b"host")

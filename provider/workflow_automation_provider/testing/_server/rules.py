@@ -1,15 +1,15 @@
 """
 Which requests are accepted.
 
-From the interface: the paths, the shapes of the bodies, and 400 for an invalid body of a trigger by path. **Not shown
-by the interface, chosen here**, because a local service has to return something:
+From the interface: the paths, the shapes of the bodies, and 400 for an invalid body of a trigger by path.
+**Not shown by the interface, chosen here**, because a local service has to return something:
 
 ====== ====================================================================================================
 Status When
 ====== ====================================================================================================
 400    the body of a trigger by key or of an upload is not exactly the documented object
 401    the key is missing or unknown
-403    the key has expired, has started its maximum number of runs, or belongs to another flow than the upload names
+403    the key has expired, has started its maximum number of runs, or belongs to another flow
 404    no such path, no such flow (only where the flows are listed), no such run
 405    the method is not POST
 413    the inputs are too large to be parsed here
@@ -67,7 +67,7 @@ class TakeFiles:
     A request that uploads files.
 
     :param flow_id: as sent; ``None`` if the body is too large to be parsed and does not begin with it
-    :param run_id: as sent; ``None`` likewise
+    :param run_id: as sent; ``None`` as for ``flow_id``
     :param files: the elements, long strings summarized; ``None`` if the body is too large to be parsed
     """
 
@@ -78,17 +78,17 @@ class TakeFiles:
 
 
 Verdict = Rejection | StartRun | TakeFiles
-"""What becomes of a request."""
+"""The decision about a request."""
 
 
-class _Rejected(Exception):  # noqa: N818 - ends the checks, is no error
+class _Rejected(Exception):  # noqa: N818 - ends the checks, not an error
     def __init__(self, status: int, error: str) -> None:
         super().__init__(error)
         self.rejection = Rejection(status, error)
 
 
 def judge(call: Call, state: State) -> Verdict:
-    """Decide what becomes of a request, without changing anything."""
+    """Decide what to do with a request, without changing anything."""
     try:
         if call.operation is None:
             raise _Rejected(404, "no such path")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BackgroundServer", "listen"]
 
-# A pooled connection of a client must become stale through a fault, not by chance.
+# A pooled connection of a client must only become stale through a fault.
 _KEEP_ALIVE = 300
 _LAST_TASKS = 2.0
 
@@ -49,12 +51,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 class BackgroundServer:
     """
-    Serve an application from a thread of its own until stopped.
+    Serve an application in its own thread until stopped.
 
     :param sock: the listening socket; :meth:`stop` closes it
     :param stopping: set by :meth:`stop`, so that the application ends its waits
     :param certfile: the certificate, to serve HTTPS
     :param keyfile: the certificate's private key, unless it is in ``certfile``
+    :raises OSError: if one of these files cannot be used, with its name
     """
 
     def __init__(
@@ -82,7 +85,14 @@ class BackgroundServer:
             ssl_keyfile=keyfile,
         )
         # Here rather than in the thread, so that an invalid certificate raises in the caller.
-        self._config.load()
+        for path in filter(None, (certfile, keyfile)):
+            # The error of the ssl module names no file.
+            Path(path).open("rb").close()
+        try:
+            self._config.load()
+        except ssl.SSLError as error:
+            error.filename = certfile
+            raise
         self._thread = threading.Thread(target=self._run, name="workflow-automation-service", daemon=True)
 
     def start(self) -> None:
@@ -91,7 +101,7 @@ class BackgroundServer:
         self._ready.result()
 
     def stop(self) -> None:
-        """Stop serving; open connections are closed, those of hanging requests included."""
+        """Stop serving; open connections are closed, including those of hanging requests."""
         self._ready.result().call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 

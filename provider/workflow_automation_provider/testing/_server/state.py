@@ -1,4 +1,4 @@
-"""The state of the running service: flows, keys, runs and uploads, those from before a restart included."""
+"""The state of the running service: flows, keys, runs and uploads, including those from before a restart."""
 
 from __future__ import annotations
 
