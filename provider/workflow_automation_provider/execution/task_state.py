@@ -294,15 +294,14 @@ class _TaskRecord:
             self._store.delete(key)
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
-        self._put(key, {**asdict(self._now), **entry})
-
-    def _put(self, key: str, entry: dict[str, Any]) -> None:
         self._is_set = True
-        if self._store is None:
-            return
+        if self._store is not None:
+            self._put(self._store, key, {**asdict(self._now), **entry})
+
+    def _put(self, store: _Store, key: str, entry: dict[str, Any]) -> None:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        self._store.set(key, entry, retention=NEVER_EXPIRE)
+        store.set(key, entry, retention=NEVER_EXPIRE)
 
 
 class StartRecord(_TaskRecord):
@@ -365,8 +364,8 @@ class StartRecord(_TaskRecord):
 
         :raises Exception: if it could not be written: the entry then names this try in place of the earlier one
         """
-        if self._found:
-            self._put(self._key, self._found)
+        if self._store is not None and self._found:
+            self._put(self._store, self._key, self._found)
 
     @property
     def _key(self) -> str:

@@ -190,7 +190,7 @@ class Fault:
             _check_header("retry_after", self.retry_after)
         elif self.retry_after is not None and not (_is_whole(self.retry_after) and self.retry_after >= 0):
             raise ValueError(
-                f"retry_after is {self.retry_after!r}; give seconds as a whole number, 0 or more, or text"
+                f"retry_after is {self.retry_after!r}; expected seconds as a whole number, 0 or more, or text"
             )
 
     @property

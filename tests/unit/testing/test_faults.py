@@ -383,7 +383,15 @@ def test_other_paths_and_methods_are_not_struck(service, http):
         ),
         ("reject", {"headers": {"é": "b"}}, "A name in headers is 'é'; expected printable ASCII text"),
         ("reject", {"headers": ["a"]}, "headers is ['a']; expected an object of names and values"),
-        ("busy", {"retry_after": 3}, "retry_after is 3; expected printable ASCII text"),
+        ("busy", {"retry_after": "a\nb"}, "retry_after is 'a\\nb'; expected printable ASCII text"),
+        *(
+            (
+                "busy",
+                {"retry_after": value},
+                f"retry_after is {value}; expected seconds as a whole number, 0 or more, or text",
+            )
+            for value in (-1, 1.5, True)
+        ),
         ("redirect", {"location": "a\nb"}, "location is 'a\\nb'; expected printable ASCII text"),
         ("delay", {"seconds": -1}, "seconds is -1; expected a number, 0 or more"),
         ("delay", {"seconds": float("nan")}, "seconds is nan; expected a number, 0 or more"),

@@ -18,7 +18,7 @@ AIRFLOW_2 = version("apache-airflow").startswith("2.")
 def run_pytest(tmp_path):
     """Run tests, given as text, with nothing but the plugin."""
 
-    def run(tests, conftest="", *, env=None, returncode=0):
+    def run(tests, conftest="", *, env=None, returncodes=(0,)):
         plugins = 'pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]\n'
         (tmp_path / "conftest.py").write_text(plugins + textwrap.dedent(conftest))
         (tmp_path / "test_it.py").write_text("import json, os, pytest\n" + textwrap.dedent(tests))
@@ -26,7 +26,7 @@ def run_pytest(tmp_path):
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *command], capture_output=True, text=True, cwd=tmp_path, env=env
         )
-        assert done.returncode == returncode, done.stdout + done.stderr
+        assert done.returncode in returncodes, done.stdout + done.stderr
         return done.stdout
 
     return run
@@ -129,17 +129,27 @@ def test_a_secrets_backend_is_not_asked(run_pytest, airflow_with_a_backend):
     run_pytest(READ, env=airflow_with_a_backend)
 
 
-def test_a_secrets_backend_that_is_asked_all_the_same_fails_the_test(run_pytest, airflow_with_a_backend):
+def test_a_secrets_backend_that_is_asked_all_the_same_fails_the_test(
+    run_pytest, airflow_with_a_backend, request
+):
     """Airflow was imported, and has read a connection, before the plugin could turn the backend off."""
     printed = run_pytest(
         READ,
         conftest="""
+            from airflow.exceptions import AirflowNotFoundException
             from airflow.providers.common.compat.sdk import BaseHook
-            assert BaseHook.get_connection("workflow_automation_default").host == "https://real.invalid"
+            try:
+                assert BaseHook.get_connection("workflow_automation_default").host == "https://real.invalid"
+            except AirflowNotFoundException:
+                print("The backend is not asked here", flush=True)
+                raise SystemExit(77)
         """,
         env=airflow_with_a_backend,
-        returncode=1,
+        returncodes=(1, 77),
     )
+    if "The backend is not asked here" in printed:
+        assert "[workers]" in request.node.name
+        pytest.skip("Airflow 3.0 asks the secrets backend of workers only in a worker")
     assert "Airflow reads the connection 'workflow_automation_default' from a secrets backend" in printed
 
 
