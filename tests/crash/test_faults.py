@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deployment import Deployment
     from workflow_automation_provider.testing import LocalService
 
-STARTED = "started a run"
+STARTED = "A run was started"
 NOTHING = "No run was started"
 WAIT = 8  # seconds of Retry-After; the DAGs' own retry_delay is 1 s
 CAN_RESCHEDULE = hasattr(RetryDecision, "reschedule")  # Airflow 3.4+
