@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_STOP = {signal.SIGINT, signal.SIGTERM}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
@@ -30,8 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     # Blocked before any thread starts, so that only sigwait() below receives them.
-    signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
+    try:
+        return _serve(options)
+    finally:
+        # The processes that the caller starts later inherit the mask: they could not be stopped.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(options: argparse.Namespace) -> int:
     try:
         service = _make_service(options)
         service.start()
@@ -44,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     try:
         _announce(service, options)
-        signal.sigwait(signals)
+        signal.sigwait(_STOP)
     finally:
         service.stop()
     return 0

@@ -201,3 +201,9 @@ def test_a_file_that_is_not_a_journal(tmp_path, capfd):
     path.write_text("not a journal\n")
     assert main(["--port", "0", "--journal", str(path)]) == 2
     assert capfd.readouterr().err == f"{path} is not a journal: line 1 is not JSON; use another file\n"
+
+
+def test_signals_are_as_before_once_it_returns():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert main(["--port", "0", "--journal", "/dev/full/journal.jsonl"]) == 2
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
