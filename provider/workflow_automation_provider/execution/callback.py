@@ -1,0 +1,172 @@
+"""
+The callback of a flow: its URL, its token, and what it may say.
+
+The task that waits makes the token and keeps only a hash of it; the endpoint in Airflow's API server
+(``plugins``) knows nothing but the tokens' hashes. Both read this module, so that they agree.
+
+.. code-block:: text
+
+    POST {base}/workflow-automation/callback?token=…
+    {"status": "success" | "failed", "result": …, "message": "…"}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, get_args
+
+__all__ = ["LARGEST_BODY", "PATH", "Answer", "CallbackRow", "digest_of", "new_token", "row_key"]
+
+PATH = "/workflow-automation/callback"
+"""Path of the endpoint, below the base URL of Airflow's API server."""
+
+LARGEST_BODY = 64 * 1024
+"""The largest body of a callback in bytes: its result becomes an XCom."""
+
+_DEEPEST = 50
+"""How deeply a result may be nested: Airflow's own JSON would fail on much deeper ones."""
+
+_KEY = "workflow_automation_callback/"
+
+Status = Literal["success", "failed"]
+
+
+class CallbackRow(TypedDict, total=False):
+    """The entry of the task state store that a callback answers."""
+
+    status: Status
+    """Missing until there is an answer."""
+    result: Any
+    """What the flow returned, missing if nothing."""
+    message: str
+    """What the flow said, missing if nothing."""
+    at: str
+    """When the answer came, as ISO 8601 text in UTC."""
+
+
+def new_token() -> str:
+    """Return a new token: 32 random bytes, in the letters of a URL."""
+    return secrets.token_urlsafe(32)
+
+
+def digest_of(token: str) -> str:
+    """Return what is kept of a token: its SHA-256, in hex."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def row_key(digest: str, max_tries: int | None) -> str:
+    """
+    Return the key of the entry in the task state store, or its prefix.
+
+    The hash is part of the key, because the value may be kept elsewhere (``[workers] state_store_backend``).
+
+    :param max_tries: of the task instance: a Clear changes it, and what was started before no longer counts.
+        None for the prefix of all of them
+    """
+    return f"{_KEY}{digest}/{'' if max_tries is None else max_tries}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    What a flow said of its end.
+
+    :param result: any JSON value, None if there is none
+    :param message: None if there is none
+    """
+
+    status: Status
+    result: Any = None
+    message: str | None = None
+
+    @classmethod
+    def read(cls, body: bytes) -> Answer:
+        """
+        Parse the body of a callback.
+
+        :raises ValueError: if it is not what a callback may say, naming the field and the kind of its value
+        """
+        try:
+            document = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+        except (ValueError, RecursionError) as error:
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise ValueError(f"The body is not JSON: {why}.") from None
+        if not isinstance(document, dict):
+            raise ValueError(f"The body is {_kind(document)}; expected an object with a status.")
+        if unknown := document.keys() - {"status", "result", "message"}:
+            raise ValueError(
+                f"{min(unknown)!r:.60} is not supported; expected status, result and message. "
+                "Put what else the flow returns into result."
+            )
+        message = document.get("message")
+        status: Status | None = next((s for s in get_args(Status) if s == document.get("status")), None)
+        if status is None:
+            found = _kind(document["status"]) if "status" in document else "missing"
+            raise ValueError(f"status is {found}; expected 'success' or 'failed'.")
+        if message is not None and not isinstance(message, str):
+            raise ValueError(f"message is {_kind(message)}; expected text.")
+        _check("message", message, _DEEPEST)
+        _check("result", document.get("result"), _DEEPEST)
+        return cls(status, document.get("result"), message)
+
+    def row(self, at: str) -> CallbackRow:
+        """Return the entry to store."""
+        row: CallbackRow = {"status": self.status, "at": at}
+        if self.result is not None:
+            row["result"] = self.result
+        if self.message is not None:
+            row["message"] = self.message
+        return row
+
+    @classmethod
+    def of(cls, row: CallbackRow) -> Answer | None:
+        """Return the answer of an entry, None if there is none yet."""
+        if "status" not in row:
+            return None
+        return cls(row["status"], row.get("result"), row.get("message"))
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return f"{value!r:.60}"
+        case list():
+            return "an array"
+    return "an object"
+
+
+def _no_constant(word: str) -> object:
+    raise ValueError(f"{word} is not a JSON value")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text:.40} is too large")
+    return value
+
+
+def _check(field: str, value: object, levels: int) -> None:
+    """Reject what a database cannot store as JSON, and would only then fail the task."""
+    if levels < 0:
+        raise ValueError(f"{field} is nested too deeply; expected at most {_DEEPEST} levels.")
+    match value:
+        case str():
+            if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+                raise ValueError(f"{field} contains a NUL character or half of a surrogate pair.")
+        case list():
+            for item in value:
+                _check(field, item, levels - 1)
+        case dict():
+            for name, item in value.items():
+                _check(field, name, levels)
+                _check(field, item, levels - 1)
