@@ -70,7 +70,15 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "allow_http": {
         "label": "Allow plain http",
         "schema": {"type": ["boolean", "null"], "default": False},
-        "description": "Allow a base URL without TLS: the API key can then be read in transit.",
+        "description": "Allow base URLs without TLS: the API key or a callback's token can then be read in transit.",
+    },
+    "callback_base_url": {
+        "label": "Callback base URL",
+        "schema": {"type": ["string", "null"], "examples": ["https://airflow.example"]},
+        "description": (
+            "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of a run. "
+            "Default: Airflow's option [api] base_url."
+        ),
     },
 }
 """
@@ -93,6 +101,7 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
         "client_cert": '["/etc/ssl/client.pem", "/etc/ssl/client.key"]',
         "proxy": "http://proxy.example:3128",
         "headers": '{"X-Team": "data"}',
+        "callback_base_url": "https://airflow.example",
     },
 }
 """How the form shows the fields that every connection has, and the placeholders of all fields."""

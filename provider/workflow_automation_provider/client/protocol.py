@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API_KEY_HEADER",
     "NO_INPUTS",
+    "BaseUrl",
     "Operation",
     "Request",
     "Response",
@@ -169,22 +170,45 @@ class Response:
     early: bool = False
 
 
-def parse_base_url(text: str, *, allow_http: bool = False) -> str:
+@dataclass(frozen=True, slots=True)
+class BaseUrl:
     """
-    Validate and normalize the base URL of the service.
+    A kind of base URL, in the words of its errors.
+
+    :param name: the subject of a sentence
+    :param example: a valid one
+    :param exposed: what can be read in transit over plain http
+    :param login: what to use instead of a user name and a password
+    """
+
+    name: str
+    example: str
+    exposed: str
+    login: str
+
+
+_OF_SERVICE = BaseUrl(
+    "The base URL",
+    example="https://service.example/api",
+    exposed="the API key",
+    login="Only the API key is needed, in its own field.",
+)
+
+
+def parse_base_url(text: str, *, allow_http: bool = False, kind: BaseUrl = _OF_SERVICE) -> str:
+    """
+    Validate and normalize a base URL.
 
     :param text: such as ``https://service.example/api``; a missing scheme means https
-    :param allow_http: whether to allow plain http to another machine, where the API key can be read in
-        transit
+    :param allow_http: whether to allow plain http to another machine
+    :param kind: whose URL it is, by default the service's
     :return: the URL without a trailing slash
     :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a fragment, or
         is plain http to a host other than loopback without ``allow_http``
     """
     text = text.strip()
     if not text:
-        raise InvalidRequestError(
-            "The base URL is empty: expected the service's URL, such as https://service.example/api."
-        )
+        raise InvalidRequestError(f"{kind.name} is empty: expected one such as {kind.example}.")
     if "://" not in text:
         text = f"https://{text}"
     try:
@@ -193,26 +217,24 @@ def parse_base_url(text: str, *, allow_http: bool = False) -> str:
     except ValueError:
         # Without the original message, which quotes the URL: it may contain a password.
         raise InvalidRequestError(
-            "The base URL is not a valid URL: expected https://host[:port]/api."
+            f"{kind.name} is not a valid URL: expected one such as {kind.example}."
         ) from None
     if parts.scheme not in ("http", "https"):
-        raise InvalidRequestError(f"The base URL has the scheme {parts.scheme!r}: use https.")
+        raise InvalidRequestError(f"{kind.name} has the scheme {parts.scheme!r}: use https.")
     if "@" in parts.netloc:
-        raise InvalidRequestError(
-            "The base URL contains a user name or password: remove it. Only the API key is needed, in its own field."
-        )
+        raise InvalidRequestError(f"{kind.name} contains a user name or password: remove it. {kind.login}")
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise InvalidRequestError(
-            "The base URL has a query (?) or fragment (#): it must end with the path, such as https://service.example/api."
+            f"{kind.name} has a query (?) or fragment (#): it must end with the path, such as {kind.example}."
         )
     if not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
         raise InvalidRequestError(
-            "The base URL has no host name, or contains whitespace or a backslash: expected "
-            "https://host[:port]/api."
+            f"{kind.name} has no host name, or contains whitespace or a backslash: expected one "
+            f"such as {kind.example}."
         )
     if parts.scheme == "http" and not (allow_http or is_loopback(host)):
         raise InvalidRequestError(
-            f"The base URL is plain http to {host}, where the API key can be read in transit: "
+            f"{kind.name} is plain http to {host}, where {kind.exposed} can be read in transit: "
             "use https, or set the connection's extra allow_http to true."
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+)
 
 from workflow_automation_provider.client.checks import LONGEST_TIMEOUT
 from workflow_automation_provider.client.config import (
@@ -17,13 +25,15 @@ from workflow_automation_provider.client.config import (
 )
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
 from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.protocol import BaseUrl, parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
+    from pydantic_core import ErrorDetails
 
-__all__ = ["ConnectionExtra", "base_url", "client_for"]
+__all__ = ["CALLBACK_BASE_URL", "ConnectionExtra", "base_url", "client_for"]
 
 
 def _from_json_text(value: object) -> object:
@@ -47,6 +57,21 @@ def _date(value: object) -> date:
         return date.fromisoformat(value.strip() if isinstance(value, str) else "")
     except ValueError:
         raise ValueError("expected a date such as 2027-01-31") from None
+
+
+CALLBACK_BASE_URL = BaseUrl(
+    "the URL",
+    example="https://airflow.example",
+    exposed="the token of a callback",
+    login="A callback needs only its token.",
+)
+"""The base URL of Airflow's API server, in the words of errors."""
+
+
+def _callback_base_url(value: str, info: ValidationInfo) -> str:
+    # Missing only if it is invalid, which has an error of its own.
+    allow_http = info.data.get("allow_http", True)
+    return parse_base_url(value, allow_http=allow_http, kind=CALLBACK_BASE_URL)
 
 
 # The last of a field's validators, because 'before' validators run in reverse order.
@@ -76,6 +101,7 @@ class ConnectionExtra(BaseModel):
     proxy: Annotated[str | None, Field(repr=False)] = None
     headers: Annotated[dict[str, str], _Json] = Field(default_factory=dict, repr=False)
     allow_http: bool = False
+    callback_base_url: Annotated[str | None, AfterValidator(_callback_base_url)] = None
 
     def secrets(self) -> list[str]:
         """Return the values that are secret."""
@@ -104,7 +130,9 @@ class ConnectionExtra(BaseModel):
             return cls.model_validate({name: v for name, v in fields.items() if not _is_unset(v)})
         except ValidationError as error:
             # Without duplicates: a field of a union type fails once for each member.
-            problems = dict.fromkeys(_problem(e["loc"], e["type"], e["msg"], fields) for e in error.errors())
+            problems = dict.fromkeys(
+                _problem(e["loc"], e["type"], _message(e), fields) for e in error.errors()
+            )
             text = "; ".join(problems)
             raise InvalidRequestError(
                 f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}"
@@ -122,6 +150,7 @@ _EXPECTED = {
     "proxy": "a URL such as http://proxy.example:3128",
     "headers": 'an object of header names and values such as {"X-Team": "data"}',
     "allow_http": "true or false",
+    "callback_base_url": f"a URL such as {CALLBACK_BASE_URL.example}",
 }
 _JSON_KINDS = {
     "str": "a string",
@@ -134,6 +163,12 @@ _JSON_KINDS = {
 
 def _is_unset(value: object) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _message(error: ErrorDetails) -> str:
+    cause = error.get("ctx", {}).get("error")
+    # Without the other lines of an error of our own.
+    return cause.message if isinstance(cause, InvalidRequestError) else error["msg"]
 
 
 def _problem(loc: tuple[int | str, ...], kind: str, message: str, fields: Mapping[str, Any]) -> str:
@@ -203,5 +238,5 @@ def client_for(connection: Connection, extra: ConnectionExtra) -> FlowClient:
     return FlowClient(
         base_url(connection),
         api_key=connection.password,
-        **extra.model_dump(exclude={"flow_id", "key_expires_on"}),
+        **extra.model_dump(exclude={"callback_base_url", "flow_id", "key_expires_on"}),
     )

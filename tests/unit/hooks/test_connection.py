@@ -98,6 +98,13 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
     "proxy": [("http://proxy.example:3128", "http://proxy.example:3128")],
     "headers": [({"X-A": "b", "X-N": 5}, {"X-A": "b", "X-N": "5"}), ('{"X-A": "b"}', {"X-A": "b"})],
     "allow_http": [(True, True), ("true", True)],
+    "callback_base_url": [
+        ("https://airflow.example", "https://airflow.example"),
+        (" https://airflow.example:8443/team/a/ ", "https://airflow.example:8443/team/a"),
+        ("airflow.example", "https://airflow.example"),
+        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+    ],
 }
 
 
@@ -171,6 +178,20 @@ WRONG: dict[str, list[Any]] = {
         "{hush-1",
     ],
     "allow_http": ["hush-1", 2],
+    "callback_base_url": [
+        ["hush-1"],
+        {"hush-1": 1},
+        True,
+        "https://me:hush-1@airflow.example",
+        "https://hush-1@airflow.example",
+        "https://airflow.example?token=hush-1",
+        "https://airflow.example#hush-1",
+        "https://airflow.example:hush-1",
+        "https://air flow.example/hush-1",
+        "https:///hush-1",
+        "ftp://airflow.example/hush-1",
+        "http://airflow.example/hush-1",
+    ],
 }
 
 
@@ -194,6 +215,12 @@ def test_wrong_extra_is_named_and_not_shown(connect, name, value):
         ("headers", {"X-Team": ["data"]}, 'such as {"X-Team": "data"}'),
         ("client_cert", ["a", "b", "c"], 'expected "both.pem" or ["cert.pem", "key.pem"]'),
         ("timeout", 1e300, "at most 604800 (a week)"),
+        ("callback_base_url", ["x"], "expected a URL such as https://airflow.example"),
+        (
+            "callback_base_url",
+            "https://airflow.example/?a=b",
+            "the URL has a query (?) or fragment (#): it must end with the path, such as https://airflow.example",
+        ),
     ],
 )
 def test_wrong_extra_is_told_how_to_be_written(connect, name, value, mend):
@@ -496,6 +523,33 @@ def test_allow_http(connect):
         connect(host="http://service.example", extra={"allow_http": True}).get_conn().base_url
         == "http://service.example"
     )
+
+
+def test_wrong_extra_has_its_consequence_once(connect):
+    with pytest.raises(InvalidRequestError) as caught:
+        connect(host="service.example", extra={"file_format": "zip"}).get_conn()
+    assert str(caught.value).count("Nothing was sent.") == 1
+
+
+def test_callback_base_url_over_plain_http(connect):
+    address = "http://airflow.example:8080/team"
+
+    with pytest.raises(InvalidRequestError) as caught:
+        connect(host="service.example", extra={"callback_base_url": address}).get_conn()
+    assert str(caught.value).splitlines()[0] == (
+        "The connection is not valid: extra 'callback_base_url': the URL is plain http to airflow.example, where the "
+        "token of a callback can be read in transit: use https, or set the connection's extra allow_http to true."
+    )
+    extra = connect(host="service.example", extra={"callback_base_url": address, "allow_http": True}).extra
+    assert extra.callback_base_url == address
+
+
+def test_callback_base_url_is_not_blamed_for_a_wrong_allow_http(connect):
+    extra = {"callback_base_url": "http://airflow.example", "allow_http": "x"}
+
+    with pytest.raises(InvalidRequestError, match="extra 'allow_http'") as caught:
+        connect(host="service.example", extra=extra).get_conn()
+    assert "callback_base_url" not in str(caught.value)
 
 
 @pytest.mark.parametrize("by_hook", [False, True])
