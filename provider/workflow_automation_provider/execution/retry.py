@@ -14,6 +14,7 @@ from workflow_automation_provider.exceptions import (
     BusyError,
     FileUnavailableError,
     NotSentError,
+    RunFailedError,
     WorkflowAutomationError,
 )
 
@@ -190,11 +191,12 @@ START_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task.",
     Accepted.MAYBE: (
         "If there is no run, clear the task to start one.\n"
-        "If there is one, mark the task as success: downstream tasks then get no run_id."
+        "If there is one, enter it in the task's state store as workflow_automation_run, then clear the task: it\n"
+        "returns that run."
     ),
     Accepted.YES: (
-        "Mark the task as success: downstream tasks then get no run_id.\n"
-        "Or clear the task to start another run."
+        "Enter the run in the task's state store as workflow_automation_run, then clear the task: it returns that\n"
+        "run. Without the entry, a Clear starts another run."
     ),
 }
 """What to do about a start that Airflow does not retry, depending on what the service did."""
@@ -235,7 +237,9 @@ def task_error(
         return error.with_traceback(None)  # of a start inside the task: it says all that there is to say
     failed = error
     if not isinstance(error, retryable):
-        outlook, then = "Airflow will not retry this task.", advice[error.accepted]
+        outlook = "Airflow will not retry this task."
+        # What to do about a run that failed, whoever found it knows.
+        then = "" if isinstance(error, RunFailedError) else advice[error.accepted]
         failed = _rebuild(type(error), error.args, error.__dict__)
         failed.__cause__ = error.__cause__
     elif is_ended:

@@ -13,7 +13,7 @@ from workflow_automation_provider.exceptions import Accepted, InvalidRequestErro
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, Patience, task_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow.providers.common.compat.sdk import Context
 
@@ -136,8 +136,12 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         :raises WorkflowAutomationError: if it failed, or its outcome is unknown; also an
             ``AirflowFailException`` if Airflow must not retry the task
         """
+        return self._guarded(context, lambda: self._run_once(context))
+
+    def _guarded(self, context: Context, run: Callable[[], _Result]) -> _Result:
+        """Run a part of the task; its errors become those of a task."""
         try:
-            return self._run_once(context)
+            return run()
         except WorkflowAutomationError as error:
             self.hook.locate(error, self.flow_id)
             failed = task_error(
