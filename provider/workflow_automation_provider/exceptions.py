@@ -165,17 +165,11 @@ class OutcomeUnknownError(WorkflowAutomationError):
 
 
 class RunFailedError(WorkflowAutomationError):
-    """
-    The run that a task waited for failed, as the flow or a person said.
-
-    :param result: what the flow returned, None if nothing
-    """
+    """The run that a task waited for failed, as the flow or a person said."""
 
     accepted = Accepted.YES
-
-    def __init__(self, message: str, *, result: object = None, next_step: str = "") -> None:
-        super().__init__(message, next_step=next_step)
-        self.result = result
+    result: object = None
+    """What the flow returned, None if nothing."""
 
 
 class RunTimeoutError(RunFailedError):

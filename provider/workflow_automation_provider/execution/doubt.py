@@ -22,6 +22,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.parking import Question, Reply
+from workflow_automation_provider.execution.wait import ANSWER_FIELDS, FAILED, SUCCEEDED
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -42,6 +43,8 @@ class StartQuestion:
     :param record: what the task instance knows about the run
     :param timeout: how long to wait for an answer
     :param notifiers: called with the context when the question is first asked
+    :param then_waits: whether the task then waits for the end of the run. Airflow keeps the options that a
+        try has asked with first, so that they must answer the later question as well
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class StartQuestion:
         *,
         timeout: timedelta,
         notifiers: Iterable[Any] = (),
+        then_waits: bool = False,
     ) -> None:
         self._record = record
         self._hook = hook
@@ -60,6 +64,7 @@ class StartQuestion:
         self._log = log
         self._timeout = timeout
         self._notifiers = notifiers
+        self._then_waits = then_waits
 
     def check(self) -> None:
         """
@@ -115,29 +120,25 @@ class StartQuestion:
         :raises WorkflowAutomationError: if the task is to fail, or nobody answered in time
         :raises BaseException: Airflow's signal to park the task, if the answer lacks the ``run_id``
         """
-        match reply.option:
-            case "" if _left(doubt) <= timedelta(seconds=1):
-                raise self._failure(doubt, f"Nobody answered within the ask_timeout ({self._timeout}).")
-            case "":  # woken early, by a callback whose answer is gone
-                self._ask_again(doubt)
-            case option if option == STARTED and reply.fields.get("run_id"):
-                self._log.info("%s answered that run %s was started.", reply.by, reply.fields["run_id"])
-                return _run(reply, doubt)
-            case option if option == STARTED:
-                self._ask_again({**doubt, "hint": "**Enter the run_id of the run that was started.**"})
-            case option if option == NOT_STARTED:
-                self._log.info("%s answered that no run was started: starting one.", reply.by)
-                self._record.take_back()
-                return None
-        raise self._failure(doubt, f"{reply.by} answered: {FAIL}.")
-
-    def _ask_again(self, doubt: dict[str, Any]) -> NoReturn:
+        if reply.option == NOT_STARTED:
+            self._log.info("%s answered that no run was started: starting one.", reply.by)
+            self._record.take_back()
+            return None
+        if reply.option == FAIL:
+            raise self._failure(doubt, f"{reply.by} answered: {FAIL}.")
+        if reply.option and reply.fields.get("run_id"):
+            self._log.info("%s answered that run %s was started.", reply.by, reply.fields["run_id"])
+            return _run(reply, doubt)
+        if _left(doubt) <= timedelta(seconds=1):
+            raise self._failure(doubt, f"Nobody answered within the ask_timeout ({self._timeout}).")
+        if reply.option:
+            self._log.warning("%s answered: %s, but entered no run_id. Asking again.", reply.by, reply.option)
         try:
             parking.ask(self._context, self._question(doubt))
         except Exception:
             self._log.exception("Nobody could be asked again whether a run was started.")
             raise self._failure(doubt, "") from None
-        self._park(doubt)
+        return self._park(doubt)
 
     def _park(self, doubt: dict[str, Any]) -> NoReturn:
         left = max(_left(doubt), timedelta(seconds=1))
@@ -156,11 +157,11 @@ class StartQuestion:
     def _question(self, doubt: dict[str, Any]) -> Question:
         is_certain = Accepted(doubt["accepted"]) is Accepted.YES
         subject = "Which run was started?" if is_certain else "Was a run started?"
-        options = (STARTED, FAIL) if is_certain else (STARTED, NOT_STARTED, FAIL)
+        options = [STARTED, *([] if is_certain else [NOT_STARTED])]
+        options += [*([SUCCEEDED, FAILED] if self._then_waits else []), FAIL]
         flow = f"flow `{doubt['flow_id']}`" if doubt["flow_id"] else "the flow of the API key"
         since = doubt["since"] or doubt["seen"]
         body = [
-            *([doubt["hint"], ""] if "hint" in doubt else []),
             f"Look in the list of runs of {flow} for a run that was started between {since} and {doubt['seen']}.",
             "",
             f"- Connection: `{self._hook.workflow_automation_conn_id}`",
@@ -168,17 +169,23 @@ class StartQuestion:
             "",
             *(f"      {line}" for line in doubt["message"].splitlines()),
             "",
-            f"*{STARTED}*: enter its run_id; the task returns that run.",
+            f"- *{STARTED}*: enter its run_id. The task continues with that run.",
         ]
         if NOT_STARTED in options:
-            body.append(f"*{NOT_STARTED}*: the task starts one.")
+            body.append(f"- *{NOT_STARTED}*: the task starts one.")
+        if self._then_waits:
+            body.append(
+                f"- *{SUCCEEDED}* or *{FAILED}*: it has ended as well; enter its run_id. "
+                "Answer this also if the task waits for a run that does not call back."
+            )
         return Question(
             subject,
             "\n".join(body),
             options,
             {
                 "run_id": "The run_id, as the application shows it",
-                "run_link": "URL of the run in the application (optional)",
+                "run_link": "URL of the run in the application",
+                **(ANSWER_FIELDS if self._then_waits else {}),
             },
         )
 

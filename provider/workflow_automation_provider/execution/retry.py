@@ -31,7 +31,15 @@ else:
     except ImportError:  # Airflow before 3.3 has no retry policies
         RetryPolicyBase = object
 
-__all__ = ["START_ADVICE", "UPLOAD_ADVICE", "FlowRetryPolicy", "Patience", "task_error"]
+__all__ = [
+    "GIVEN_RUN",
+    "START_ADVICE",
+    "UPLOAD_ADVICE",
+    "FlowRetryPolicy",
+    "Patience",
+    "start_advice",
+    "task_error",
+]
 
 _Result = TypeVar("_Result")
 
@@ -191,15 +199,35 @@ START_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task.",
     Accepted.MAYBE: (
         "If there is no run, clear the task to start one.\n"
-        "If there is one, enter it in the task's state store as workflow_automation_run, then clear the task: it\n"
-        "returns that run."
+        "If there is one, mark the task as success: downstream tasks then get no run_id."
     ),
     Accepted.YES: (
-        "Enter the run in the task's state store as workflow_automation_run, then clear the task: it returns that\n"
-        "run. Without the entry, a Clear starts another run."
+        "Mark the task as success: downstream tasks then get no run_id.\n"
+        "Or clear the task to start another run."
     ),
 }
 """What to do about a start that Airflow does not retry, depending on what the service did."""
+
+GIVEN_RUN = "workflow_automation_run"
+"""The entry of the task state store by which a person gives a task its run."""
+
+
+def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted, str]:
+    """
+    Return what to do about a start that Airflow does not retry, on the Airflow of this task.
+
+    :param name: of one of several starts within the task
+    """
+    if "task_state_store" not in context:
+        return START_ADVICE
+    entry = f"{GIVEN_RUN}/{name}" if name else GIVEN_RUN
+    give = f"add {entry} with its run_id to the task's state store, then clear the task to return that run."
+    return {
+        **START_ADVICE,
+        Accepted.MAYBE: f"If there is no run, clear the task to start one.\nIf there is one, {give}",
+        Accepted.YES: f"Find the run and {give}\nOr clear the task to start another run.",
+    }
+
 
 UPLOAD_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task to upload all files.",

@@ -29,7 +29,7 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.retry import START_ADVICE, Patience, task_error
+from workflow_automation_provider.execution.retry import Patience, start_advice, task_error
 from workflow_automation_provider.execution.task_state import Start, StartedRun, StartRecord
 
 if TYPE_CHECKING:
@@ -108,7 +108,9 @@ def trigger_flow_once(
             return starter.start(lambda: hook.prepare_trigger(inputs, flow_id))
     except WorkflowAutomationError as error:
         hook.locate(error, flow_id)
-        failed = task_error(error, context, START_ADVICE, but_for=_retried_after(on_unknown_start))
+        failed = task_error(
+            error, context, start_advice(context, name), but_for=_retried_after(on_unknown_start)
+        )
         raise failed from failed.__cause__
 
 

@@ -67,6 +67,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
 
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.retry import GIVEN_RUN
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -75,7 +76,6 @@ __all__ = ["ConfirmedRequest", "Start", "StartRecord", "StartedRun", "UploadReco
 
 _START = "workflow_automation_start"
 _UPLOAD = "workflow_automation_upload"
-_GIVEN = "workflow_automation_run"
 
 
 class StartedRun(TypedDict, total=False):
@@ -416,7 +416,7 @@ class StartRecord(_TaskRecord):
 
     @property
     def _given_key(self) -> str:
-        return f"{_GIVEN}{self._suffix}"
+        return f"{GIVEN_RUN}{self._suffix}"
 
     def _write(self, state: str, result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -44,9 +44,13 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["CompletionWait"]
+__all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait"]
 
 SUCCEEDED, FAILED = "The run succeeded", "The run failed"
+ANSWER_FIELDS = {
+    "result": "What the flow returned, as JSON or text",
+    "message": "A message for the task's log",
+}
 
 # How long a parked task sleeps if nobody wakes it. A check heals an API server that was killed after it had
 # stored an answer, before it had woken the task.
@@ -179,7 +183,7 @@ class CompletionWait:
         waiting = self._record.read()
         if answer := self._record.answer(waiting.digest):
             return self.settle(run, answer)
-        if reply.option:
+        if reply.option in (SUCCEEDED, FAILED):
             answer = _of_person(reply)
             self._log.info("%s answered that the run %s.", reply.by, _ended(answer))
             self._record.answered(waiting.digest, answer)
@@ -187,7 +191,8 @@ class CompletionWait:
         if not parking.is_supervised():
             return self._poll(run, waiting)
         question = self._question(run)
-        # An answer of the endpoint's that is not in the store: the question must be open again.
+        # Answered, but without saying how the run ended: the question must be open again, or the task could not
+        # park.
         if not waiting.asked or reply.by:
             self._ask(question)
             waiting = self._record.began(waiting)
@@ -215,11 +220,13 @@ class CompletionWait:
             result = self._redacted(answer.result)
             message = self._redacted(answer.message) or ""
         if answer.status == "failed":
-            raise RunFailedError(
+            error = RunFailedError(
                 f"{by} said that the run failed{f': {message}' if message else '.'}",
-                result=result,
                 next_step="Fix the cause, then clear the task to start another run.",
             )
+            error.result = result
+            error.locate(None, run.get("flow_id"), run.get("run_id"))
+            raise error
         self._log.info("%s said that the run succeeded. %s", by, message)
         if result is None:
             return run
@@ -245,7 +252,7 @@ class CompletionWait:
             f"How did run {run_id} end?" if run_id else "How did the run end?",
             "\n".join(lines),
             (SUCCEEDED, FAILED),
-            {"result": "What the flow returned, as JSON or text", "message": "A message for the task's log"},
+            ANSWER_FIELDS,
         )
 
     def _left(self, waiting: Waiting) -> timedelta:
@@ -253,15 +260,16 @@ class CompletionWait:
 
     def _overdue(self, run: StartedRun) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
-        return RunTimeoutError(
+        error = RunTimeoutError(
             f"Nobody said within the completion_timeout ({self._timeout}) how the run ended.",
             next_step=(
                 f"Look at {where}. If it is still running, clear nothing: a Clear starts another run.\n"
                 "If its last step failed to call back, look at its error, and whether the service reaches "
-                "callback_base_url.\nIf it succeeded, enter it in the task's state store as workflow_automation_run, "
-                "clear the task, and answer under Required Actions."
+                "callback_base_url.\nIf it succeeded, mark the task as success, or clear the task to start another run."
             ),
         )
+        error.locate(None, run.get("flow_id"), run.get("run_id"))
+        return error
 
     def _poll(self, run: StartedRun, waiting: Waiting) -> StartedRun:
         """Wait in this process: outside a scheduler, nobody would wake a parked task."""

@@ -71,8 +71,6 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     """Whether Airflow ended the task: nothing may be sent after that."""
     _flow_left_out: ClassVar[str]
     """Why to omit flow_id."""
-    _advice: ClassVar[Mapping[Accepted, str]]
-    """What to do if Airflow does not retry the task."""
 
     ui_color = "#e6f0fa"
 
@@ -145,12 +143,16 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         except WorkflowAutomationError as error:
             self.hook.locate(error, self.flow_id)
             failed = task_error(
-                error, context, self._advice, but_for=self._retried_after, is_ended=self.is_ended
+                error, context, self._advice(context), but_for=self._retried_after, is_ended=self.is_ended
             )
             raise failed from failed.__cause__
 
     def _run_once(self, context: Context) -> _Result:
         """Do what the task is for."""
+        raise NotImplementedError
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
         raise NotImplementedError
 
     @property

@@ -12,7 +12,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     ResponseUnusableError,
 )
-from workflow_automation_provider.execution.retry import START_ADVICE, UPLOAD_ADVICE
+from workflow_automation_provider.execution.retry import UPLOAD_ADVICE, start_advice
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
     from workflow_automation_provider.execution.doubt import StartQuestion
     from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
     from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
@@ -84,7 +84,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     """
 
     _flow_left_out = "to trigger the flow of the API key"
-    _advice = START_ADVICE
 
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id", "files")
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "files": "json"}
@@ -160,7 +159,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         """
         return self._guarded(context, lambda: self._run_once(context, _Resumed(event, doubt, checks)))
 
-    def _run_once(self, context: Context, resumed: _Resumed = _Resumed()) -> StartedRun:
+    def _run_once(self, context: Context, resumed: _Resumed | None = None) -> StartedRun:
         """Start the run, unless an earlier try did, and follow it as far as asked for."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.start import RunStarter, request_digest
@@ -180,7 +179,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 record.request = request_digest(self.inputs, self.flow_id)
                 return starter.start(lambda: self.hook.prepare_trigger(self.inputs, self._rendered_flow_id()))
             FlowRunLink.persist(context, None)
-            return self._follow(context, record, starter, resumed)
+            return self._follow(context, record, starter, resumed or _Resumed())
 
     def _follow(
         self, context: Context, record: StartRecord, starter: RunStarter, resumed: _Resumed
@@ -203,7 +202,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 part.check()
         try:
             if question and resumed.doubt:
-                found, reply = question.resolve(reply, resumed.doubt), Reply()
+                found = question.resolve(reply, resumed.doubt)
                 run = starter.adopt(found) if found else starter.start(prepare)
             else:
                 run = starter.start(prepare, on_given=wait.given if wait else None)
@@ -211,13 +210,13 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             # A flow that called back has told that there is a run, and how it ended.
             if wait and (answer := wait.answered()):
                 return wait.settle({}, answer)
-            if not question or isinstance(error, AirflowFailException):
+            if not question:
                 raise
             earlier = record.read()
             question.ask(error, self.flow_id or self.hook.extra.flow_id, earlier.at if earlier else None)
         FlowRunLink.persist(context, run.get("run_link"))
         if self.files is not None:
-            self._upload(context, run)
+            self._upload(context, run, self.files)
         return wait.wait(run, reply, resumed.checks) if wait else run
 
     def _wait(self, context: Context) -> CompletionWait:
@@ -237,10 +236,16 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.execution.doubt import StartQuestion
 
         return StartQuestion(
-            record, self.hook, context, self.log, timeout=self.ask_timeout, notifiers=self.notifiers
+            record,
+            self.hook,
+            context,
+            self.log,
+            timeout=self.ask_timeout,
+            notifiers=self.notifiers,
+            then_waits=self.wait_for_completion,
         )
 
-    def _upload(self, context: Context, run: StartedRun) -> None:
+    def _upload(self, context: Context, run: StartedRun, files: FileSource | Sequence[FileSource]) -> None:
         """Upload the run's files, except those that an earlier try uploaded."""
         from workflow_automation_provider.execution.task_state import UploadRecord
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
@@ -256,7 +261,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             uploader.upload(
                 run["run_id"],
                 run.get("flow_id"),
-                FilesToUpload(files=self.files, file_format=self.file_format),
+                FilesToUpload(files=files, file_format=self.file_format),
             )
 
     def _check_nested(self) -> None:
@@ -270,6 +275,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                     f"{name} needs a task of its own, but this operator is executed inside another task.",
                     next_step="Make it a task of the DAG, or leave it out.",
                 )
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
+        return start_advice(context, self.task_id if self._is_nested(context) else None)
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
@@ -315,7 +324,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     """
 
     _flow_left_out = "to use the connection's"
-    _advice = UPLOAD_ADVICE
 
     template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
@@ -420,6 +428,10 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 next_step="Find the run in the workflow's list of runs.",
             )
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
+        return UPLOAD_ADVICE
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
