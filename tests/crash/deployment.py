@@ -68,7 +68,8 @@ class Deployment(Airflow):
             columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
             # Airflow 3.4 renamed it.
             index = "map_index" if "map_index" in columns else "region_index"
-            query = f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
+            query = f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger' "
+            query += "AND key = 'workflow_automation_start'"
             return {index: json.loads(value) for index, value in database.execute(query, (dag_id, run_id))}
 
     def reschedules(self, dag_id: str, run_id: str) -> dict[int, list[float]]:
