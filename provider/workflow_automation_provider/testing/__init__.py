@@ -14,15 +14,23 @@ It promises no more than the interface document. Where that document says "not s
 rejected key, the response of a trigger by key, the body of an error), the local service has to return
 *something*; :mod:`._server.rules` lists these choices, which say nothing about the real service.
 
-:class:`LocalService` needs the ``testing`` extra; :class:`Journal`, :class:`Key` and the faults do not.
+:class:`LocalService` needs the ``testing`` extra; :class:`Journal`, :class:`Key`, the faults and the callbacks do not.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workflow_automation_provider.testing.callbacks import Callback, Callbacks, ScriptedCallback
 from workflow_automation_provider.testing.faults import Fault, Faults, ScriptedFault
-from workflow_automation_provider.testing.journal import Journal, JournalError, Request, Run, Upload
+from workflow_automation_provider.testing.journal import (
+    Journal,
+    JournalError,
+    Request,
+    Run,
+    SentCallback,
+    Upload,
+)
 from workflow_automation_provider.testing.keys import DEMO_FLOW_ID, DEMO_KEY, Key
 
 if TYPE_CHECKING:
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DEMO_FLOW_ID",
     "DEMO_KEY",
+    "Callback",
+    "Callbacks",
     "Fault",
     "Faults",
     "Journal",
@@ -39,7 +49,9 @@ __all__ = [
     "LocalService",
     "Request",
     "Run",
+    "ScriptedCallback",
     "ScriptedFault",
+    "SentCallback",
     "Upload",
 ]
 
