@@ -11,6 +11,8 @@ Exception                       accepted   When
 :class:`RejectedError`          ``NO``     any other 4xx, and redirects but for 302 and 303
 :class:`ResponseUnusableError`  ``YES``    2xx, but the run cannot be identified
 :class:`OutcomeUnknownError`    ``MAYBE``  no response, 5xx, 302 and 303
+:class:`RunFailedError`         ``YES``    the flow, or a person, said that the run failed
+:class:`RunTimeoutError`        ``YES``    nobody said in time how the run ended
 ==============================  =========  ===================================================================
 
 All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same exceptions;
@@ -31,6 +33,8 @@ __all__ = [
     "OutcomeUnknownError",
     "RejectedError",
     "ResponseUnusableError",
+    "RunFailedError",
+    "RunTimeoutError",
     "WorkflowAutomationError",
 ]
 
@@ -158,3 +162,15 @@ class OutcomeUnknownError(WorkflowAutomationError):
     """
 
     accepted = Accepted.MAYBE
+
+
+class RunFailedError(WorkflowAutomationError):
+    """The run that a task waited for failed, as the flow or a person said."""
+
+    accepted = Accepted.YES
+    result: object = None
+    """What the flow returned, None if nothing."""
+
+
+class RunTimeoutError(RunFailedError):
+    """Nobody said within the ``completion_timeout`` how the run ended."""

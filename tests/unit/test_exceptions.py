@@ -17,6 +17,8 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RejectedError,
     ResponseUnusableError,
+    RunFailedError,
+    RunTimeoutError,
     WorkflowAutomationError,
 )
 
@@ -58,9 +60,12 @@ def test_what_is_not_known_has_no_line(kind):
 def test_every_error_has_what_a_callback_reads(kind):
     error = kind("It failed.")
     assert isinstance(error, WorkflowAutomationError)
-    expected = {ResponseUnusableError: Accepted.YES, OutcomeUnknownError: Accepted.MAYBE}.get(
-        kind, Accepted.NO
-    )
+    expected = {
+        ResponseUnusableError: Accepted.YES,
+        RunFailedError: Accepted.YES,
+        RunTimeoutError: Accepted.YES,
+        OutcomeUnknownError: Accepted.MAYBE,
+    }.get(kind, Accepted.NO)
     assert error.accepted is expected
     assert [error.status, error.retry_after, error.conn_id, error.flow_id] == [None] * 4
     error = full(kind)

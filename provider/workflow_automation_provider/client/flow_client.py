@@ -170,6 +170,14 @@ class FlowClient:
         """
         self._stopped = True
 
+    def withhold(self, secret: str) -> None:
+        """Never show a secret that a request contains, in errors, logs and results."""
+        self._redactor.add(secret)
+
+    def redact(self, text: str) -> str:
+        """Return ``text`` unchanged, or a note instead if it reveals a secret."""
+        return self._redactor.text(text)
+
     def trigger_flow(
         self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None
     ) -> protocol.Run:

@@ -68,6 +68,11 @@ class Redactor:
             *(_needles(part) for part in parts if len(_form(part)) >= _SHORTEST_SECRET)
         )
 
+    def add(self, secret: str) -> None:
+        """Withhold another secret, as strictly as the API key."""
+        needles = _needles(secret.encode("ascii", "ignore"))
+        self._key, self._all = self._key | needles, self._all | needles
+
     def reveals(self, text: str, *, key_only: bool = False) -> bool:
         """Return whether a text contains a secret (``key_only``: the API key), or is encoded too deeply to know."""
         needles = self._key if key_only else self._all

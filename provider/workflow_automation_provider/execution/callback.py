@@ -19,7 +19,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
-__all__ = ["LARGEST_BODY", "PATH", "Answer", "CallbackRow", "digest_of", "new_token", "row_key"]
+__all__ = ["LARGEST_BODY", "PATH", "Answer", "CallbackRow", "Status", "digest_of", "new_token", "row_key"]
 
 PATH = "/workflow-automation/callback"
 """Path of the endpoint, below the base URL of Airflow's API server."""
@@ -33,6 +33,7 @@ _DEEPEST = 50
 _KEY = "workflow_automation_callback/"
 
 Status = Literal["success", "failed"]
+"""How a run ended."""
 
 
 class CallbackRow(TypedDict, total=False):

@@ -14,6 +14,7 @@ from workflow_automation_provider.exceptions import (
     BusyError,
     FileUnavailableError,
     NotSentError,
+    RunFailedError,
     WorkflowAutomationError,
 )
 
@@ -30,7 +31,15 @@ else:
     except ImportError:  # Airflow before 3.3 has no retry policies
         RetryPolicyBase = object
 
-__all__ = ["START_ADVICE", "UPLOAD_ADVICE", "FlowRetryPolicy", "Patience", "task_error"]
+__all__ = [
+    "GIVEN_RUN",
+    "START_ADVICE",
+    "UPLOAD_ADVICE",
+    "FlowRetryPolicy",
+    "Patience",
+    "start_advice",
+    "task_error",
+]
 
 _Result = TypeVar("_Result")
 
@@ -199,6 +208,27 @@ START_ADVICE: Mapping[Accepted, str] = {
 }
 """What to do about a start that Airflow does not retry, depending on what the service did."""
 
+GIVEN_RUN = "workflow_automation_run"
+"""The entry of the task state store by which a person gives a task its run."""
+
+
+def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted, str]:
+    """
+    Return what to do about a start that Airflow does not retry, on the Airflow of this task.
+
+    :param name: of one of several starts within the task
+    """
+    if "task_state_store" not in context:
+        return START_ADVICE
+    entry = f"{GIVEN_RUN}/{name}" if name else GIVEN_RUN
+    give = f"add {entry} with its run_id to the task's state store, then clear the task to return that run."
+    return {
+        **START_ADVICE,
+        Accepted.MAYBE: f"If there is no run, clear the task to start one.\nIf there is one, {give}",
+        Accepted.YES: f"Find the run and {give}\nOr clear the task to start another run.",
+    }
+
+
 UPLOAD_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task to upload all files.",
     Accepted.MAYBE: (
@@ -235,7 +265,9 @@ def task_error(
         return error.with_traceback(None)  # of a start inside the task: it says all that there is to say
     failed = error
     if not isinstance(error, retryable):
-        outlook, then = "Airflow will not retry this task.", advice[error.accepted]
+        outlook = "Airflow will not retry this task."
+        # What to do about a run that failed, whoever found it knows.
+        then = "" if isinstance(error, RunFailedError) else advice[error.accepted]
         failed = _rebuild(type(error), error.args, error.__dict__)
         failed.__cause__ = error.__cause__
     elif is_ended:

@@ -29,7 +29,7 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.retry import START_ADVICE, Patience, task_error
+from workflow_automation_provider.execution.retry import Patience, start_advice, task_error
 from workflow_automation_provider.execution.task_state import Start, StartedRun, StartRecord
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["OnUnknownStart", "RunStarter", "request_digest", "trigger_flow_once"]
 
 OnUnknownStart = Literal["fail", "start_again"]
-"""What to do if it is unknown whether a run was started."""
+"""What to do if it is unknown whether a run was started; operators can also ``"ask"``."""
 
 _LOOK = Operation.TRIGGER_BY_KEY.look
 
@@ -108,7 +108,9 @@ def trigger_flow_once(
             return starter.start(lambda: hook.prepare_trigger(inputs, flow_id))
     except WorkflowAutomationError as error:
         hook.locate(error, flow_id)
-        failed = task_error(error, context, START_ADVICE, but_for=_retried_after(on_unknown_start))
+        failed = task_error(
+            error, context, start_advice(context, name), but_for=_retried_after(on_unknown_start)
+        )
         raise failed from failed.__cause__
 
 
@@ -168,14 +170,25 @@ class RunStarter:
         self._in_doubt = False
         """Whether an earlier try may have started a run, and the user accepts another one."""
 
-    def start(self, prepare: Callable[[], Request]) -> StartedRun:
+    def start(
+        self,
+        prepare: Callable[[], Request],
+        *,
+        on_given: Callable[[Start | None], None] | None = None,
+    ) -> StartedRun:
         """
-        Start the run, or return the one that an earlier try started.
+        Start the run, or return the one that an earlier try started, or that a person entered.
 
         :param prepare: builds the request; called only if a run is to be started
+        :param on_given: called with what is known of an earlier try, before the run that a person entered is
+            recorded
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         earlier = self._record.read()
+        if (earlier or self._record.is_later_try) and (given := self._record.given()):
+            if on_given:
+                on_given(earlier)
+            return self._adopt_given(given)
         if earlier:
             # Empty where the service said nothing of the run.
             if (run := self._earlier_run(earlier)) is not None:
@@ -198,9 +211,29 @@ class RunStarter:
                 error.next_step = "\n".join(filter(None, (error.next_step, _LOOK)))
             raise
 
+    def adopt(self, run: StartedRun) -> StartedRun:
+        """Record and return a run that a person found, in place of starting one."""
+        try:
+            self._record_started(run)
+        except Exception:
+            self._log.exception("Run %s could not be recorded.", run["run_id"])
+        return run
+
+    def _adopt_given(self, run: StartedRun) -> StartedRun:
+        self._log.info(
+            "Returning run %s, which was entered in the task's state store, not starting another.",
+            run["run_id"],
+        )
+        self._record_started(run)
+        self._record.take_given()  # only once the run is recorded: a kill must not lose it
+        return run
+
     def _earlier_run(self, earlier: Start) -> StartedRun | None:
         """Return the run that an earlier try started, None if a run is to be started."""
         found = f"Try {earlier.try_number} ({earlier.at}) {earlier.words}."
+        if earlier.is_of_this_try and earlier.state == "started":
+            self._log.info("%s Continuing with that run.", found)
+            return earlier.run
         if earlier.cleared:
             self._log.warning("%s The task has been cleared since: starting another run.", found)
             return None

@@ -14,6 +14,7 @@ none              initially; when the request was rejected, rejected     starts 
 *unidentified*    when the service started a run whose id is unknown     fails without a retry
                   (``unidentified``)
 any, *cleared*    the task has been cleared since                        starts another run
+a run, *given*    by a person, in Airflow, to a task that failed         returns that run, once: before all others
 ================  =====================================================  =============================================
 
 **An upload** has an entry for each request that the service confirmed, in order; a retry sends the files that
@@ -59,13 +60,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
 
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.retry import GIVEN_RUN
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -87,6 +89,8 @@ class StartedRun(TypedDict, total=False):
     """The flow; missing if only the API key identifies it."""
     response: Any
     """The service's whole JSON response, only if it has no ``run_id``."""
+    result: Any
+    """What the flow returned, only if the task waited for its end."""
 
 
 class ConfirmedRequest(TypedDict):
@@ -126,6 +130,7 @@ class Start:
         logged
     :param ambiguous: whether it is unknown if the task has been cleared since
     :param request: the hash of the request, None if it was not recorded
+    :param is_of_this_try: whether the current try wrote this, before it was parked
     """
 
     state: Literal["starting", "started", "unidentified"]
@@ -136,6 +141,7 @@ class Start:
     cleared: bool
     ambiguous: bool
     request: str | None
+    is_of_this_try: bool = False
 
     @property
     def words(self) -> str:
@@ -236,6 +242,11 @@ class _TaskRecord:
         """Whether a later try can read what this one wrote."""
         return self._store is not None
 
+    @property
+    def is_later_try(self) -> bool:
+        """Whether there was a try before this one, also before a Clear."""
+        return self._now.try_number > 1
+
     @functools.cached_property
     def _now(self) -> _Attempt:
         return _Attempt.of(self._context)
@@ -329,6 +340,7 @@ class StartRecord(_TaskRecord):
             cleared=bool(cleared),
             ambiguous=cleared is None,
             request=found.get("request"),
+            is_of_this_try=not cleared and found["try_number"] == self._now.try_number,
         )
 
     def starting(self) -> None:
@@ -367,9 +379,44 @@ class StartRecord(_TaskRecord):
         if self._store is not None and self._found:
             self._put(self._store, self._key, self._found)
 
+    def given(self) -> StartedRun | None:
+        """
+        Return the run that a person entered for the task, to be returned in place of starting one.
+
+        :raises InvalidRequestError: if the entry names no run
+        """
+        entry: object = None if self._store is None else self._store.get(self._given_key)
+        if entry is None:
+            return None
+        fields = entry if isinstance(entry, Mapping) else {"run_id": entry}
+        unknown = fields.keys() - {"run_id", "run_link", "flow_id"}
+        run_id = fields.get("run_id")
+        is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool) and str(run_id).strip()
+        if unknown or not is_id:
+            found = f"has {min(map(str, unknown))!r:.60}" if unknown else f"has the run_id {run_id!r:.60}"
+            raise InvalidRequestError(
+                f"The entry {self._given_key} in the task's state store {found}: expected a run_id as text, or an "
+                'object such as {"run_id": "1001", "run_link": "https://…"}.',
+                next_step="Correct the entry, or delete it.",
+            )
+        run: StartedRun = {"run_id": str(run_id).strip()}
+        if isinstance(link := fields.get("run_link"), str) and link.strip():
+            run["run_link"] = link.strip()
+        if isinstance(flow := fields.get("flow_id"), str) and flow.strip():
+            run["flow_id"] = flow.strip()
+        return run
+
+    def take_given(self) -> None:
+        """Delete what a person entered: it is used once."""
+        self._delete(self._given_key)
+
     @property
     def _key(self) -> str:
         return f"{_START}{self._suffix}"
+
+    @property
+    def _given_key(self) -> str:
+        return f"{GIVEN_RUN}{self._suffix}"
 
     def _write(self, state: str, result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -268,6 +268,11 @@ class WorkflowAutomationHook(BaseHook):
                 request, timeout=self.request_timeout, progress=lambda total: Progress(total, self.log)
             )
 
+    def withhold(self, secret: str) -> None:
+        """Never show a secret that a request contains: in errors, in results, or in logs."""
+        mask_secret(secret)
+        self.get_conn().withhold(secret)
+
     def flow_of(self, request: Request) -> str | None:
         """Return the flow of a request: its own, or the connection's, None if neither is known."""
         return request.flow_id or self.extra.flow_id

@@ -13,7 +13,7 @@ from workflow_automation_provider.exceptions import Accepted, InvalidRequestErro
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, Patience, task_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow.providers.common.compat.sdk import Context
 
@@ -71,8 +71,6 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     """Whether Airflow ended the task: nothing may be sent after that."""
     _flow_left_out: ClassVar[str]
     """Why to omit flow_id."""
-    _advice: ClassVar[Mapping[Accepted, str]]
-    """What to do if Airflow does not retry the task."""
 
     ui_color = "#e6f0fa"
 
@@ -136,17 +134,25 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         :raises WorkflowAutomationError: if it failed, or its outcome is unknown; also an
             ``AirflowFailException`` if Airflow must not retry the task
         """
+        return self._guarded(context, lambda: self._run_once(context))
+
+    def _guarded(self, context: Context, run: Callable[[], _Result]) -> _Result:
+        """Run a part of the task; its errors become those of a task."""
         try:
-            return self._run_once(context)
+            return run()
         except WorkflowAutomationError as error:
             self.hook.locate(error, self.flow_id)
             failed = task_error(
-                error, context, self._advice, but_for=self._retried_after, is_ended=self.is_ended
+                error, context, self._advice(context), but_for=self._retried_after, is_ended=self.is_ended
             )
             raise failed from failed.__cause__
 
     def _run_once(self, context: Context) -> _Result:
         """Do what the task is for."""
+        raise NotImplementedError
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
         raise NotImplementedError
 
     @property

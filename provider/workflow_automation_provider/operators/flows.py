@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 from workflow_automation_provider.client.checks import is_limit
-from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.execution.retry import START_ADVICE, UPLOAD_ADVICE
+from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
+    OutcomeUnknownError,
+    ResponseUnusableError,
+)
+from workflow_automation_provider.execution.retry import UPLOAD_ADVICE, start_advice
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import BaseNotifier
 
     from workflow_automation_provider.client.files import FileFormat
-    from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.start import OnUnknownStart
-    from workflow_automation_provider.execution.task_state import StartedRun
+    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
+    from workflow_automation_provider.execution.doubt import StartQuestion
+    from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
+    from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
     from workflow_automation_provider.execution.upload import OnUnknownUpload, UploadResult
+    from workflow_automation_provider.execution.wait import CompletionWait
     from workflow_automation_provider.hooks.file_sources import FileSource
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
+
+
+_LONGEST_WAIT = timedelta(days=365)
+
+
+class _Resumed(NamedTuple):
+    """What Airflow continues a parked task with; nothing where a try begins."""
+
+    event: dict[str, Any] | None = None
+    doubt: dict[str, Any] | None = None
+    checks: int = 0
 
 
 class TriggerFlowOperator(FlowOperator["StartedRun"]):
@@ -44,9 +64,18 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
         that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
+    :param wait_for_completion: whether to wait until the flow, by its last step, or a person says how the run
+        ended, without a worker meanwhile, and to return the flow's ``result`` as well (Airflow 3.3+)
+    :param callback_input: name of the input that receives the URL for the flow's last step
+    :param completion_timeout: how long to wait for the end of the run
+    :param files: files to upload for the run before waiting, as of :class:`UploadFilesOperator` (templated,
+        deeply)
+    :param file_format: the format of each file, as of :class:`UploadFilesOperator`
     :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost
-        connection, a 5xx response, a killed task): ``"fail"`` without a retry, or ``"start_again"`` in the
-        next try, which may start a second run
+        connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"ask"`` a person under
+        **Required Actions** (Airflow 3.1+); or ``"start_again"`` in the next try, which may start a second run
+    :param ask_timeout: how long to wait for the person's answer before the task fails
+    :param notifiers: called when a person is asked
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
         the connection's ``timeout``
     :param send_retry_timeout: seconds to keep retrying within one try of the task while the service is busy
@@ -55,10 +84,9 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     """
 
     _flow_left_out = "to trigger the flow of the API key"
-    _advice = START_ADVICE
 
-    template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json"}
+    template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id", "files")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "files": "json"}
     operator_extra_links = (FlowRunLink(),)
 
     def __init__(
@@ -67,7 +95,14 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         inputs: Mapping[str, Any] | Unset = UNSET,
         flow_id: str | Unset = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
-        on_unknown_start: OnUnknownStart = "fail",
+        wait_for_completion: bool = False,
+        callback_input: str = "callback_url",
+        completion_timeout: timedelta = timedelta(days=1),
+        files: FileSource | Sequence[FileSource] | None = None,
+        file_format: FileFormat | None = None,
+        on_unknown_start: OnUnknownStart | Literal["ask"] = "fail",
+        ask_timeout: timedelta = timedelta(days=7),
+        notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
         multiple_outputs: bool = True,
@@ -80,36 +115,170 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
-        if on_unknown_start not in ("fail", "start_again"):
+        if on_unknown_start not in ("fail", "start_again", "ask"):
             raise ValueError(
-                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
+                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail', 'start_again' or 'ask'."
             )
+        if not isinstance(callback_input, str) or not callback_input.strip():
+            raise ValueError(
+                f"callback_input is {callback_input!r}: expected the name of an input of the flow."
+            )
+        for name, seconds in (("completion_timeout", completion_timeout), ("ask_timeout", ask_timeout)):
+            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= _LONGEST_WAIT:
+                raise ValueError(
+                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {_LONGEST_WAIT.days} days."
+                )
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
         self.workflow_automation_conn_id = workflow_automation_conn_id
+        self.wait_for_completion = wait_for_completion
+        self.callback_input = callback_input
+        self.completion_timeout = completion_timeout
+        self.files = files
+        self.file_format = file_format
         self.on_unknown_start = on_unknown_start
+        self.ask_timeout = ask_timeout
+        self.notifiers: Sequence[BaseNotifier] = (
+            tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
+        )
 
-    def _run_once(self, context: Context) -> StartedRun:
-        """Start the run, unless an earlier try did, and return it."""
+    def execute_complete(
+        self,
+        context: Context,
+        event: dict[str, Any] | None = None,
+        doubt: dict[str, Any] | None = None,
+        checks: int = 0,
+    ) -> StartedRun:
+        """
+        Continue after the task was parked: Airflow calls this in place of ``execute``.
+
+        :param event: a person's answer, or that the time is up
+        :param doubt: what is known of a start of unknown outcome, if that was asked about
+        :param checks: how often the task has looked for the end of the run in vain
+        """
+        return self._guarded(context, lambda: self._run_once(context, _Resumed(event, doubt, checks)))
+
+    def _run_once(self, context: Context, resumed: _Resumed | None = None) -> StartedRun:
+        """Start the run, unless an earlier try did, and follow it as far as asked for."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.start import RunStarter, request_digest
         from workflow_automation_provider.execution.task_state import StartRecord
 
         nested = self._is_nested(context)
-        if not nested:
-            FlowRunLink.persist(context, None)
         record = StartRecord(context, self.task_id, nested=nested)
         with record.in_use(self):
-            if nested:
-                record.request = request_digest(self.inputs, self.flow_id)
             starter = RunStarter(
-                record, self._open_hook(), self._patience, on_unknown_start=self.on_unknown_start
+                record,
+                self._open_hook(),
+                self._patience,
+                on_unknown_start="start_again" if self.on_unknown_start == "start_again" else "fail",
             )
-            run = starter.start(lambda: self.hook.prepare_trigger(self.inputs, self._rendered_flow_id()))
-        if not nested:
-            FlowRunLink.persist(context, run.get("run_link"))
-        return run
+            if nested:
+                self._check_nested()
+                record.request = request_digest(self.inputs, self.flow_id)
+                return starter.start(lambda: self.hook.prepare_trigger(self.inputs, self._rendered_flow_id()))
+            FlowRunLink.persist(context, None)
+            return self._follow(context, record, starter, resumed or _Resumed())
+
+    def _follow(
+        self, context: Context, record: StartRecord, starter: RunStarter, resumed: _Resumed
+    ) -> StartedRun:
+        """Start the run, upload its files, and wait for its end, as far as asked for."""
+        from workflow_automation_provider.execution.parking import Reply
+
+        reply = Reply.of(resumed.event)
+        wait = self._wait(context) if self.wait_for_completion else None
+        question = self._question(context, record) if self.on_unknown_start == "ask" else None
+
+        def prepare() -> Request:
+            flow_id = self._rendered_flow_id()
+            if not wait:
+                return self.hook.prepare_trigger(self.inputs, flow_id)
+            return wait.open(self.inputs, lambda inputs: self.hook.prepare_trigger(inputs, flow_id))
+
+        for part in (wait, question):
+            if part:
+                part.check()
+        try:
+            if question and resumed.doubt:
+                found = question.resolve(reply, resumed.doubt)
+                run = starter.adopt(found) if found else starter.start(prepare)
+            else:
+                run = starter.start(prepare, on_given=wait.given if wait else None)
+        except (OutcomeUnknownError, ResponseUnusableError) as error:
+            # A flow that called back has told that there is a run, and how it ended.
+            if wait and (answer := wait.answered()):
+                return wait.settle({}, answer)
+            if not question:
+                raise
+            earlier = record.read()
+            question.ask(error, self.flow_id or self.hook.extra.flow_id, earlier.at if earlier else None)
+        FlowRunLink.persist(context, run.get("run_link"))
+        if self.files is not None:
+            self._upload(context, run, self.files)
+        return wait.wait(run, reply, resumed.checks) if wait else run
+
+    def _wait(self, context: Context) -> CompletionWait:
+        from workflow_automation_provider.execution.wait import CompletionWait
+        from workflow_automation_provider.execution.wait_state import WaitRecord
+
+        return CompletionWait(
+            WaitRecord(context, self.task_id),
+            self.hook,
+            self._patience,
+            context,
+            callback_input=self.callback_input,
+            timeout=self.completion_timeout,
+        )
+
+    def _question(self, context: Context, record: StartRecord) -> StartQuestion:
+        from workflow_automation_provider.execution.doubt import StartQuestion
+
+        return StartQuestion(
+            record,
+            self.hook,
+            context,
+            self.log,
+            timeout=self.ask_timeout,
+            notifiers=self.notifiers,
+            then_waits=self.wait_for_completion,
+        )
+
+    def _upload(self, context: Context, run: StartedRun, files: FileSource | Sequence[FileSource]) -> None:
+        """Upload the run's files, except those that an earlier try uploaded."""
+        from workflow_automation_provider.execution.task_state import UploadRecord
+        from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+
+        if "run_id" not in run:
+            raise ResponseUnusableError(
+                "The files cannot be uploaded: the run that was started has no run_id.",
+                next_step="Look in the workflow's list of runs.",
+            )
+        record = UploadRecord(context, self.task_id, nested=False)
+        with record.in_use(self):
+            uploader = Uploader(record, self._open_hook(), self._patience)
+            uploader.upload(
+                run["run_id"],
+                run.get("flow_id"),
+                FilesToUpload(files=files, file_format=self.file_format),
+            )
+
+    def _check_nested(self) -> None:
+        for name, value in (
+            ("wait_for_completion", self.wait_for_completion),
+            ("files", self.files is not None),
+            ("on_unknown_start='ask'", self.on_unknown_start == "ask"),
+        ):
+            if value:
+                raise InvalidRequestError(
+                    f"{name} needs a task of its own, but this operator is executed inside another task.",
+                    next_step="Make it a task of the DAG, or leave it out.",
+                )
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
+        return start_advice(context, self.task_id if self._is_nested(context) else None)
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
@@ -155,7 +324,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     """
 
     _flow_left_out = "to use the connection's"
-    _advice = UPLOAD_ADVICE
 
     template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
@@ -260,6 +428,10 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 next_step="Find the run in the workflow's list of runs.",
             )
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
+        return UPLOAD_ADVICE
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:

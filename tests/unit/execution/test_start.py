@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     ResponseUnusableError,
 )
-from workflow_automation_provider.execution.retry import START_ADVICE, Patience
+from workflow_automation_provider.execution.retry import Patience, start_advice
 from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
@@ -89,7 +89,7 @@ def test_a_run_of_unknown_id_is_not_started_again(service, store, start):
         f"Try 1 ({store.entries[f'{KEY}/ada']['at']}) started a run whose run_id is unknown.",
         "Airflow will not retry this task.",
         "Look in the workflow's list of runs.",
-        *START_ADVICE[Accepted.YES].splitlines(),
+        *start_advice({"task_state_store": store}, "ada")[Accepted.YES].splitlines(),
         "Connection: workflow_automation_default",
         "Flow: demo-flow",
     ]

@@ -19,7 +19,7 @@ def upload(**arguments):
 
 def test_on_unknown_start():
     with pytest.raises(
-        ValueError, match="on_unknown_start 'retry' is not supported; expected 'fail' or 'start_again'"
+        ValueError, match="on_unknown_start 'retry' is not supported; expected 'fail', 'start_again' or 'ask'"
     ):
         trigger(on_unknown_start="retry")
 

@@ -19,7 +19,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     ResponseUnusableError,
 )
-from workflow_automation_provider.execution.retry import START_ADVICE
+from workflow_automation_provider.execution.retry import start_advice
 
 from ..starts import KEY, MAYBE, TaskTimeout, interrupted, requests, trigger
 
@@ -108,7 +108,7 @@ class TestTries:
             f"Try 1 ({store.entries[KEY]['at']}) triggered the flow, and ended before the outcome was known. {MAYBE}.",
             "Airflow will not retry this task.",
             "Look in the workflow's list of runs.",
-            *START_ADVICE[Accepted.MAYBE].splitlines(),
+            *start_advice({"task_state_store": store})[Accepted.MAYBE].splitlines(),
             "Connection: workflow_automation_default",
         ]
         assert requests(service) == 1
@@ -128,7 +128,7 @@ class TestTries:
             f"Try 1 ({store.entries[KEY]['at']}) started a run whose run_id is unknown.",
             "Airflow will not retry this task.",
             "Look in the workflow's list of runs.",
-            *START_ADVICE[Accepted.YES].splitlines(),
+            *start_advice({"task_state_store": store})[Accepted.YES].splitlines(),
             "Connection: workflow_automation_default",
             "Flow: demo-flow",
         ]

@@ -1,0 +1,207 @@
+"""
+Ask a person whether a run was started, where nobody else can know: ``on_unknown_start="ask"``.
+
+The task parks (Airflow 3.3+; before, it defers) until somebody has looked in the workflow's list of runs and
+answered under **Required Actions**. Whatever the answer, this never starts a run that the person did not ask
+for: it returns the run that they found, or lets the start begin again, or fails the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from workflow_automation_provider.client.protocol import Operation
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    ResponseUnusableError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution import parking
+from workflow_automation_provider.execution.parking import Question, Reply
+from workflow_automation_provider.execution.wait import ANSWER_FIELDS, FAILED, SUCCEEDED
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk.types import Logger
+
+    from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["StartQuestion"]
+
+STARTED, NOT_STARTED, FAIL = "A run was started", "No run was started", "Fail the task"
+
+
+class StartQuestion:
+    """
+    The question whether one start of a task started a run.
+
+    :param record: what the task instance knows about the run
+    :param timeout: how long to wait for an answer
+    :param notifiers: called with the context when the question is first asked
+    :param then_waits: whether the task then waits for the end of the run. Airflow keeps the options that a
+        try has asked with first, so that they must answer the later question as well
+    """
+
+    def __init__(
+        self,
+        record: StartRecord,
+        hook: WorkflowAutomationHook,
+        context: Context,
+        log: Logger,
+        *,
+        timeout: timedelta,
+        notifiers: Iterable[Any] = (),
+        then_waits: bool = False,
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._context = context
+        self._log = log
+        self._timeout = timeout
+        self._notifiers = notifiers
+        self._then_waits = then_waits
+
+    def check(self) -> None:
+        """
+        Check that Airflow can ask, before anything else is done.
+
+        :raises InvalidRequestError: if it cannot
+        """
+        if not parking.can_ask():
+            raise InvalidRequestError(
+                "on_unknown_start='ask' needs Airflow 3.1 or newer, which can ask a person.",
+                next_step="Upgrade Airflow, or use on_unknown_start='fail'.",
+            )
+
+    def ask(self, error: WorkflowAutomationError, flow_id: str | None, since: str | None) -> NoReturn:
+        """
+        List the question under **Required Actions**, and park the task.
+
+        :param error: why it is unknown
+        :param since: when the request was about to be sent, as ISO 8601 text
+        :raises WorkflowAutomationError: ``error``, if Airflow could not store the question
+        :raises BaseException: Airflow's signal to park the task
+        """
+        doubt = {
+            "message": error.message,
+            "accepted": error.accepted.value,
+            "flow_id": flow_id,
+            "since": since,
+            "seen": _now(),
+            "until": (datetime.now(UTC) + self._timeout).isoformat(),
+        }
+        try:
+            parking.ask(self._context, self._question(doubt))
+        except Exception:
+            self._log.exception("Nobody could be asked whether a run was started.")
+            raise error from None
+        self._log.warning(
+            "%s", f"{error.message}\n{error.consequence}\nAsking under Required Actions.".strip()
+        )
+        for notify in self._notifiers:
+            try:
+                notify(self._context)
+            except Exception:
+                # The question is there: failing now would leave the doubt, and nobody to resolve it.
+                self._log.exception("A notifier failed.")
+        self._park(doubt)
+
+    def resolve(self, reply: Reply, doubt: dict[str, Any]) -> StartedRun | None:
+        """
+        Return the run that a person found, None if a run is to be started.
+
+        :param reply: why the task continues
+        :param doubt: what :meth:`ask` parked with
+        :raises WorkflowAutomationError: if the task is to fail, or nobody answered in time
+        :raises BaseException: Airflow's signal to park the task, if the answer lacks the ``run_id``
+        """
+        if reply.option == NOT_STARTED:
+            self._log.info("%s answered that no run was started: starting one.", reply.by)
+            self._record.take_back()
+            return None
+        if reply.option == FAIL:
+            raise self._failure(doubt, f"{reply.by} answered: {FAIL}.")
+        if reply.option and reply.fields.get("run_id"):
+            self._log.info("%s answered that run %s was started.", reply.by, reply.fields["run_id"])
+            return _run(reply, doubt)
+        if _left(doubt) <= timedelta(seconds=1):
+            raise self._failure(doubt, f"Nobody answered within the ask_timeout ({self._timeout}).")
+        if reply.option:
+            self._log.warning("%s answered: %s, but entered no run_id. Asking again.", reply.by, reply.option)
+        try:
+            parking.ask(self._context, self._question(doubt))
+        except Exception:
+            self._log.exception("Nobody could be asked again whether a run was started.")
+            raise self._failure(doubt, "") from None
+        return self._park(doubt)
+
+    def _park(self, doubt: dict[str, Any]) -> NoReturn:
+        left = max(_left(doubt), timedelta(seconds=1))
+        parking.park(self._context, self._question(doubt), left, {"doubt": doubt})
+
+    def _failure(self, doubt: dict[str, Any], why: str) -> WorkflowAutomationError:
+        accepted = Accepted(doubt["accepted"])
+        kind = ResponseUnusableError if accepted is Accepted.YES else OutcomeUnknownError
+        operation = Operation.TRIGGER_BY_KEY
+        return kind(
+            "\n".join(filter(None, (doubt["message"], why))),
+            consequence=operation.consequence(accepted),
+            next_step=operation.look,
+        )
+
+    def _question(self, doubt: dict[str, Any]) -> Question:
+        is_certain = Accepted(doubt["accepted"]) is Accepted.YES
+        subject = "Which run was started?" if is_certain else "Was a run started?"
+        options = [STARTED, *([] if is_certain else [NOT_STARTED])]
+        options += [*([SUCCEEDED, FAILED] if self._then_waits else []), FAIL]
+        flow = f"flow `{doubt['flow_id']}`" if doubt["flow_id"] else "the flow of the API key"
+        since = doubt["since"] or doubt["seen"]
+        body = [
+            f"Look in the list of runs of {flow} for a run that was started between {since} and {doubt['seen']}.",
+            "",
+            f"- Connection: `{self._hook.workflow_automation_conn_id}`",
+            "- What happened:",
+            "",
+            *(f"      {line}" for line in doubt["message"].splitlines()),
+            "",
+            f"- *{STARTED}*: enter its run_id. The task continues with that run.",
+        ]
+        if NOT_STARTED in options:
+            body.append(f"- *{NOT_STARTED}*: the task starts one.")
+        if self._then_waits:
+            body.append(
+                f"- *{SUCCEEDED}* or *{FAILED}*: it has ended as well; enter its run_id. "
+                "Answer this also if the task waits for a run that does not call back."
+            )
+        return Question(
+            subject,
+            "\n".join(body),
+            options,
+            {
+                "run_id": "The run_id, as the application shows it",
+                "run_link": "URL of the run in the application",
+                **(ANSWER_FIELDS if self._then_waits else {}),
+            },
+        )
+
+
+def _run(reply: Reply, doubt: dict[str, Any]) -> StartedRun:
+    run: StartedRun = {"run_id": reply.fields["run_id"]}
+    if link := reply.fields.get("run_link"):
+        run["run_link"] = link
+    if doubt["flow_id"]:
+        run["flow_id"] = doubt["flow_id"]
+    return run
+
+
+def _left(doubt: dict[str, Any]) -> timedelta:
+    return datetime.fromisoformat(doubt["until"]) - datetime.now(UTC)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,307 @@
+"""
+Wait for the end of a run, which the flow itself tells by its last step, or a person who looked.
+
+The service tells nothing of a run. So the flow is given a URL of Airflow among its inputs, which holds a token
+for this run alone, and the task parks until the flow has called it:
+
+1. **Open**: make the token and record its hash, before *starting* is recorded and the request is sent.
+2. **Look** whether there is an answer: after the start, after asking, and whenever the task continues.
+3. **Ask**: list the wait under **Required Actions**, once per try.
+4. **Park**, without a worker, until the endpoint wakes the task, a person answers, or the next check is due.
+
+:mod:`~workflow_automation_provider.execution.wait_state` has what is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import conf
+
+from workflow_automation_provider.client.protocol import is_loopback
+from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
+    RunFailedError,
+    RunTimeoutError,
+)
+from workflow_automation_provider.execution import parking
+from workflow_automation_provider.execution.callback import PATH, Answer, digest_of, new_token
+from workflow_automation_provider.execution.parking import Question, Reply
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.execution.callback import Status
+    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.task_state import Start, StartedRun
+    from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait"]
+
+SUCCEEDED, FAILED = "The run succeeded", "The run failed"
+ANSWER_FIELDS = {
+    "result": "What the flow returned, as JSON or text",
+    "message": "A message for the task's log",
+}
+
+# How long a parked task sleeps if nobody wakes it. A check heals an API server that was killed after it had
+# stored an answer, before it had woken the task.
+_FIRST_CHECK, _LONGEST_CHECK = timedelta(minutes=1), timedelta(hours=6)
+
+# How often a task that cannot be parked looks for an answer, in seconds.
+_POLL = 0.5
+
+
+class CompletionWait:
+    """
+    The wait of one task for the end of its run.
+
+    :param record: what the task instance knows about it
+    :param patience: its logger, and whether Airflow ended the task
+    :param callback_input: name of the input that holds the URL
+    :param timeout: how long to wait
+    """
+
+    def __init__(
+        self,
+        record: WaitRecord,
+        hook: WorkflowAutomationHook,
+        patience: Patience,
+        context: Context,
+        *,
+        callback_input: str,
+        timeout: timedelta,
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._patience = patience
+        self._log = patience.log
+        self._context = context
+        self._input = callback_input
+        self._timeout = timeout
+
+    def check(self) -> None:
+        """
+        Check that Airflow can wait, before anything else is done.
+
+        :raises InvalidRequestError: if it cannot
+        """
+        if not parking.can_park(self._context):
+            raise InvalidRequestError(
+                "wait_for_completion needs Airflow 3.3 or newer, which can park a task and keeps its state.",
+                next_step="Upgrade Airflow, or leave wait_for_completion out.",
+            )
+
+    def open(self, inputs: Mapping[str, Any], prepare: Callable[[Mapping[str, Any]], Request]) -> Request:
+        """
+        Build the request with the URL for the flow's last step, and record what its token stands for.
+
+        :param prepare: builds the request, given the inputs
+        :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
+            one of this name already
+        """
+        if not isinstance(inputs, Mapping):
+            return prepare(inputs)  # which says what is wrong with them
+        if self._input in inputs:
+            raise InvalidRequestError(
+                f"inputs already has {self._input!r}, the name of the callback URL: pass another callback_input."
+            )
+        base = self._base_url()
+        token = new_token()
+        self._hook.withhold(token)
+        request = prepare({**inputs, self._input: f"{base}{PATH}?token={token}"})
+        self._record.open(digest_of(token))
+        return request
+
+    def _base_url(self) -> str:
+        base, name = self._hook.extra.callback_base_url, "The connection's callback_base_url"
+        if not base:
+            base, name = conf.get("api", "base_url", fallback=None), "[api] base_url"
+        try:
+            parts = urlsplit((base or "").strip().rstrip("/"))
+            host = parts.hostname
+        except ValueError:
+            host = None
+        if (
+            not host
+            or parts.scheme not in ("http", "https")
+            or parts.query
+            or parts.fragment
+            or "@" in parts.netloc
+        ):
+            raise InvalidRequestError(
+                f"{name} is {'not a usable URL' if base else 'not set'}: the flow could not call back.",
+                next_step=(
+                    "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
+                    "server, such as https://airflow.example."
+                ),
+            )
+        if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
+            raise InvalidRequestError(
+                f"{name} is {host}, which only this machine reaches: the flow could not call back.",
+                next_step=(
+                    "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
+                    "server, such as https://airflow.example."
+                ),
+            )
+        return parts.geturl().rstrip("/")
+
+    def given(self, earlier: Start | None) -> None:
+        """
+        Prepare to wait for a run that a person entered.
+
+        :param earlier: what the task knew. If it did not know its run, that is the one that was entered, and its
+            token counts; any other run was given no token, and only a person can tell how it ended
+        """
+        if earlier and earlier.state != "started":
+            self._record.keep_token_across_clear()
+        else:
+            self._record.forget_token()
+
+    def answered(self) -> Answer | None:
+        """Return what the flow said, whatever is known of the start of its run."""
+        return self._record.answer(self._record.read().digest)
+
+    def wait(self, run: StartedRun, reply: Reply, checks: int = 0) -> StartedRun:
+        """
+        Return the run with the flow's result once it succeeded; park the task until then.
+
+        :param reply: why the task continues
+        :param checks: how often it continued without an answer
+        :raises RunFailedError: if the run failed
+        :raises RunTimeoutError: if nobody told in time
+        :raises BaseException: Airflow's signal to park the task
+        """
+        waiting = self._record.read()
+        if answer := self._record.answer(waiting.digest):
+            return self.settle(run, answer)
+        if reply.option in (SUCCEEDED, FAILED):
+            answer = _of_person(reply)
+            self._log.info("%s answered that the run %s.", reply.by, _ended(answer))
+            self._record.answered(waiting.digest, answer)
+            return self.settle(run, answer, by=reply.by)
+        if not parking.is_supervised():
+            return self._poll(run, waiting)
+        question = self._question(run)
+        # Answered, but without saying how the run ended: the question must be open again, or the task could not
+        # park.
+        if not waiting.asked or reply.by:
+            self._ask(question)
+            waiting = self._record.began(waiting)
+            if answer := self._record.answer(waiting.digest):
+                return self.settle(run, answer)
+        left = self._left(waiting)
+        if left <= timedelta():
+            raise self._overdue(run)
+        check = min(left, _LONGEST_CHECK, _FIRST_CHECK * 2 ** min(checks, 10))
+        self._log.info(
+            "Waiting for the end of run %s, until %s at the latest.",
+            run.get("run_id", "(unknown id)"),
+            (datetime.now(UTC) + left).isoformat(timespec="seconds"),
+        )
+        return parking.park(self._context, question, check, {"checks": checks + 1})
+
+    def settle(self, run: StartedRun, answer: Answer, *, by: str = "The flow") -> StartedRun:
+        """
+        Return the run and the flow's result.
+
+        :param by: who said so
+        :raises RunFailedError: if the run failed
+        """
+        with self._hook:
+            result = self._redacted(answer.result)
+            message = self._redacted(answer.message) or ""
+        if answer.status == "failed":
+            error = RunFailedError(
+                f"{by} said that the run failed{f': {message}' if message else '.'}",
+                next_step="Fix the cause, then clear the task to start another run.",
+            )
+            error.result = result
+            error.locate(None, run.get("flow_id"), run.get("run_id"))
+            raise error
+        self._log.info("%s said that the run succeeded. %s", by, message)
+        if result is None:
+            return run
+        return {**run, "result": result}
+
+    def _ask(self, question: Question) -> None:
+        try:
+            parking.ask(self._context, question)
+        except Exception:
+            # The flow can still call back, and the next check asks again.
+            self._log.exception("The wait could not be listed under Required Actions.")
+
+    def _question(self, run: StartedRun) -> Question:
+        run_id, link = run.get("run_id"), run.get("run_link")
+        lines = [
+            "The task continues once the flow calls back. If it does not, look at the run, and answer.",
+            f"- Run: {f'`{run_id}`' if run_id else 'unknown'}{f' <{link}>' if link else ''}",
+            f"- Connection: `{self._hook.workflow_automation_conn_id}`",
+        ]
+        if flow_id := run.get("flow_id"):
+            lines.append(f"- Flow: `{flow_id}`")
+        return Question(
+            f"How did run {run_id} end?" if run_id else "How did the run end?",
+            "\n".join(lines),
+            (SUCCEEDED, FAILED),
+            ANSWER_FIELDS,
+        )
+
+    def _left(self, waiting: Waiting) -> timedelta:
+        return (waiting.since or datetime.now(UTC)) + self._timeout - datetime.now(UTC)
+
+    def _overdue(self, run: StartedRun) -> RunTimeoutError:
+        where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
+        error = RunTimeoutError(
+            f"Nobody said within the completion_timeout ({self._timeout}) how the run ended.",
+            next_step=(
+                f"Look at {where}. If it is still running, clear nothing: a Clear starts another run.\n"
+                "If its last step failed to call back, look at its error, and whether the service reaches "
+                "callback_base_url.\nIf it succeeded, mark the task as success, or clear the task to start another run."
+            ),
+        )
+        error.locate(None, run.get("flow_id"), run.get("run_id"))
+        return error
+
+    def _poll(self, run: StartedRun, waiting: Waiting) -> StartedRun:
+        """Wait in this process: outside a scheduler, nobody would wake a parked task."""
+        waiting = self._record.began(waiting)
+        self._log.info("Waiting for the end of run %s in this process.", run.get("run_id", "(unknown id)"))
+        while True:
+            if answer := self._record.answer(waiting.digest):
+                return self.settle(run, answer)
+            if self._left(waiting) <= timedelta() or self._patience.is_ended():
+                raise self._overdue(run)
+            time.sleep(_POLL)
+
+    def _redacted(self, value: Any) -> Any:
+        """Return a value of the flow's, or a note instead if it reveals a secret."""
+        if value is None:
+            return None
+        text = value if isinstance(value, str) else json.dumps(value)
+        shown = self._hook.get_conn().redact(text)
+        return value if shown == text else shown
+
+
+def _of_person(reply: Reply) -> Answer:
+    status: Status = "success" if reply.option == SUCCEEDED else "failed"
+    result, message = reply.fields.get("result"), reply.fields.get("message")
+    with suppress(ValueError):  # what is not JSON is text
+        return Answer.read(
+            json.dumps(
+                {"status": status, "result": json.loads(result or "null"), "message": message}
+            ).encode()
+        )
+    return Answer(status, result, message)
+
+
+def _ended(answer: Answer) -> str:
+    return "succeeded" if answer.status == "success" else "failed"
