@@ -1,34 +1,50 @@
-"""Run an example DAG in Airflow against a local service, and show what came of it."""
+"""Run example DAGs in Airflow against a local service, and show what came of them."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import re
 import sys
 import time
+from contextlib import ExitStack
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow_launcher.airflow import VERSION, Airflow
 from airflow_launcher.connections import connection_to
-from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, begin, prepare, shown
-from workflow_automation_provider.testing import LocalService
+from airflow_launcher.ports import free_port
+from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, begin, prepare, script_callbacks, shown
+from workflow_automation_provider.testing import CallbackEndpoint, LocalService
 
 if TYPE_CHECKING:
     from airflow_launcher.processes import Program
+    from workflow_automation_provider.testing import Run
 
-DAG_ID = "workflow_automation_trigger_upload"
+TRIGGER_UPLOAD, WAIT = "workflow_automation_trigger_upload", "workflow_automation_wait"
 RUN_TIMEOUT = 180
+CAN_WAIT = find_spec("airflow.models.task_state_store") is not None
 
 
-def run_dag(service: LocalService) -> tuple[Program, bool]:
-    """Run the DAG once, and tell whether it succeeded."""
+def make_airflow(service: LocalService, endpoint: CallbackEndpoint | None) -> Airflow:
+    """Return the Airflow to run the DAGs in, with its database."""
+    extra: dict[str, Any] = {} if endpoint is None else {"callback_base_url": endpoint.url}
     airflow = Airflow(
-        HOMES / "demo", DAGS, connections={CONN_ID: connection_to(service.base_url)}, settings=SETTINGS
+        HOMES / "demo",
+        DAGS,
+        connections={CONN_ID: connection_to(service.base_url, **extra)},
+        settings=SETTINGS,
     )
     prepare(airflow)
-    print(f"Running {DAG_ID} in Airflow {VERSION} (about 10 s) …")
+    return airflow
+
+
+def run_dag(airflow: Airflow, dag_id: str) -> tuple[Program, bool]:
+    """Run a DAG once, and tell whether it succeeded."""
+    print(f"Running {dag_id} in Airflow {VERSION} (about 10 s) …")
     began = time.monotonic()
-    program = airflow.program("demo", "dags", "test", DAG_ID)
+    program = airflow.program(dag_id, "dags", "test", dag_id)
     succeeded = program.run(RUN_TIMEOUT)
     print(f"{'Succeeded' if succeeded else 'FAILED'} after {time.monotonic() - began:.0f} s.")
     return program, succeeded
@@ -42,24 +58,51 @@ def content_size(content: Any) -> int:
     return size
 
 
+def show(service: LocalService, run: Run) -> None:
+    """Print what the service received for a run, and what the run called back."""
+    print(f"  run {run.run_id} of flow {run.flow_id}: {service.url}/runs/{run.run_id}")
+    print(f"    inputs    {json.dumps(run.inputs, ensure_ascii=False)}")
+    for upload in service.uploads:
+        if upload.run_id == str(run.run_id):
+            for file in upload.files or ():
+                print(f"    file      {file['name']} ({content_size(file['content'])} bytes)")
+    for callback in service.journal.callbacks():
+        if callback.run_id == run.run_id:
+            print(f"    callback  {json.dumps(callback.body, ensure_ascii=False)} → {callback.status}")
+
+
+def printed_by_announce(program: Program) -> str:
+    """Return the line that the task announce printed."""
+    found = re.search(r"\d+ rows are in \S+", program.output.read_text(errors="replace"))
+    return found[0] if found else "nothing"
+
+
 def main() -> int:
     """Run the demo; return the exit code."""
     begin()
-    with LocalService() as service:
-        program, succeeded = run_dag(service)
-        if not succeeded:
-            print(f"The end of its log:\n\n{program.tail()}\n\nThe whole log: {shown(program.output)}")
-            return 1
+    with ExitStack() as stack:
+        service = stack.enter_context(LocalService())
+        script_callbacks(service, delay=2)
+        endpoint = CallbackEndpoint(port=free_port()) if CAN_WAIT else None
+        airflow = make_airflow(service, endpoint)
+        if endpoint:
+            # Airflow, which the endpoint imports, reads its settings from the environment.
+            os.environ.update(airflow.env)
+            stack.enter_context(endpoint)
+        programs = []
+        for dag_id in (TRIGGER_UPLOAD, *([WAIT] if CAN_WAIT else [])):
+            program, succeeded = run_dag(airflow, dag_id)
+            if not succeeded:
+                print(f"The end of its log:\n\n{program.tail()}\n\nThe whole log: {shown(program.output)}")
+                return 1
+            programs.append(program)
         print("\nWhat the service received:")
         for run in service.runs:
-            print(f"  run {run.run_id} of flow {run.flow_id}: {service.url}/runs/{run.run_id}")
-            print(f"    inputs  {json.dumps(run.inputs, ensure_ascii=False)}")
-            for upload in service.uploads:
-                if upload.run_id == str(run.run_id):
-                    for file in upload.files or ():
-                        print(f"    file    {file['name']} ({content_size(file['content'])} bytes)")
-    print(f"\nThe task log: {shown(program.output)}")
-    print("The run's page went with the service. To click around in Airflow and the service: make ui")
+            show(service, run)
+        if CAN_WAIT:
+            print(f"\nWhat the task after the wait printed: {printed_by_announce(programs[-1])}")
+    print(f"\nThe task logs: {', '.join(shown(program.output) for program in programs)}")
+    print("The runs' pages went with the service. To click around in Airflow and the service: make ui")
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_launcher.airflow import Airflow
+    from workflow_automation_provider.testing import LocalService
 
 PROJECT = Path(__file__).resolve().parent.parent
 DAGS = PROJECT / "example_dags"
@@ -37,6 +38,17 @@ def prepare(airflow: Airflow) -> None:
         # Another Airflow's database cannot always be migrated, and nothing in it is worth keeping.
         shutil.rmtree(airflow.home, ignore_errors=True)
     airflow.prepare()
+
+
+def script_callbacks(service: LocalService, delay: float) -> None:
+    """
+    Have the runs of the examples that wait call back.
+
+    :param delay: seconds from the start of a run to its end
+    """
+    service.callbacks.add(
+        result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"}, delay=delay
+    )
 
 
 def shown(path: Path) -> str:
