@@ -61,9 +61,7 @@ def wait_until(condition):
 # The parked task.
 
 
-@pytest.mark.parametrize(
-    ("answer", "option"), [(SUCCESS, "The run succeeded"), (FAILED, "The run failed")]
-)
+@pytest.mark.parametrize(("answer", "option"), [(SUCCESS, "The run succeeded"), (FAILED, "The run failed")])
 def test_parked(waiting, post, answer, option):
     task = waiting()
     assert post(task.url, answer) == STORED
@@ -303,9 +301,7 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
     ]
     responses = [http.post(url, json=SUCCESS) for url in urls]
     assert {response.status_code for response in responses} == {404}
-    shown = [
-        ({**response.headers, "date": ""}, response.content) for response in responses
-    ]
+    shown = [({**response.headers, "date": ""}, response.content) for response in responses]
     assert all(one == shown[0] for one in shown)
 
 
@@ -314,7 +310,11 @@ def test_other_methods(waiting, http, method):
     task = waiting()
     known, unknown = (http.request(method, url) for url in (task.url, f"{PATH}?token={new_token()}"))
     assert (known.status_code, known.headers["allow"]) == (405, "POST")
-    assert known.content == unknown.content == (b"" if method == "HEAD" else b'{"detail": "Only POST is supported."}')
+    assert (
+        known.content
+        == unknown.content
+        == (b"" if method == "HEAD" else b'{"detail": "Only POST is supported."}')
+    )
     assert task.row == {}
 
 
