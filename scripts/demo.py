@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import sys
 import time
-from contextlib import ExitStack
-from importlib.util import find_spec
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_launcher.airflow import VERSION, Airflow
 from airflow_launcher.connections import connection_to
-from airflow_launcher.ports import free_port
-from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, begin, prepare, script_callbacks, shown
-from workflow_automation_provider.testing import CallbackEndpoint, LocalService
+from airflow_launcher.ports import free_port, is_free
+from airflow_launcher.processes import Program
+from airflow_launcher.waiting import wait_for
+from local_airflow import CAN_WAIT, CONN_ID, DAGS, HOMES, SETTINGS, begin, prepare, script_callbacks, shown
+from workflow_automation_provider.testing import LocalService
 
 if TYPE_CHECKING:
-    from airflow_launcher.processes import Program
     from workflow_automation_provider.testing import Run
 
 TRIGGER_UPLOAD, WAIT = "workflow_automation_trigger_upload", "workflow_automation_wait"
 RUN_TIMEOUT = 180
-CAN_WAIT = find_spec("airflow.models.task_state_store") is not None
 
 
-def make_airflow(service: LocalService, endpoint: CallbackEndpoint | None) -> Airflow:
-    """Return the Airflow to run the DAGs in, with its database."""
-    extra: dict[str, Any] = {} if endpoint is None else {"callback_base_url": endpoint.url}
-    airflow = Airflow(
-        HOMES / "demo",
-        DAGS,
-        connections={CONN_ID: connection_to(service.base_url, **extra)},
-        settings=SETTINGS,
-    )
-    prepare(airflow)
-    return airflow
+@contextmanager
+def callback_endpoint(airflow: Airflow, port: int) -> Iterator[None]:
+    """Serve the callback endpoint of an Airflow that runs without its API server."""
+    app = "workflow_automation_provider.plugins.callback_endpoint:app"
+    # Without the access log, which shows tokens: Airflow's own API server redacts them.
+    command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--no-access-log"]
+    program = Program("callback-endpoint", command, airflow.home, airflow.env)
+    program.start()
+    try:
+        wait_for(f"the callback endpoint; its log: {program.output}", lambda: not is_free(port))
+        yield
+    finally:
+        program.stop()
 
 
 def run_dag(airflow: Airflow, dag_id: str) -> tuple[Program, bool]:
@@ -80,22 +81,23 @@ def printed_by_announce(program: Program) -> str:
 def main() -> int:
     """Run the demo; return the exit code."""
     begin()
-    with ExitStack() as stack:
-        service = stack.enter_context(LocalService())
+    with LocalService() as service:
         script_callbacks(service, delay=2)
-        endpoint = CallbackEndpoint(port=free_port()) if CAN_WAIT else None
-        airflow = make_airflow(service, endpoint)
-        if endpoint:
-            # Airflow, which the endpoint imports, reads its settings from the environment.
-            os.environ.update(airflow.env)
-            stack.enter_context(endpoint)
+        port = free_port()
+        connection = connection_to(service.base_url)
+        connection["extra"]["callback_base_url"] = f"http://127.0.0.1:{port}"
+        airflow = Airflow(HOMES / "demo", DAGS, connections={CONN_ID: connection}, settings=SETTINGS)
+        prepare(airflow)
         programs = []
-        for dag_id in (TRIGGER_UPLOAD, *([WAIT] if CAN_WAIT else [])):
-            program, succeeded = run_dag(airflow, dag_id)
-            if not succeeded:
-                print(f"The end of its log:\n\n{program.tail()}\n\nThe whole log: {shown(program.output)}")
-                return 1
-            programs.append(program)
+        with callback_endpoint(airflow, port):
+            for dag_id in (TRIGGER_UPLOAD, *([WAIT] if CAN_WAIT else [])):
+                program, succeeded = run_dag(airflow, dag_id)
+                if not succeeded:
+                    print(
+                        f"The end of its log:\n\n{program.tail()}\n\nThe whole log: {shown(program.output)}"
+                    )
+                    return 1
+                programs.append(program)
         print("\nWhat the service received:")
         for run in service.runs:
             show(service, run)

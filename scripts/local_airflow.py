@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from airflow_launcher.airflow import VERSION
+
 if TYPE_CHECKING:
     from airflow_launcher.airflow import Airflow
     from workflow_automation_provider.testing import LocalService
@@ -20,6 +22,8 @@ HOMES = PROJECT / ".airflow"
 CONN_ID = "workflow_automation_default"
 # Nobody wants to watch a failing example wait for five minutes.
 SETTINGS = {"CORE__DEFAULT_TASK_RETRY_DELAY": "2"}
+# Airflow 3.3 and later can park a task.
+CAN_WAIT = tuple(int(part) for part in VERSION.split(".")[:2]) >= (3, 3)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

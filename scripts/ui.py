@@ -85,7 +85,7 @@ def main() -> None:
     prepare(airflow)
     with LocalService(port=service_port, journal=airflow.home / "service.jsonl") as service:
         script_callbacks(service, delay=15)
-        # Its run is started, but the task cannot know.
+        # The run of workflow_automation_ask is started, but its task gets no response.
         service.faults.add("drop_after", inputs={"report": "invoices"}, times=None)
         try:
             print(f"Starting Airflow {VERSION} (about 30 s) …")
