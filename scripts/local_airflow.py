@@ -10,8 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from airflow_launcher.airflow import VERSION
+
 if TYPE_CHECKING:
     from airflow_launcher.airflow import Airflow
+    from workflow_automation_provider.testing import LocalService
 
 PROJECT = Path(__file__).resolve().parent.parent
 DAGS = PROJECT / "example_dags"
@@ -19,6 +22,8 @@ HOMES = PROJECT / ".airflow"
 CONN_ID = "workflow_automation_default"
 # Nobody wants to watch a failing example wait for five minutes.
 SETTINGS = {"CORE__DEFAULT_TASK_RETRY_DELAY": "2"}
+# Airflow 3.3 and later can park a task.
+CAN_WAIT = tuple(int(part) for part in VERSION.split(".")[:2]) >= (3, 3)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -37,6 +42,17 @@ def prepare(airflow: Airflow) -> None:
         # Another Airflow's database cannot always be migrated, and nothing in it is worth keeping.
         shutil.rmtree(airflow.home, ignore_errors=True)
     airflow.prepare()
+
+
+def script_callbacks(service: LocalService, delay: float) -> None:
+    """
+    Have the runs of the examples that wait call back.
+
+    :param delay: seconds from the start of a run to its end
+    """
+    service.callbacks.add(
+        result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"}, delay=delay
+    )
 
 
 def shown(path: Path) -> str:

@@ -10,7 +10,7 @@ import time
 from airflow_launcher.airflow import PASSWORD, USER, VERSION, Airflow
 from airflow_launcher.components import DAG_PROCESSOR, SCHEDULER, TRIGGERER, Component
 from airflow_launcher.ports import free_port, is_free
-from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, SIGNALS, begin, prepare, shown
+from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, SIGNALS, begin, prepare, script_callbacks, shown
 from workflow_automation_provider.testing import DEMO_FLOW_ID, DEMO_KEY, JournalError, LocalService
 
 STOP_TIMEOUT = 5
@@ -84,6 +84,9 @@ def main() -> None:
     airflow = make_airflow(ui_port, free_port())
     prepare(airflow)
     with LocalService(port=service_port, journal=airflow.home / "service.jsonl") as service:
+        script_callbacks(service, delay=15)
+        # The run of workflow_automation_ask is started, but its task gets no response.
+        service.faults.add("drop_after", inputs={"report": "invoices"}, times=None)
         try:
             print(f"Starting Airflow {VERSION} (about 30 s) …")
             airflow.start()
@@ -96,6 +99,8 @@ Service   {service.url}   shows the runs it started
 Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
 Under Dags, choose an example and press Trigger; the connection is under Admin → Connections.
+workflow_automation_wait continues when its run calls back, up to 40 s after its start.
+workflow_automation_ask never gets a response: it asks under Required Actions. The service shows the run.
 Ctrl-C stops everything.""")
             while True:
                 airflow.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -84,3 +85,57 @@ def test_trigger_upload_mapped(run_dag, workflow_automation_service, connection,
         for upload in workflow_automation_service.uploads
     ]
     assert sorted(taken) == [(name, [f"{name}.csv"]) for name in expected]
+
+
+needs_state_store = pytest.mark.skipif(
+    find_spec("airflow.models.task_state_store") is None, reason="Airflow 3.3 and later can wait"
+)
+
+
+@needs_state_store
+def test_wait(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_callback_base_url,
+):
+    workflow_automation_service.callbacks.add(
+        result=lambda run: {"rows": 3, "file": f"{run.inputs['report']}.csv"}, delay=0.5
+    )
+
+    result = run_dag("workflow_automation_wait.py")
+
+    assert result.state == "success"
+    assert result.xcom("announce") == "3 rows are in orders.csv"
+    (callback,) = workflow_automation_service.journal.callbacks()
+    assert (callback.status, callback.attempts) == (200, 1)
+    (run,) = workflow_automation_service.runs
+    prefix = f"{workflow_automation_callback_base_url}/workflow-automation/callback?token="
+    assert run.inputs == {"report": "orders", "callback_url": f"{prefix}(withheld)"}
+
+
+@needs_state_store
+def test_wait_for_a_run_that_fails(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_callback_base_url,
+):
+    workflow_automation_service.callbacks.add("failed", message="No orders")
+
+    result = run_dag("workflow_automation_wait.py")
+
+    assert result.state == "failed"
+    assert (result.task_state("trigger"), result.task_state("announce")) == ("failed", "upstream_failed")
+    assert len(workflow_automation_service.runs) == 1
+
+
+@pytest.mark.skipif(
+    find_spec("airflow.sdk.execution_time.hitl") is None, reason="Airflow 3.1 and later can ask a person"
+)
+def test_ask(run_dag, workflow_automation_service, workflow_automation_connection):
+    result = run_dag("workflow_automation_ask.py")
+
+    assert result.state == "success"
+    (run,) = workflow_automation_service.runs
+    assert result.xcom("announce") == f"Continuing with run {run.run_id}"

@@ -15,11 +15,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
-__all__ = ["LARGEST_BODY", "PATH", "Answer", "CallbackRow", "Status", "digest_of", "new_token", "row_key"]
+__all__ = [
+    "CALLBACK_USER",
+    "LARGEST_BODY",
+    "OPTIONS",
+    "PATH",
+    "Answer",
+    "CallbackRow",
+    "Status",
+    "digest_of",
+    "is_token",
+    "new_token",
+    "row_key",
+]
 
 PATH = "/workflow-automation/callback"
 """Path of the endpoint, below the base URL of Airflow's API server."""
@@ -32,8 +45,22 @@ _DEEPEST = 50
 
 _KEY = "workflow_automation_callback/"
 
+_TOKEN = re.compile("[A-Za-z0-9_-]{43}")
+
+_INTEGERS = range(-(2**63), 2**64)
+"""What Airflow can hand to a task: others would make each of its reads fail."""
+
+_RESERVED = {"__classname__", "__id__", "__type", "__var"}
+"""Names of fields that Airflow takes for objects of Python: as an XCom they fail, or become something else."""
+
 Status = Literal["success", "failed"]
 """How a run ended."""
+
+CALLBACK_USER = "workflow_automation_callback"
+"""Id of the user in whose name the endpoint answers a question of the waiting task under **Required Actions**."""
+
+OPTIONS: dict[Status, str] = {"success": "The run succeeded", "failed": "The run failed"}
+"""What a person can choose in place of the flow, by what the flow would say."""
 
 
 class CallbackRow(TypedDict, total=False):
@@ -52,6 +79,11 @@ class CallbackRow(TypedDict, total=False):
 def new_token() -> str:
     """Return a new token: 32 random bytes, in the letters of a URL."""
     return secrets.token_urlsafe(32)
+
+
+def is_token(text: str) -> bool:
+    """Return whether ``text`` may be a token, by its letters and its length."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 def digest_of(token: str) -> str:
@@ -157,17 +189,22 @@ def _finite(text: str) -> float:
 
 
 def _check(field: str, value: object, levels: int) -> None:
-    """Reject what a database cannot store as JSON, and would only then fail the task."""
+    """Reject what neither the database nor the task could read as JSON, and would only then fail the task."""
     if levels < 0:
         raise ValueError(f"{field} is nested too deeply; expected at most {_DEEPEST} levels.")
     match value:
         case str():
             if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
                 raise ValueError(f"{field} contains a NUL character or half of a surrogate pair.")
+        case int():
+            if value not in _INTEGERS:
+                raise ValueError(f"{field} contains an integer of more than 64 bits; send it as text.")
         case list():
             for item in value:
                 _check(field, item, levels - 1)
         case dict():
+            if reserved := value.keys() & _RESERVED:
+                raise ValueError(f"{field} contains a field {min(reserved)!r}, a name that Airflow reserves.")
             for name, item in value.items():
                 _check(field, name, levels)
                 _check(field, item, levels - 1)

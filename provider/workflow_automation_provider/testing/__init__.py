@@ -14,23 +14,37 @@ It promises no more than the interface document. Where that document says "not s
 rejected key, the response of a trigger by key, the body of an error), the local service has to return
 *something*; :mod:`._server.rules` lists these choices, which say nothing about the real service.
 
-:class:`LocalService` needs the ``testing`` extra; :class:`Journal`, :class:`Key` and the faults do not.
+:class:`LocalService` and :class:`CallbackEndpoint` need the ``testing`` extra; :class:`Journal`, :class:`Key`,
+the faults and the callbacks do not.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from workflow_automation_provider.testing.callbacks import Callback, Callbacks, ScriptedCallback
 from workflow_automation_provider.testing.faults import Fault, Faults, ScriptedFault
-from workflow_automation_provider.testing.journal import Journal, JournalError, Request, Run, Upload
+from workflow_automation_provider.testing.journal import (
+    Journal,
+    JournalError,
+    Request,
+    Run,
+    SentCallback,
+    Upload,
+)
 from workflow_automation_provider.testing.keys import DEMO_FLOW_ID, DEMO_KEY, Key
 
 if TYPE_CHECKING:
+    from workflow_automation_provider.testing.callback_endpoint import CallbackEndpoint
     from workflow_automation_provider.testing.service import LocalService
 
 __all__ = [
     "DEMO_FLOW_ID",
     "DEMO_KEY",
+    "Callback",
+    "CallbackEndpoint",
+    "Callbacks",
     "Fault",
     "Faults",
     "Journal",
@@ -39,7 +53,9 @@ __all__ = [
     "LocalService",
     "Request",
     "Run",
+    "ScriptedCallback",
     "ScriptedFault",
+    "SentCallback",
     "Upload",
 ]
 
@@ -48,14 +64,16 @@ _INSTALL = (
 )
 
 
+_LAZY = {"CallbackEndpoint": "callback_endpoint", "LocalService": "service"}
+
+
 def __getattr__(name: str) -> Any:
-    """Import the server only on first use, so that a missing extra raises a helpful error."""
-    if name != "LocalService":
+    """Import the servers only on first use, so that a missing extra raises a helpful error."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from workflow_automation_provider.testing.service import LocalService
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] in {"starlette", "uvicorn"}:
             raise ModuleNotFoundError(_INSTALL, name=error.name) from error
         raise
-    return LocalService

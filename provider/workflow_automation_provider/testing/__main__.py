@@ -99,6 +99,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="URL",
         help="the base of the run links, where clients reach the service by another URL",
     )
+    parser.add_argument(
+        "--callback",
+        action="append",
+        nargs="?",
+        const="{}",
+        default=[],
+        metavar="JSON",
+        help="have each run call the URL in its input callback_url, as a JSON object of options such as "
+        '{"result": {"rows": 3}, "delay": 5} (without one: at once, with success); may be repeated',
+    )
     parser.add_argument("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
     parser.add_argument(
         "--keyfile", metavar="PATH", help="the certificate's private key, unless it is in --certfile"
@@ -113,7 +123,7 @@ def _make_service(options: argparse.Namespace) -> LocalService:
     # Via the package, whose error says how to install what is missing.
     from workflow_automation_provider import testing
 
-    return testing.LocalService(
+    service = testing.LocalService(
         keys=_make_keys(options.key),
         flows=options.flow,
         journal=options.journal,
@@ -125,6 +135,19 @@ def _make_service(options: argparse.Namespace) -> LocalService:
         first_run_id=options.first_run_id,
         public_url=options.public_url,
     )
+    for number, text in enumerate(options.callback, start=1):
+        _add_callback(service, number, text)
+    return service
+
+
+def _add_callback(service: LocalService, number: int, text: str) -> None:
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--callback number {number} is not JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise ValueError(f"--callback number {number} is not a JSON object of options")
+    service.callbacks.add(**options)
 
 
 def _make_keys(given: Sequence[str]) -> list[Key]:

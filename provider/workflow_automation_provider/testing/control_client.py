@@ -15,7 +15,7 @@ __all__ = ["ControlClient"]
 
 class ControlClient:
     """
-    Script faults of a local service and read its journal, over HTTP.
+    Script faults and callbacks of a local service and read its journal, over HTTP.
 
     :param url: the address of the service, without ``/api``
     :param verify: as for :class:`httpx.Client`; for a service with its own certificate
@@ -43,8 +43,26 @@ class ControlClient:
         """Remove all faults."""
         self._request("DELETE", "/faults")
 
+    def add_callback(self, **options: Any) -> dict[str, Any]:
+        """
+        Queue a callback and return it.
+
+        :param options: the fields of :class:`.callbacks.Callback`; ``result`` is a JSON value, not a function
+        :raises ValueError: if the service rejects the callback
+        """
+        return self._request("POST", "/callbacks", options)
+
+    def callbacks(self) -> list[dict[str, Any]]:
+        """Return all callbacks since the last :meth:`clear_callbacks`."""
+        callbacks: list[dict[str, Any]] = self._request("GET", "/callbacks")["callbacks"]
+        return callbacks
+
+    def clear_callbacks(self) -> None:
+        """Remove all callbacks; runs that were started before still call back."""
+        self._request("DELETE", "/callbacks")
+
     def journal(self) -> dict[str, Any]:
-        """Return ``runs``, ``uploads`` and ``requests``."""
+        """Return ``runs``, ``uploads``, ``requests`` and ``callbacks``."""
         return self._request("GET", "/journal")
 
     def healthy(self) -> bool:

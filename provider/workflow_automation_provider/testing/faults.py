@@ -53,19 +53,19 @@ Kind              Accepted  Effect (options with their defaults)
 
 from __future__ import annotations
 
-import math
 import threading
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workflow_automation_provider.testing.journal import OPERATIONS
+from workflow_automation_provider.testing.matching import check_matching, includes, is_finite, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workflow_automation_provider.testing.journal import Operation
 
-__all__ = ["KINDS", "Fault", "Faults", "Kind", "ScriptedFault", "Target", "includes"]
+__all__ = ["KINDS", "Fault", "Faults", "Kind", "ScriptedFault", "Target"]
 
 
 class Kind(NamedTuple):
@@ -158,26 +158,17 @@ class Fault:
             raise ValueError(
                 f"operation {self.operation!r} is not supported; expected one of {', '.join(OPERATIONS)}"
             )
-        if self.flow_id is not None and not isinstance(self.flow_id, str):
-            raise ValueError(f"flow_id is {self.flow_id!r}; pass text, or leave it out to match all flows")
-        if self.inputs is not None and not isinstance(self.inputs, dict):
-            raise ValueError(
-                f"inputs is {self.inputs!r}; pass an object, or leave it out to match all inputs"
-            )
-        if self.times is not None and not (_is_whole(self.times) and self.times >= 1):
-            raise ValueError(
-                f"times is {self.times!r}; expected a whole number, 1 or more, or None to strike all requests"
-            )
+        check_matching(self.flow_id, self.inputs, self.times)
 
     def _check_response(self) -> None:
         # A status below 200 is not a final response.
-        if self.status is not None and not (_is_whole(self.status) and 200 <= self.status <= 599):
+        if self.status is not None and not (is_whole(self.status) and 200 <= self.status <= 599):
             raise ValueError(f"status is {self.status!r}; expected a whole number from 200 to 599")
         if self.kind == "redirect" and not self.location:
             raise ValueError("The fault redirect needs a location, such as 'https://service.example/'")
-        if self.seconds is not None and not (_is_finite(self.seconds) and self.seconds >= 0):
+        if self.seconds is not None and not (is_finite(self.seconds) and self.seconds >= 0):
             raise ValueError(f"seconds is {self.seconds!r}; expected a number, 0 or more")
-        if self.limit is not None and not (_is_whole(self.limit) and self.limit >= 0):
+        if self.limit is not None and not (is_whole(self.limit) and self.limit >= 0):
             raise ValueError(f"limit is {self.limit!r}; expected a whole number of bytes, 0 or more")
         if not isinstance(self.headers, dict):
             raise ValueError(f"headers is {self.headers!r}; expected an object of names and values")
@@ -188,7 +179,7 @@ class Fault:
             _check_header("location", self.location)
         if isinstance(self.retry_after, str):
             _check_header("retry_after", self.retry_after)
-        elif self.retry_after is not None and not (_is_whole(self.retry_after) and self.retry_after >= 0):
+        elif self.retry_after is not None and not (is_whole(self.retry_after) and self.retry_after >= 0):
             raise ValueError(
                 f"retry_after is {self.retry_after!r}; expected seconds as a whole number, 0 or more, or text"
             )
@@ -229,14 +220,6 @@ def _check_option(kind: str, name: str) -> None:
 def _check_header(name: str, text: object) -> None:
     if not isinstance(text, str) or not text.isascii() or not (text == "" or text.isprintable()):
         raise ValueError(f"{name} is {text!r}; expected printable ASCII text")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Target(NamedTuple):
@@ -319,12 +302,3 @@ class Faults:
                         scripted.remaining -= 1
                     return scripted.fault
         return None
-
-
-def includes(actual: Any, wanted: Any) -> bool:
-    """Return whether a JSON value includes another: objects by their fields, other values by equality."""
-    if isinstance(wanted, dict):
-        return isinstance(actual, dict) and all(
-            name in actual and includes(actual[name], value) for name, value in wanted.items()
-        )
-    return bool(actual == wanted)

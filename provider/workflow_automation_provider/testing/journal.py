@@ -1,8 +1,8 @@
 """
 The journal: what the local service accepted, and every request that it received, readable from any process.
 
-The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload`` or ``request``; its other
-fields are those of :class:`Run`, :class:`Upload` or :class:`Request`. A last line without a newline is not
+The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload``, ``request`` or ``callback``; its
+other fields are those of :class:`Run`, :class:`Upload`, :class:`Request` or :class:`SentCallback`. A last line without a newline is not
 read: its writer was killed before it responded to the request.
 """
 
@@ -26,6 +26,7 @@ __all__ = [
     "RecordT",
     "Request",
     "Run",
+    "SentCallback",
     "Upload",
     "decode_lines",
 ]
@@ -50,6 +51,7 @@ class Run:
     A run that was started.
 
     :param run_id: a string or a number, as in the response
+    :param inputs: as received, without the values of query parameters named ``token``
     :param by: whether the path or the key identified the flow
     :param key: the name of the key, ``None`` for a trigger by path
     :param at: the time as ISO 8601 text, in UTC
@@ -127,10 +129,37 @@ class Request:
     at: str
 
 
-Record = Run | Upload | Request
+@dataclass(frozen=True)
+class SentCallback:
+    """
+    A call that a run made to the URL in its inputs, accepted or given up.
+
+    :param url: without the value of its query parameter ``token``
+    :param body: what was sent: a string, if it was sent as it is, or any other JSON value; long strings are
+        replaced by a summary, as in :class:`Upload`
+    :param status: the HTTP status of the last attempt, ``None`` if it had no response
+    :param response: the beginning of the last response's body
+    :param error: why there was no response, ``None`` if there was one
+    :param attempts: how often it was sent
+    :param at: the time as ISO 8601 text, in UTC
+    """
+
+    event: ClassVar[str] = "callback"
+    run_id: str | int
+    flow_id: str
+    url: str
+    body: Any
+    status: int | None
+    response: str
+    error: str | None
+    attempts: int
+    at: str
+
+
+Record = Run | Upload | Request | SentCallback
 """An entry of the journal."""
 
-RecordT = TypeVar("RecordT", Run, Upload, Request)
+RecordT = TypeVar("RecordT", Run, Upload, Request, SentCallback)
 """One kind of entry."""
 
 
@@ -147,7 +176,7 @@ def decode_lines(data: bytes) -> list[dict[str, Any]]:
             value = json.loads(line)
         except ValueError as error:
             raise JournalError(f"line {number} is not JSON") from error
-        if not isinstance(value, dict) or value.get("event") not in {"run", "upload", "request"}:
+        if not isinstance(value, dict) or value.get("event") not in {"run", "upload", "request", "callback"}:
             raise JournalError(f"line {number} is not an event")
         lines.append(value)
     return lines
@@ -180,6 +209,10 @@ class Journal:
         :param operation: only those of this operation; by default all
         """
         return [r for r in self._records(Request) if operation is None or r.operation == operation]
+
+    def callbacks(self) -> list[SentCallback]:
+        """Return the calls that runs made, in the order in which they ended."""
+        return self._records(SentCallback)
 
     def _records(self, record: type[RecordT]) -> list[RecordT]:
         try:

@@ -7,16 +7,18 @@ Load them in a ``conftest.py``:
 
     pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
 
-=====================================  ==============================================================================
-Fixture                                Provides
-=====================================  ==============================================================================
-``workflow_automation_keys``           the API keys that the service accepts; override it for your own flows
-``workflow_automation_service``        a fresh local service for each test
-``workflow_automation_connection``     the id of the default connection, which points at the service
-``workflow_automation_connect``        a function that points further connections at the service
-``workflow_automation_context``        a function that makes the context to execute an operator with, without
-                                       Airflow's database
-=====================================  ==============================================================================
+=========================================  ==========================================================================
+Fixture                                    Provides
+=========================================  ==========================================================================
+``workflow_automation_keys``               the API keys that the service accepts; override it for your own flows
+``workflow_automation_service``            a fresh local service for each test
+``workflow_automation_connection``         the id of the default connection, which points at the service
+``workflow_automation_connect``            a function that points further connections at the service
+``workflow_automation_context``            a function that makes the context to execute an operator with, without
+                                           Airflow's database
+``workflow_automation_callback_base_url``  the URL of Airflow's callback endpoint, served for the test; the
+                                           connections have it as their ``callback_base_url``
+=========================================  ==========================================================================
 
 The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before the environment, and
 a connection from there would reach a real service.
@@ -33,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from workflow_automation_provider.testing import DEMO_KEY, LocalService
+from workflow_automation_provider.testing import DEMO_KEY, CallbackEndpoint, LocalService
 from workflow_automation_provider.testing.context import StateStore, has_state_store, make_context
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ __all__ = [
     "MakeContext",
     "pytest_configure",
     "pytest_unconfigure",
+    "workflow_automation_callback_base_url",
     "workflow_automation_connect",
     "workflow_automation_connection",
     "workflow_automation_context",
@@ -91,6 +94,29 @@ class MakeContext(Protocol):
         """Return the context of one try of a task."""
 
 
+class _Connector:
+    def __init__(self, service: LocalService, environment: pytest.MonkeyPatch) -> None:
+        self._service = service
+        self._environment = environment
+        self._extra: dict[str, Any] = {}
+        self._connected: dict[str, tuple[Key | None, Mapping[str, Any]]] = {}
+
+    def __call__(
+        self, conn_id: str = CONNECTION_ID, key: Key | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> str:
+        connection = self._service.airflow_connection(key, {**self._extra, **(extra or {})})
+        self._environment.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
+        self._connected[conn_id] = (key, extra or {})
+        _check_connection(conn_id, connection["host"])
+        return conn_id
+
+    def add_extra(self, **extra: Any) -> None:
+        """Add extras to all connections, also to those that were made before."""
+        self._extra |= extra
+        for conn_id, (key, own) in [*self._connected.items()]:
+            self(conn_id, key, extra=own)
+
+
 @pytest.fixture
 def workflow_automation_keys() -> Sequence[Key]:
     """Return the API keys that the service accepts; override this fixture for your own flows."""
@@ -117,22 +143,26 @@ def workflow_automation_connect(
     Its arguments are the connection's id, the key (by default the first of ``workflow_automation_keys``) and
     ``extra``, such as ``{"timeout": 5}``. It returns the id.
     """
-
-    def connect(
-        conn_id: str = CONNECTION_ID, key: Key | None = None, *, extra: Mapping[str, Any] | None = None
-    ) -> str:
-        connection = workflow_automation_service.airflow_connection(key, extra)
-        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
-        _check_connection(conn_id, connection["host"])
-        return conn_id
-
-    return connect
+    return _Connector(workflow_automation_service, monkeypatch)
 
 
 @pytest.fixture
 def workflow_automation_connection(workflow_automation_connect: Connect) -> str:
     """Point the default connection at the local service with the first key; return the connection's id."""
     return workflow_automation_connect()
+
+
+@pytest.fixture
+def workflow_automation_callback_base_url(workflow_automation_connect: _Connector) -> Iterator[str]:
+    """
+    Serve Airflow's callback endpoint; return its URL, which the connections have as ``callback_base_url``.
+
+    It writes to Airflow's database, so that tasks which wait for the end of a run continue in ``dag.test()``.
+    The connections are the default one and those of ``workflow_automation_connect``.
+    """
+    with CallbackEndpoint() as endpoint:
+        workflow_automation_connect.add_extra(callback_base_url=endpoint.url)
+        yield endpoint.url
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from workflow_automation_provider.testing._server.running import RunningService
 from workflow_automation_provider.testing._server.settings import PARSE_LIMIT, RunIdType, Settings
+from workflow_automation_provider.testing.callbacks import Callbacks
 from workflow_automation_provider.testing.faults import Faults
 from workflow_automation_provider.testing.journal import Journal
 from workflow_automation_provider.testing.keys import DEMO_KEY, Key
@@ -88,6 +89,7 @@ class LocalService:
         )
         self.port = port
         self.faults = Faults()
+        self.callbacks = Callbacks()
         if journal is None:
             directory = tempfile.mkdtemp(prefix="workflow-automation-")
             weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
@@ -153,11 +155,15 @@ class LocalService:
         """
         if self._running is not None:
             raise RuntimeError("The service is running already: stop it before starting it again")
-        self._running = RunningService(self._settings, self.port, self.faults, self.journal)
+        self._running = RunningService(self._settings, self.port, self.faults, self.callbacks, self.journal)
         self.port = self._running.port
 
     def stop(self) -> None:
-        """Stop serving, without waiting for requests that hang; does nothing if the service is not running."""
+        """
+        Stop serving, without waiting for requests that hang; does nothing if the service is not running.
+
+        Callbacks that are still to be sent are given up.
+        """
         if self._running is None:
             return
         running, self._running = self._running, None

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from workflow_automation_provider.testing import Fault, Faults
-from workflow_automation_provider.testing.faults import KINDS, Target, includes
+from workflow_automation_provider.testing.faults import KINDS, Target
+from workflow_automation_provider.testing.matching import includes
 
 from .conftest import KEY, only_request
 
@@ -368,7 +369,7 @@ def test_other_paths_and_methods_are_not_struck(service, http):
         (
             "reject",
             {"times": 0},
-            "times is 0; expected a whole number, 1 or more, or None to strike all requests",
+            "times is 0; expected a whole number, 1 or more, or None for no limit",
         ),
         ("reject", {"times": "2"}, "times is '2'; expected a whole number"),
         ("reject", {"times": True}, "times is True; expected a whole number"),

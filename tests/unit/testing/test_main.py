@@ -14,7 +14,7 @@ import time
 import httpx
 import pytest
 
-from workflow_automation_provider.testing import DEMO_KEY
+from workflow_automation_provider.testing import DEMO_KEY, Journal
 from workflow_automation_provider.testing.__main__ import main
 
 from .conftest import Caller
@@ -136,6 +136,25 @@ def test_each_key_has_a_connection_with_a_placeholder_for_its_value():
     }
 
 
+def test_callbacks(tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    options = ["--callback", '{"result": 1, "inputs": {"day": "x"}}', "--callback", "--journal", journal]
+    with announced(*options) as printed, httpx.Client(trust_env=False) as http:
+        url = printed.split()[2].removesuffix("/api")
+        for day in "xy":
+            http.post(
+                f"{url}/api/flows/f/trigger", json={"inputs": {"day": day, "callback_url": f"{url}/here"}}
+            )
+        deadline = time.monotonic() + 5
+        while len(Journal(journal).callbacks()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    bodies = [
+        callback.body for callback in sorted(Journal(journal).callbacks(), key=lambda sent: sent.run_id)
+    ]
+    assert bodies == [{"status": "success", "result": 1}, {"status": "success"}]
+
+
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 @pytest.mark.parametrize("https", [False, True], ids=["http", "https"])
 def test_the_printed_curl_command_scripts_a_fault(https, certificate):
@@ -167,6 +186,12 @@ def test_the_printed_curl_command_scripts_a_fault(https, certificate):
             ["--public-url", "here"],
             "public_url is 'here'; expected a URL, such as 'http://service.example:8070'",
         ),
+        (
+            ["--callback", "["],
+            "--callback number 1 is not JSON: Expecting value: line 1 column 2 (char 1)",
+        ),
+        (["--callback", "--callback", "[]"], "--callback number 2 is not a JSON object of options"),
+        (["--callback", '{"delay": -1}'], "delay is -1; expected seconds, 0 or more"),
         (["--keyfile", "key.pem"], "keyfile needs a certfile: pass the certificate as well"),
     ],
 )

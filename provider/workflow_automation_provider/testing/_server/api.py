@@ -16,6 +16,7 @@ from workflow_automation_provider.testing._server.client_connection import Clien
 from workflow_automation_provider.testing._server.fault_responses import faulty_response, send_faulty
 from workflow_automation_provider.testing._server.responses import Exchange, Response, json_response
 from workflow_automation_provider.testing._server.rules import Rejection, StartRun, TakeFiles, Verdict, judge
+from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.faults import Target
 from workflow_automation_provider.testing.journal import Request, Run, Upload
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from workflow_automation_provider.testing._server.callback_sender import CallbackSender
     from workflow_automation_provider.testing._server.journal_writer import JournalWriter
     from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.faults import Fault, Faults
@@ -41,10 +43,17 @@ class Api:
     """
 
     def __init__(
-        self, state: State, faults: Faults, journal: JournalWriter, stopping: asyncio.Event, parse_limit: int
+        self,
+        state: State,
+        faults: Faults,
+        sender: CallbackSender,
+        journal: JournalWriter,
+        stopping: asyncio.Event,
+        parse_limit: int,
     ) -> None:
         self._state = state
         self._faults = faults
+        self._sender = sender
         self._journal = journal
         self._stopping = stopping
         self._parse_limit = parse_limit
@@ -85,25 +94,27 @@ class Api:
             response = usual if fault is None else faulty_response(fault, call, usual)
             self._journal.write(self._request(call, fault=fault, status=response.status))
             return response
-        record, usual = self._accept(call, verdict)
-        response = usual if fault is None else faulty_response(fault, call, usual)
-        request = self._request(call, run_id=record.run_id, fault=fault, status=response.status)
         try:
+            record, usual = self._accept(call, verdict)
+            response = usual if fault is None else faulty_response(fault, call, usual)
+            request = self._request(call, run_id=record.run_id, fault=fault, status=response.status)
             self._journal.write(record, request)
         except RecursionError:
-            # The JSON parser allows slightly deeper nesting than the encoder.
+            # The JSON parser allows deeper nesting than what follows.
             return self._settle(call, Rejection(400, "the body is nested too deeply"), fault=None)
-        if isinstance(record, Run):
-            self._state.add_run(record)
-        else:
+        if isinstance(record, Upload):
             self._state.add_upload(record)
+        elif isinstance(verdict, StartRun):
+            self._state.add_run(record)
+            self._sender.begin(record, verdict.inputs)
         return response
 
     def _accept(self, call: Call, verdict: StartRun | TakeFiles) -> tuple[Run | Upload, Response]:
         if isinstance(verdict, StartRun):
             run_id = self._state.next_run_id()
             key_name = verdict.key.name if verdict.key else None
-            run = Run(run_id, verdict.flow_id, verdict.inputs, verdict.by, key_name, _now())
+            inputs = withhold_tokens(verdict.inputs)
+            run = Run(run_id, verdict.flow_id, inputs, verdict.by, key_name, _now())
             return run, json_response(201, {"run_id": run_id, "run_link": self._state.run_link(run_id)})
         upload = Upload(
             run_id=verdict.run_id,

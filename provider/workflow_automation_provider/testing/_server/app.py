@@ -34,6 +34,9 @@ def make_app(api: Api, pages: Pages, control: Control, guard: Guard) -> ASGIApp:
             Route("/_control/faults", control.list_faults, methods=["GET"]),
             Route("/_control/faults", control.add_fault, methods=["POST"]),
             Route("/_control/faults", control.clear_faults, methods=["DELETE"]),
+            Route("/_control/callbacks", control.list_callbacks, methods=["GET"]),
+            Route("/_control/callbacks", control.add_callback, methods=["POST"]),
+            Route("/_control/callbacks", control.clear_callbacks, methods=["DELETE"]),
         ]
     )
 

@@ -38,6 +38,8 @@ class ClientConnection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        # Whatever the loggers of this process are set to: a URL may have a token.
+        self.access_log = False
         self._on_unread: Callable[[], None] | None = None
         app = self.app
 

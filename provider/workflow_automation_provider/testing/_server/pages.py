@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from workflow_automation_provider.testing._server.state import State
-    from workflow_automation_provider.testing.journal import Run, Upload
+    from workflow_automation_provider.testing.journal import Run, SentCallback, Upload
 
 __all__ = ["Pages"]
 
@@ -45,10 +45,11 @@ class Pages:
         return _page("Runs", table if runs else "<p>No run has been started yet.</p>")
 
     async def run(self, request: Request) -> Response:
-        """Show one run with its inputs and files."""
+        """Show one run with its inputs, files and callbacks."""
         run = self._state.runs.get(request.path_params["run_id"])
         if run is None:
             return _page("No such run", '<p><a href="/">All runs</a></p>', status=404)
+        callbacks = [sent for sent in self._state.callbacks if str(sent.run_id) == str(run.run_id)]
         uploads = [upload for upload in self._state.uploads if upload.run_id == str(run.run_id)]
         body = (
             f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"
@@ -56,6 +57,8 @@ class Pages:
             f"<tr><th>At</th><td>{_text(run.at)}</td></tr></table>"
             f"<h2>Inputs</h2>{_json(run.inputs)}<h2>Files</h2>"
             + ("".join(_upload(upload) for upload in uploads) or "<p>None.</p>")
+            + ("<h2>Callbacks</h2>" if callbacks else "")
+            + "".join(_callback(callback) for callback in callbacks)
             + '<p><a href="/">All runs</a></p>'
         )
         return _page(f"Run {run.run_id}", body)
@@ -66,6 +69,15 @@ def _upload(upload: Upload) -> str:
     if upload.files is None:
         return f"{size}<p>Too large to be shown.</p>"
     return size + "".join(_json(file) for file in upload.files)
+
+
+def _callback(callback: SentCallback) -> str:
+    response = callback.error or f"{callback.status} {callback.response}"
+    attempts = f"{callback.attempts} attempt{'' if callback.attempts == 1 else 's'}"
+    return (
+        f"<p>POST {_text(callback.url)}<br>{_text(response)} ({attempts}) at {_text(callback.at)}</p>"
+        f"{_json(callback.body)}"
+    )
 
 
 def _started_by(run: Run) -> str:

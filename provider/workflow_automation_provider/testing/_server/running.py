@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workflow_automation_provider.testing._server.api import Api
 from workflow_automation_provider.testing._server.app import make_app
+from workflow_automation_provider.testing._server.callback_sender import CallbackSender
 from workflow_automation_provider.testing._server.control import Control
 from workflow_automation_provider.testing._server.guard import Guard
 from workflow_automation_provider.testing._server.journal_writer import JournalWriter
@@ -16,6 +17,7 @@ from workflow_automation_provider.testing._server.state import State
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing._server.settings import Settings
+    from workflow_automation_provider.testing.callbacks import Callbacks
     from workflow_automation_provider.testing.faults import Faults
     from workflow_automation_provider.testing.journal import Journal
 
@@ -31,7 +33,9 @@ class RunningService:
     :raises JournalError: if the journal's file is not a journal, or another service is writing it
     """
 
-    def __init__(self, settings: Settings, port: int, faults: Faults, journal: Journal) -> None:
+    def __init__(
+        self, settings: Settings, port: int, faults: Faults, callbacks: Callbacks, journal: Journal
+    ) -> None:
         sock = listen(settings.host, port)
         writer = None
         try:
@@ -40,9 +44,16 @@ class RunningService:
             state = _restore_state(settings, self.port, journal)
             stopping = asyncio.Event()
             app = make_app(
-                Api(state, faults, writer, stopping, settings.parse_limit),
+                Api(
+                    state,
+                    faults,
+                    CallbackSender(callbacks, state, writer),
+                    writer,
+                    stopping,
+                    settings.parse_limit,
+                ),
                 Pages(state),
-                Control(faults, journal),
+                Control(faults, callbacks, journal),
                 Guard(settings.host, settings.public_url),
             )
             server = BackgroundServer(app, sock, stopping, settings.certfile, settings.keyfile)
@@ -56,7 +67,7 @@ class RunningService:
         self._writer = writer
 
     def stop(self) -> None:
-        """Stop serving, without waiting for requests that hang."""
+        """Stop serving, without waiting for requests that hang; end the callbacks that are still to be sent."""
         self._server.stop()
         self._writer.close()
 
@@ -68,4 +79,6 @@ def _restore_state(settings: Settings, port: int, journal: Journal) -> State:
         state.add_run(run)
     for upload in journal.uploads():
         state.add_upload(upload)
+    for callback in journal.callbacks():
+        state.add_callback(callback)
     return state

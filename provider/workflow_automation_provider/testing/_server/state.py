@@ -1,4 +1,4 @@
-"""The state of the running service: flows, keys, runs and uploads, including those from before a restart."""
+"""The state of the running service: flows, keys, runs, uploads and callbacks, including those from before a restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from workflow_automation_provider.testing._server.settings import RunIdType
-    from workflow_automation_provider.testing.journal import Run, Upload
+    from workflow_automation_provider.testing.journal import Run, SentCallback, Upload
     from workflow_automation_provider.testing.keys import Key
 
 __all__ = ["State"]
@@ -17,7 +17,7 @@ __all__ = ["State"]
 
 class State:
     """
-    The flows, keys, runs and uploads of a service.
+    The flows, keys, runs, uploads and callbacks of a service.
 
     :param flows: the known flows, besides those of the keys; ``None`` if every flow is known
     :param url: the address of the pages, for the run links
@@ -37,6 +37,7 @@ class State:
         self.url = url
         self.runs: dict[str, Run] = {}
         self.uploads: list[Upload] = []
+        self.callbacks: list[SentCallback] = []
         self._next_run_id = first_run_id
         self._started: Counter[tuple[str, str | None]] = Counter()
 
@@ -70,3 +71,7 @@ class State:
     def add_upload(self, upload: Upload) -> None:
         """Add an upload that is in the journal."""
         self.uploads.append(upload)
+
+    def add_callback(self, callback: SentCallback) -> None:
+        """Add a callback that is in the journal."""
+        self.callbacks.append(callback)

@@ -1,0 +1,241 @@
+"""
+The endpoint that a flow calls at its end, as an ASGI application for Airflow's API server.
+
+Nobody logs in to it: the token of the URL is all that counts, and only lets a flow tell a waiting task how its
+own run ended. In this order, so that nobody learns more than that, and strangers cost little:
+
+======  ====================================================================================================
+Status  When
+======  ====================================================================================================
+404     the path is another
+405     the method is not POST
+501     this Airflow cannot take callbacks
+404     there is no token, or what cannot be one
+413     the body is larger than ``LARGEST_BODY``: it is read no further
+408     the body is not complete after 30 seconds
+400     the body is not what a callback may say
+404     no task waits for this token: it is unknown, from before a Clear, or its task ended without an answer
+409     the task has another answer
+200     the task has this answer, also if the flow says it again
+503     the database is locked or cannot be reached: the flow should call again
+======  ====================================================================================================
+
+The body is read before the token is looked up. No transaction is then open while a slow client sends, no query
+is made for what is no callback, and what is wrong with a body is said to everybody: it tells nothing of a token.
+The response to a token that was never given out is the same as to one that no longer counts.
+
+Neither the token nor the body is ever logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, digest_of, is_token
+from workflow_automation_provider.plugins import metadata
+from workflow_automation_provider.plugins.metadata import Outcome, Unavailable
+
+__all__ = ["app"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_BODY_TIMEOUT = 30.0
+_RETRY_AFTER = "5"
+# Between two attempts at a database that is locked or restarts, in seconds.
+_PAUSE = 0.5
+# A task that has not parked when its answer is stored may do so a moment later, unaware of it.
+_LOOK_AGAIN = (0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
+
+# Few, so that callbacks do not use up the API server's connections to the database. Looking through all entries
+# has a thread of its own: whoever tries tokens keeps no flow waiting.
+_QUICK = ThreadPoolExecutor(4, "workflow-automation-callback")
+_SLOW = ThreadPoolExecutor(1, "workflow-automation-callback-all")
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    status: int
+    detail: str
+    headers: dict[str, str] = field(default_factory=dict)
+    then: tuple[str, Answer] | None = None
+    """What to look at again once the response is sent."""
+
+
+_NOT_FOUND = _Response(404, "No task waits for this callback.")
+
+
+class _ClientGoneError(Exception):
+    pass
+
+
+class _RejectedError(Exception):
+    def __init__(self, response: _Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+async def app(scope: Message, receive: Receive, send: Send) -> None:
+    """Serve the endpoint."""
+    if scope["type"] == "lifespan":
+        await _live(receive, send)
+    elif scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+    elif scope["type"] == "http":
+        await _serve(scope, receive, send)
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    for event in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{event}.complete"})
+
+
+async def _serve(scope: Message, receive: Receive, send: Send) -> None:
+    try:
+        response = await _respond(scope, receive)
+    except _ClientGoneError:
+        return
+    except _RejectedError as rejected:
+        response = rejected.response
+    except Unavailable as error:
+        log.warning("A callback could not be stored: %s", error)
+        response = _unavailable()
+    except Exception as error:
+        _log(error)
+        response = _unavailable()
+    await _send(response, send)
+    if response.then is not None:
+        await _look_again(*response.then)
+
+
+async def _respond(scope: Message, receive: Receive) -> _Response:
+    if not _is_ours(scope):
+        return _NOT_FOUND
+    if scope["method"] != "POST":
+        return _Response(405, "Only POST is supported.", {"allow": "POST"})
+    if reason := await _in_thread(_QUICK, metadata.missing):
+        return _Response(501, reason)
+    token = _token(scope)
+    if token is None:
+        return _NOT_FOUND
+    body = await _body(scope, receive)
+    try:
+        answer = Answer.read(body)
+    except ValueError as error:
+        return _Response(400, str(error))
+    digest = digest_of(token)
+    match await _settle(digest, answer):
+        case Outcome.UNKNOWN:
+            return _NOT_FOUND
+        case Outcome.OTHER:
+            return _Response(409, "The task already has another answer.")
+        case Outcome.STORED:
+            return _Response(200, "The answer is stored.", then=(digest, answer))
+    return _Response(200, "The answer is stored.")
+
+
+def _is_ours(scope: Message) -> bool:
+    # Whether the path includes that of the mount depends on the server's framework.
+    path, root = scope["path"], scope.get("root_path", "")
+    whole: str = path if path.startswith(root) else root + path
+    return whole.endswith(PATH)
+
+
+def _token(scope: Message) -> str | None:
+    try:
+        query = parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=20)
+    except ValueError:
+        return None
+    tokens = [value for name, value in query if name == "token"]
+    return tokens[0] if len(tokens) == 1 and is_token(tokens[0]) else None
+
+
+async def _body(scope: Message, receive: Receive) -> bytes:
+    too_large = _RejectedError(_Response(413, f"The body is larger than {LARGEST_BODY} bytes."))
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > LARGEST_BODY:
+            raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _ClientGoneError
+                body += message.get("body", b"")
+                if len(body) > LARGEST_BODY:
+                    raise too_large
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        words = f"The body was not complete after {_BODY_TIMEOUT:.0f} seconds."
+        raise _RejectedError(_Response(408, words, {"connection": "close"})) from None
+
+
+async def _settle(digest: str, answer: Answer) -> Outcome:
+    try:
+        return await _settle_once(digest, answer)
+    except Unavailable:
+        await asyncio.sleep(_PAUSE)
+        return await _settle_once(digest, answer)
+
+
+async def _settle_once(digest: str, answer: Answer) -> Outcome:
+    outcome = await _in_thread(_QUICK, lambda: metadata.settle(digest, answer))
+    if outcome is Outcome.UNKNOWN:
+        outcome = await _in_thread(_SLOW, lambda: metadata.settle(digest, answer, anywhere=True))
+    return outcome
+
+
+async def _look_again(digest: str, answer: Answer) -> None:
+    """Wake the task once it has parked; if it parks later or this process ends, its own check finds the answer."""
+    for pause in _LOOK_AGAIN:
+        await asyncio.sleep(pause)
+        try:
+            if await _in_thread(_QUICK, lambda: metadata.settle(digest, answer)) is not Outcome.STORED:
+                return
+        except Unavailable:
+            continue
+        except Exception as error:
+            _log(error)
+            return
+
+
+async def _in_thread(threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, function)
+
+
+async def _send(response: _Response, send: Send) -> None:
+    body = json.dumps({"detail": response.detail}).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "cache-control": "no-store",
+        **response.headers,
+    }
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _unavailable() -> _Response:
+    return _Response(503, "The answer could not be stored; call again.", {"retry-after": _RETRY_AFTER})
+
+
+def _log(error: Exception) -> None:
+    """Log where an error happened, but not its words, which may contain what was to be stored."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("A callback could not be stored: %s at\n%s", type(error).__name__, frames)

@@ -1,0 +1,192 @@
+"""Sending the callbacks of runs, in the background, as a generic HTTP step of a flow does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from workflow_automation_provider.testing._server.bodies import LONG_STRING, summarize
+from workflow_automation_provider.testing.callbacks import WITHHELD, withhold_tokens
+from workflow_automation_provider.testing.journal import SentCallback
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workflow_automation_provider.testing._server.journal_writer import JournalWriter
+    from workflow_automation_provider.testing._server.state import State
+    from workflow_automation_provider.testing.callbacks import Callback, Callbacks
+    from workflow_automation_provider.testing.journal import Run
+
+__all__ = ["CallbackSender"]
+
+_TIMEOUT = 30.0
+_LONGEST_WAIT = 60.0
+_LARGEST_RESPONSE = 64 * 1024
+_RETRIED = {408, 429}
+# httpx would load the default certificates for None, which takes longer than a call.
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class CallbackSender:
+    """
+    Send the callbacks of runs.
+
+    Its calls are tasks of the event loop that the service runs in; they end with it.
+
+    :param callbacks: what the runs send
+    """
+
+    def __init__(self, callbacks: Callbacks, state: State, journal: JournalWriter) -> None:
+        self._callbacks = callbacks
+        self._state = state
+        self._journal = journal
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, run: Run, inputs: dict[str, Any]) -> None:
+        """
+        Begin to call back for a run, if one is scripted.
+
+        :param inputs: as they were received; those of ``run`` have no tokens
+        """
+        callback = self._callbacks.take(run.flow_id, inputs)
+        if callback is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._send_all(callback, run, inputs))
+        # The loop itself keeps only a weak reference.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_all(self, callback: Callback, run: Run, inputs: dict[str, Any]) -> None:
+        for call in callback.calls:
+            urls = [replace(call, token=None).url_in(inputs), call.url_in(inputs)]
+            own, url = (url or "" for url in urls)  # never empty: else the run would not match
+            tls = self._tls if url.startswith("https:") else _NO_TLS
+            sending = _Sending(call, run, url, tls, secrets=[*_tokens(own), *_tokens(url)])
+            try:
+                await sending.send()
+            except asyncio.CancelledError:
+                sending.error = "the service was stopped"
+                raise
+            finally:
+                record = sending.record()
+                self._journal.write(record)
+                self._state.add_callback(record)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # Here and below, not at the top: only a service with callbacks needs it.
+        import httpx
+
+        return httpx.create_ssl_context()
+
+
+class _Sending:
+    """
+    One call: its attempts, and what came of them.
+
+    :param secrets: what the record must not show
+    """
+
+    def __init__(
+        self, call: Callback, run: Run, url: str, tls: ssl.SSLContext, secrets: Sequence[str]
+    ) -> None:
+        self._call = call
+        self._run = run
+        self._url = url
+        self._tls = tls
+        self._secrets = secrets
+        self.body: Any = None
+        self.attempts = 0
+        self.status: int | None = None
+        self.response = ""
+        self.error: str | None = None
+
+    async def send(self) -> None:
+        """Send the call until it is accepted or given up."""
+        await asyncio.sleep(self._call.delay)
+        try:
+            self.body = self._call.body_of(self._run)
+            content = _encode(self.body)
+        except Exception as error:
+            self.error = f"result: {type(error).__name__}: {error}"
+            return
+        wait = self._call.wait
+        while True:
+            self.attempts += 1
+            retry_after = await self._attempt(content)
+            if retry_after is None or self.attempts == self._call.attempts:
+                return
+            await asyncio.sleep(min(max(wait, retry_after), _LONGEST_WAIT))
+            wait *= 2
+
+    async def _attempt(self, content: bytes) -> float | None:
+        """Send the call once; return ``None`` if that settles it, otherwise the seconds to wait at least."""
+        import httpx
+
+        self.status, self.response, self.error = None, "", None
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                return await self._exchange(content)
+        except Exception as error:
+            # Without its text, which may quote the URL.
+            self.error = type(error).__name__
+            return 0.0 if isinstance(error, httpx.TransportError | TimeoutError) else None
+
+    async def _exchange(self, content: bytes) -> float | None:
+        import httpx
+
+        headers = {"Content-Type": "application/json", "User-Agent": "workflow-automation-local-service"}
+        timeout = httpx.Timeout(_TIMEOUT).as_dict()
+        request = httpx.Request(
+            "POST", self._url, headers=headers, content=content, extensions={"timeout": timeout}
+        )
+        # Not a client, which logs each URL, and the token with it.
+        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
+            response = await transport.handle_async_request(request)
+            self.status = response.status_code
+            body = b""
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > _LARGEST_RESPONSE:
+                    break
+            self.response = self._safe(body.decode("utf-8", errors="replace"))[:LONG_STRING]
+            await response.aclose()
+        if self.status not in _RETRIED and self.status < 500:
+            return None
+        seconds = response.headers.get("retry-after", "")
+        return float(seconds) if seconds.isascii() and seconds.isdecimal() else 0.0
+
+    def _safe(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, WITHHELD)
+        return text
+
+    def record(self) -> SentCallback:
+        """Return what came of the call."""
+        return SentCallback(
+            run_id=self._run.run_id,
+            flow_id=self._run.flow_id,
+            url=withhold_tokens(self._url),
+            body=summarize(withhold_tokens(self.body)),
+            status=self.status,
+            response=self.response,
+            error=self.error,
+            attempts=self.attempts,
+            at=datetime.now(UTC).isoformat(),
+        )
+
+
+def _tokens(url: str) -> list[str]:
+    return parse_qs(urlsplit(url).query).get("token", [])
+
+
+def _encode(body: Any) -> bytes:
+    # Lone surrogates are valid in JSON escapes, not in UTF-8.
+    text = body if isinstance(body, str) else json.dumps(body)
+    return text.encode("utf-8", errors="surrogatepass")

@@ -1,0 +1,596 @@
+"""The endpoint, over HTTP, against a real metadata database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from workflow_automation_provider.execution.callback import CALLBACK_USER, LARGEST_BODY, PATH, new_token
+from workflow_automation_provider.plugins import callback_endpoint, metadata
+
+SUCCESS = {"status": "success", "result": {"rows": 3}}
+FAILED = {"status": "failed", "message": "There were no orders."}
+
+NOT_FOUND = (404, {"detail": "No task waits for this callback."})
+STORED = (200, {"detail": "The answer is stored."})
+OTHER = (409, {"detail": "The task already has another answer."})
+UNAVAILABLE = (503, {"detail": "The answer could not be stored; call again."})
+
+ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"]
+NOT_PARKED = ["running", "queued", "scheduled", "up_for_retry", None]
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_in_the_log(caplog):
+    """Neither a token nor a body is logged, whatever happens."""
+    for name in ("workflow_automation_provider", "uvicorn", "asyncio"):
+        caplog.set_level(logging.DEBUG, logger=name)
+    yield
+    assert "token=" not in caplog.text
+    assert "orders" not in caplog.text
+
+
+@pytest.fixture
+def post(http):
+    def call(url, answer=SUCCESS, **options):
+        response = http.post(url, **(options or {"json": answer}))
+        assert response.headers["content-type"] == "application/json"
+        return response.status_code, response.json()
+
+    return call
+
+
+def wait_until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# The parked task.
+
+
+@pytest.mark.parametrize(("answer", "option"), [(SUCCESS, "The run succeeded"), (FAILED, "The run failed")])
+def test_parked(waiting, post, answer, option):
+    task = waiting()
+    assert post(task.url, answer) == STORED
+    row = task.row
+    at = datetime.fromisoformat(row.pop("at"))
+    assert row == answer
+    assert abs(datetime.now(UTC) - at) < timedelta(seconds=60)
+    assert task.ti.state == "awaiting_input"
+    assert 0 < task.seconds_left() < 6
+    question = task.question
+    assert question.chosen_options == [option]
+    assert question.responded_by["id"] == CALLBACK_USER
+    assert question.params_input == {}
+    assert question.responded_at is not None
+
+
+def test_scheduler_resumes_the_task(waiting, post):
+    """The sweep that resumes it, once the timeout has passed, hands over the question's answer."""
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.sdk.serde import deserialize
+
+    task, other = waiting(next_method="execute_complete"), waiting()
+    assert post(task.url) == STORED
+    scheduler = SchedulerJobRunner(Job())
+    scheduler.check_awaiting_input_timeouts()
+    assert task.ti.state == "awaiting_input"
+    task.change(trigger_timeout=datetime.now(UTC) - timedelta(seconds=1))
+    scheduler.check_awaiting_input_timeouts()
+    ti = task.ti
+    assert (ti.state, ti.next_method) == ("scheduled", "execute_complete")
+    event = deserialize(ti.next_kwargs)["event"]
+    assert event["chosen_options"] == ["The run succeeded"]
+    assert event["responded_by_user"]["id"] == CALLBACK_USER
+    assert other.ti.state == "awaiting_input"
+
+
+def test_same_answer_wakes_again(waiting, post):
+    task = waiting()
+    assert post(task.url) == STORED
+    at = task.row["at"]
+    task.change(trigger_timeout=datetime.now(UTC) + timedelta(hours=1))
+    reordered = json.dumps({"result": {"rows": 3}, "message": None, "status": "success"})
+    assert post(task.url, content=reordered) == STORED
+    assert task.seconds_left() < 6
+    assert task.row["at"] == at
+
+
+@pytest.mark.parametrize(
+    "other", [FAILED, {"status": "success"}, {**SUCCESS, "result": {"rows": 3.0}}, {**SUCCESS, "message": ""}]
+)
+def test_other_answer(waiting, post, other):
+    task = waiting()
+    assert post(task.url) == STORED
+    row = task.row
+    task.change(trigger_timeout=datetime.now(UTC) + timedelta(hours=1))
+    assert post(task.url, other) == OTHER
+    assert task.row == row
+    assert task.seconds_left() > 60
+
+
+def test_true_is_not_1(waiting, post):
+    task = waiting()
+    assert post(task.url, {"status": "success", "result": 1}) == STORED
+    assert post(task.url, {"status": "success", "result": True}) == OTHER
+
+
+def test_timeout_is_never_raised(waiting, post):
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    task = waiting(trigger_timeout=soon)
+    assert post(task.url) == STORED
+    assert task.ti.trigger_timeout == soon
+
+
+def test_no_timeout_and_no_question(waiting, post):
+    task = waiting(trigger_timeout=None, asked=False)
+    assert post(task.url) == STORED
+    assert task.seconds_left() < 6
+
+
+def test_question_of_another_kind(waiting, post):
+    """It leaves Required Actions too, but what it asks was not answered."""
+    task = waiting(asked=False)
+    task.ask(["A run was started", "No run was started"])
+    assert post(task.url) == STORED
+    assert task.question.chosen_options == []
+    assert task.question.responded_at is not None
+
+
+def test_a_persons_answer_stays(waiting, post):
+    task = waiting(asked=False)
+    at, ada = datetime.now(UTC), {"id": "1", "name": "Ada"}
+    task.ask(chosen_options=["The run failed"], responded_at=at, responded_by=ada)
+    assert post(task.url) == STORED
+    question = task.question
+    assert (question.chosen_options, question.responded_by) == (["The run failed"], ada)
+    assert question.responded_at == at
+
+
+def test_airflow_dags_test(waiting, post):
+    """Without a scheduler, nothing looks for timeouts: what is scheduled runs."""
+    task = waiting(queued_by_job_id=None, next_method="execute_complete")
+    assert post(task.url) == STORED
+    assert (task.ti.state, task.ti.next_method) == ("scheduled", "execute_complete")
+    assert task.question.responded_by["id"] == CALLBACK_USER
+
+
+def test_airflow_dags_test_without_a_question(waiting, post):
+    task = waiting(queued_by_job_id=None, asked=False)
+    assert post(task.url) == STORED
+    assert task.ti.state == "scheduled"
+
+
+@pytest.mark.parametrize("value", ['{"__airflow_ref": "s3://bucket/key"}', "no JSON", "null", '["status"]'])
+def test_entry_that_only_the_worker_can_read(waiting, post, value):
+    task = waiting()
+    task.enter(value)
+    assert post(task.url) == STORED
+    assert task.row["status"] == "success"
+
+
+def test_mapped(waiting, post):
+    """Each task instance has a token of its own."""
+    task = waiting(task_id="mapped", map_index=1)
+    assert post(task.url) == STORED
+    assert task.row["status"] == "success"
+    assert task.seconds_left() < 6
+    task.map_index = 2
+    assert task.row is None
+    assert task.ti.trigger_timeout is None
+
+
+# A task that is not parked.
+
+
+@pytest.mark.parametrize("state", NOT_PARKED)
+def test_not_parked(waiting, post, state):
+    """Its question stays open: an answer to it before the task parks would lose the task."""
+    task = waiting(state=state, trigger_timeout=None)
+    assert post(task.url) == STORED
+    assert task.row["status"] == "success"
+    assert task.ti.state == state
+    assert task.ti.trigger_timeout is None
+    assert task.question.responded_at is None
+    task.change(state="success")
+
+
+def test_parking(waiting, post):
+    task = waiting(state="running")
+    assert post(task.url) == STORED
+    task.change(state="awaiting_input", trigger_timeout=datetime.now(UTC) + timedelta(hours=1))
+    wait_until(lambda: task.seconds_left() < 6)
+    assert task.question.responded_by["id"] == CALLBACK_USER
+
+
+def test_parking_while_the_database_is_locked(waiting, post, monkeypatch):
+    task = waiting(state="running")
+    assert post(task.url) == STORED
+    settle, calls = metadata.settle, []
+
+    def once_locked(*args, **options):
+        calls.append(args)
+        if len(calls) == 1:
+            raise metadata.Unavailable("database is locked")
+        return settle(*args, **options)
+
+    monkeypatch.setattr(metadata, "settle", once_locked)
+    task.change(state="awaiting_input")
+    wait_until(lambda: task.seconds_left() < 6)
+
+
+def test_looking_again_fails(waiting, post, monkeypatch, caplog):
+    task = waiting(state="running")
+    assert post(task.url) == STORED
+    monkeypatch.setattr(metadata, "settle", lambda *_args, **_options: {}["orders"])
+    wait_until(lambda: "KeyError" in caplog.text)
+
+
+# No task waits.
+
+
+@pytest.mark.parametrize("state", [*ENDED, "restarting"])
+def test_task_ended_without_an_answer(waiting, post, state):
+    task = waiting(state=state)
+    assert post(task.url) == NOT_FOUND
+    assert task.row == {}
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_task_ended_with_an_answer(waiting, post, state):
+    """The flow repeats its call, since it did not get the response."""
+    task = waiting()
+    assert post(task.url) == STORED
+    task.change(state=state)
+    assert post(task.url) == STORED
+    assert post(task.url, FAILED) == OTHER
+
+
+def test_cleared(waiting, post):
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.utils.session import create_session
+
+    task = waiting(try_number=1)
+    with create_session() as session:
+        clear_task_instances([task._ti(session)], session)
+    assert task.ti.max_tries == 3
+    assert post(task.url) == NOT_FOUND
+    assert task.row == {}
+
+
+def test_token_of_the_next_generation(waiting, post):
+    """After a Clear, a task may give its run's token on: an entry for each max_tries."""
+    task = waiting()
+    task.change(max_tries=5)
+    assert post(task.url) == NOT_FOUND
+    task.max_tries = 5
+    task.enter("{}")
+    assert post(task.url) == STORED
+    assert task.row["status"] == "success"
+
+
+def test_responses_do_not_tell_tokens_apart(waiting, http):
+    used, cleared = waiting(state="success"), waiting()
+    cleared.change(max_tries=7)
+    tokens = [used.token, cleared.token, new_token(), "x" * 43]
+    urls = [f"{PATH}?token={token}" for token in tokens]
+    urls += [
+        PATH,
+        f"{PATH}?token=",
+        f"{PATH}?token=short",
+        f"{PATH}?token={'%00' * 43}",
+        f"{PATH}?token={used.token}&token={used.token}",
+        f"{PATH}?" + "&".join("abcdefghijklmnopqrstuvwxyz"),
+        f"{PATH}/{used.token}",
+        "/workflow-automation/other",
+        "/",
+    ]
+    responses = [http.post(url, json=SUCCESS) for url in urls]
+    assert {response.status_code for response in responses} == {404}
+    shown = [({**response.headers, "date": ""}, response.content) for response in responses]
+    assert all(one == shown[0] for one in shown)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_other_methods(waiting, http, method):
+    task = waiting()
+    known, unknown = (http.request(method, url) for url in (task.url, f"{PATH}?token={new_token()}"))
+    assert (known.status_code, known.headers["allow"]) == (405, "POST")
+    assert (
+        known.content
+        == unknown.content
+        == (b"" if method == "HEAD" else b'{"detail": "Only POST is supported."}')
+    )
+    assert task.row == {}
+
+
+# Bodies.
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_any_content_type(waiting, http, content_type):
+    task = waiting()
+    headers = {"content-type": content_type} if content_type else {}
+    assert http.post(task.url, content=json.dumps(SUCCESS), headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "The body is not JSON: "),
+        (b"status=success", "The body is not JSON: "),
+        (b"\xff\xfe\xff", "The body is not JSON: "),
+        (b'"success"', "The body is 'success'; expected an object with a status."),
+        (b'{"status": "done"}', "status is 'done'; expected 'success' or 'failed'."),
+    ],
+)
+def test_bad_body(waiting, post, body, words):
+    """A body is not worth more with a token that counts."""
+    task = waiting()
+    status, found = post(task.url, content=body)
+    assert status == 400
+    assert found["detail"].startswith(words)
+    assert post(f"{PATH}?token={new_token()}", content=body) == (status, found)
+    assert task.row == {}
+
+
+def test_largest_body(waiting, http):
+    frame = len(json.dumps({"status": "success", "result": ""}))
+    body = json.dumps({"status": "success", "result": "x" * (LARGEST_BODY - frame)}).encode()
+    assert len(body) == LARGEST_BODY
+    task, chunked = waiting(), waiting()
+    assert http.post(task.url, content=body).status_code == 200
+    assert http.post(chunked.url, content=iter([body[:1000], body[1000:]])).status_code == 200
+    assert len(chunked.row["result"]) == LARGEST_BODY - frame
+
+
+@pytest.mark.parametrize("size", [LARGEST_BODY + 1, 30 * LARGEST_BODY])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_too_large_body(waiting, post, size, chunked):
+    task = waiting()
+    body = b'{"status": "success"}'.ljust(size)
+    content = (body[at : at + 4096] for at in range(0, size, 4096)) if chunked else body
+    assert post(task.url, content=content) == (413, {"detail": "The body is larger than 65536 bytes."})
+    assert task.row == {}
+
+
+@contextlib.contextmanager
+def half_a_request(base_url, url):
+    """Send all but the end of a callback."""
+    host, port = base_url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(f"POST {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 21\r\n\r\n".encode())
+        connection.sendall(b'{"status": ')
+        yield connection
+
+
+def test_slow_body(waiting, base_url, monkeypatch):
+    monkeypatch.setattr(callback_endpoint, "_BODY_TIMEOUT", 0.2)
+    task = waiting()
+    with half_a_request(base_url, task.url) as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+    assert task.row == {}
+
+
+def test_client_that_goes_away(waiting, base_url, monkeypatch):
+    gone = threading.Event()
+    respond = callback_endpoint._respond
+
+    async def watched(scope, receive):
+        try:
+            return await respond(scope, receive)
+        finally:
+            gone.set()
+
+    monkeypatch.setattr(callback_endpoint, "_respond", watched)
+    task = waiting()
+    with half_a_request(base_url, task.url):
+        pass
+    assert gone.wait(20)
+    assert task.row == {}
+
+
+# The database.
+
+
+@pytest.fixture
+def impatient(dag):
+    """Have SQLite wait for a lock only for a moment."""
+    from airflow import settings
+    from sqlalchemy import event
+
+    def set_timeout(connection, *_):
+        connection.execute("PRAGMA busy_timeout = 100")
+
+    event.listen(settings.engine, "checkout", set_timeout)
+    yield
+    event.remove(settings.engine, "checkout", set_timeout)
+    settings.engine.dispose()
+
+
+@pytest.fixture
+def locked(airflow_home):
+    """Hold SQLite's lock for writing."""
+
+    @contextlib.contextmanager
+    def hold():
+        with contextlib.closing(sqlite3.connect(airflow_home / "airflow.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+
+    return hold
+
+
+def test_locked_database(waiting, http, locked, impatient, caplog):
+    task = waiting()
+    with locked():
+        response = http.post(task.url, json=SUCCESS)
+    assert (response.status_code, response.json()) == UNAVAILABLE
+    assert response.headers["retry-after"] == "5"
+    assert "database is locked" in caplog.text
+    assert task.row == {}
+    assert http.post(task.url, json=SUCCESS).status_code == 200
+
+
+def test_database_that_is_locked_for_a_moment(waiting, post, locked, impatient):
+    task = waiting()
+    with locked(), ThreadPoolExecutor(1) as pool:
+        call = pool.submit(post, task.url)
+        time.sleep(0.3)
+    assert call.result() == STORED
+
+
+def test_no_database(waiting, post, monkeypatch, tmp_path, caplog):
+    from airflow import settings
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import sessionmaker
+
+    task = waiting()
+    engine = create_engine(f"sqlite:///{tmp_path}/missing/airflow.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(settings, "Session", sessionmaker(engine))
+        assert post(task.url, FAILED) == UNAVAILABLE
+    assert "unable to open database file" in caplog.text
+    assert task.row == {}
+
+
+def test_database_without_its_tables(waiting, post, monkeypatch, tmp_path):
+    from airflow import settings
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import sessionmaker
+
+    task = waiting()
+    engine = create_engine(f"sqlite:///{tmp_path}/empty.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(settings, "Session", sessionmaker(engine))
+        assert post(task.url, FAILED) == UNAVAILABLE
+
+
+def test_data_error(waiting, post, monkeypatch, caplog):
+    """Its words have the statement and its parameters."""
+    from sqlalchemy.exc import DataError
+
+    def fail(*_args, **_options):
+        raise DataError("INSERT", {"value": "orders"}, ValueError("no orders"))
+
+    task = waiting()
+    monkeypatch.setattr(metadata, "_settle", fail)
+    assert post(task.url, FAILED) == UNAVAILABLE
+    assert "ValueError" in caplog.text
+
+
+def test_unexpected_error(waiting, post, monkeypatch, caplog):
+    """The log says where it happened, but not its words."""
+
+    def fail(*_args, **_options):
+        raise KeyError("orders")
+
+    task = waiting()
+    monkeypatch.setattr(metadata, "_find", fail)
+    assert post(task.url, FAILED) == UNAVAILABLE
+    assert "KeyError at" in caplog.text
+    assert "metadata.py" in caplog.text
+
+
+def test_task_that_is_replaced_while_it_is_locked(waiting, post, monkeypatch):
+    """Its next try has another id."""
+    task = waiting()
+    lock, calls = metadata._lock, []
+
+    def replaced(session, ti_id):
+        calls.append(ti_id)
+        return None if len(calls) == 1 else lock(session, ti_id)
+
+    monkeypatch.setattr(metadata, "_lock", replaced)
+    assert post(task.url) == STORED
+    assert len(calls) == 2
+    monkeypatch.setattr(metadata, "_lock", lambda *_: None)
+    assert post(task.url) == UNAVAILABLE
+
+
+# At once.
+
+
+def test_two_answers_at_once(waiting, post):
+    for _ in range(10):
+        task = waiting()
+        answers = [{"status": "success", "result": number} for number in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            found = [*pool.map(lambda answer, task=task: post(task.url, answer), answers)]
+        assert sorted(status for status, _ in found) == [200, 409, 409, 409]
+        (accepted,) = (answer for answer, outcome in zip(answers, found, strict=True) if outcome == STORED)
+        assert task.row["result"] == accepted["result"]
+
+
+def test_same_answer_at_once(waiting, post):
+    task = waiting()
+    with ThreadPoolExecutor(8) as pool:
+        assert {status for status, _ in pool.map(post, [task.url] * 16)} == {200}
+
+
+def test_callback_and_clear_at_once(waiting, post):
+    """Whichever comes first: the new generation is neither answered nor woken."""
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.utils.session import create_session
+
+    def clear(task):
+        with create_session() as session:
+            clear_task_instances([task._ti(session)], session)
+
+    for _ in range(8):
+        task = waiting(try_number=1)
+        with ThreadPoolExecutor(2) as pool:
+            call, clearing = pool.submit(post, task.url), pool.submit(clear, task)
+        clearing.result()
+        assert call.result() in (STORED, NOT_FOUND)
+        ti = task.ti
+        assert (ti.state, ti.max_tries) == (None, 3)
+        assert post(task.url) == NOT_FOUND
+
+
+# The server around it.
+
+
+@pytest.mark.parametrize("root_path", ["", "/prefix"])
+@pytest.mark.parametrize("prefix", ["", "/prefix"])
+def test_mounted(waiting, root_path, prefix):
+    """Also behind a proxy that removes the prefix, or does not."""
+    fastapi = pytest.importorskip("fastapi")
+    task = waiting()
+    server = fastapi.FastAPI(root_path=root_path)
+    server.mount("/workflow-automation", callback_endpoint.app)
+
+    async def call():
+        transport = httpx.ASGITransport(server)
+        async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
+            return (await client.post(f"{prefix}{task.url}", json=SUCCESS)).status_code
+
+    assert asyncio.run(call()) == (404 if prefix and not root_path else 200)
+
+
+def test_websocket():
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    asyncio.run(callback_endpoint.app({"type": "websocket", "path": PATH}, receive, send))
+    assert sent == [{"type": "websocket.close"}]
