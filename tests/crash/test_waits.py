@@ -1,0 +1,343 @@
+"""A task that waits for the end of its run: each answer arrives once, whatever is killed, stopped or cleared."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from airflow_launcher.processes import alive
+from airflow_launcher.waiting import wait_for
+from gate import Hold
+from outcomes import Outcome, outcome, run_ids
+from workflow_automation_provider.execution.callback import OPTIONS
+
+if TYPE_CHECKING:
+    from deployment import Deployment
+    from workflow_automation_provider.testing import LocalService
+    from workflow_automation_provider.testing.journal import SentCallback
+
+RECORD = "/workflow_automation_start"
+SUCCEEDED = OPTIONS["success"]
+
+
+class Flow:
+    """The last step of a flow, which a test holds back until it lets it go."""
+
+    def __init__(self) -> None:
+        self._goes_on = threading.Event()
+
+    def __call__(self, run: object) -> dict[str, Any]:
+        assert self._goes_on.wait(300)
+        return {"rows": 3}
+
+    def end(self) -> None:
+        self._goes_on.set()
+
+
+class Case:
+    """One DAG run whose task waits."""
+
+    def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, name: str) -> None:
+        self.deployment, self.service, self.api = deployment, service, deployment.api
+        self.dag_id, self.run_id = dag_id, name.replace("_", "-")
+
+    def calls_back(self, **options: Any) -> None:
+        self.service.callbacks.add(inputs={"case": self.run_id}, wait=0.2, **options)
+
+    def held_flow(self) -> Flow:
+        flow = Flow()
+        self.calls_back(result=flow)
+        return flow
+
+    def hold(
+        self, point: Literal["before", "after"], method: str, path: str, says: str = "", *, lost: bool = False
+    ) -> Hold:
+        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, lost=lost))
+
+    def begin(self) -> None:
+        self.api.trigger(self.dag_id, self.run_id)
+
+    @property
+    def state(self) -> str:
+        found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
+        return found
+
+    def parked(self) -> None:
+        wait_for("the task parked", lambda: self.state == "awaiting_input", 120)
+
+    def kill(self) -> None:
+        """Kill the task's process and its supervisor."""
+        last = self.deployment.gate.tries_of(self.run_id)[-1]
+        for pid in (last.supervisor, last.pid):
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def runs(self) -> list[str]:
+        return run_ids(self.service, self.run_id)
+
+    def called(self, times: int = 1) -> list[SentCallback]:
+        """Wait until the flow has called, and return how."""
+
+        def found() -> list[SentCallback] | None:
+            runs = self.runs
+            calls = [call for call in self.service.journal.callbacks() if str(call.run_id) in runs]
+            return calls if len(calls) >= times else None
+
+        return wait_for("the callback", found, 120)
+
+    def end(self, state: str) -> Outcome:
+        found = outcome(self.deployment, self.service, self.dag_id, self.run_id)
+        assert found.state == state, found.log
+        return found
+
+    def end_well(self, runs: int = 1) -> Outcome:
+        """Expect the result, and the run that it is of."""
+        found = self.end("success")
+        assert len(found.runs) == runs
+        assert found.result
+        assert found.result.get("run_id") == found.runs[-1]
+        assert found.result["result"] == {"rows": 3}
+        return found
+
+
+def called_at_once(case: Case) -> None:
+    case.calls_back(result={"rows": 3})
+    case.begin()
+    found = case.end_well()
+    assert found.tries == 1
+    assert [call.status for call in case.called()] == [200]
+
+
+def called_while_it_parks(case: Case) -> None:
+    flow = case.held_flow()
+    hold = case.hold("before", "PATCH", "/state", "awaiting_input")
+    case.begin()
+    wait_for("the park", hold.reached.is_set, 120)
+    flow.end()
+    case.called()
+    hold.released.set()
+    assert case.end_well().tries == 1
+
+
+def called_once_it_is_parked(case: Case) -> None:
+    flow = case.held_flow()
+    case.begin()
+    case.parked()
+    flow.end()
+    assert case.end_well().tries == 1
+
+
+def called_seconds_later(case: Case) -> None:
+    case.calls_back(result={"rows": 3}, delay=4)
+    case.begin()
+    assert case.end_well().tries == 1
+
+
+def killed_once_the_run_is_recorded(case: Case) -> None:
+    flow = case.held_flow()
+    hold = case.hold("after", "PUT", RECORD, '"started"')
+    case.begin()
+    wait_for("the record", hold.reached.is_set, 120)
+    case.kill()
+    hold.released.set()
+    flow.end()
+    case.end_well()
+
+
+def killed_while_it_continues(case: Case) -> None:
+    flow = case.held_flow()
+    case.begin()
+    case.parked()
+    hold = case.hold("after", "GET", RECORD)
+    flow.end()
+    wait_for("the task continues", hold.reached.is_set, 120)
+    case.kill()
+    hold.released.set()
+    assert case.end_well().tries == 2
+
+
+def killed_before_the_run_was_recorded_and_told_by_the_flow(case: Case) -> None:
+    """Nobody knows the run's id, but that there is one, and how it ended."""
+    case.calls_back(result={"rows": 3})
+    hold = case.hold("before", "PUT", RECORD, '"started"', lost=True)
+    case.begin()
+    wait_for("the run", hold.reached.is_set, 120)
+    case.called()
+    case.kill()
+    hold.released.set()
+    found = case.end("success")
+    assert found.result == {"result": {"rows": 3}}
+    assert len(found.runs) == 1
+
+
+def told_that_it_failed(case: Case) -> None:
+    case.calls_back(status="failed", message="the disk is full", result={"at": 7})
+    case.begin()
+    found = case.end("failed")
+    assert "The flow said that the run failed: the disk is full" in found.log
+    assert found.tries == 1
+    assert len(found.runs) == 1
+
+
+def never_told(case: Case) -> None:
+    case.calls_back(result={"rows": 3}, delay=25)
+    case.begin()
+    found = case.end("failed")
+    assert "Nobody said within the completion_timeout (0:00:06) how the run ended." in found.log
+    assert found.tries == 1
+    assert len(found.runs) == 1
+    assert [call.status for call in case.called()] == [404]
+
+
+def told_with_a_wrong_token(case: Case) -> None:
+    first = {"token": "A" * 43, "then": [{"token": "x", "delay": 0}, {"token": None, "delay": 1}]}
+    case.calls_back(result={"rows": 3}, **first)
+    case.begin()
+    case.end_well()
+    assert [call.status for call in case.called(3)] == [404, 404, 200]
+
+
+def told_badly_and_then_well(case: Case) -> None:
+    well = {"body": None, "result": {"rows": 3}}
+    case.calls_back(body="{", then=[{"body": {"status": "done"}}, {"body": "x" * 70_000}, well])
+    case.begin()
+    case.end_well()
+    assert [call.status for call in case.called(4)] == [400, 400, 413, 200]
+
+
+def told_twice(case: Case) -> None:
+    case.calls_back(result={"rows": 3}, then=[{}, {"result": {"rows": 4}}])
+    case.begin()
+    case.end_well()
+    assert [call.status for call in case.called(3)] == [200, 200, 409]
+
+
+def cleared_while_it_waits(case: Case) -> None:
+    """The old run's callback does not settle the new one."""
+    old, new = Flow(), Flow()
+    flows = iter([old, new])
+    case.calls_back(result=lambda run: next(flows)(run))
+    case.begin()
+    case.parked()
+    case.api.clear(case.dag_id, case.run_id, "trigger")
+    wait_for("the second run", lambda: len(case.runs) == 2, 120)
+    case.parked()
+    old.end()
+    assert [call.status for call in case.called()] == [404]
+    assert case.state == "awaiting_input"
+    new.end()
+    case.end_well(runs=2)
+
+
+def marked_as_success(case: Case) -> None:
+    flow = case.held_flow()
+    case.begin()
+    case.parked()
+    case.api.mark(case.dag_id, case.run_id, "trigger", "success")
+    flow.end()
+    assert [call.status for call in case.called()] == [404]
+    assert case.state == "success"
+    assert len(case.runs) == 1
+
+
+def marked_as_failed(case: Case) -> None:
+    flow = case.held_flow()
+    case.begin()
+    case.parked()
+    case.api.mark(case.dag_id, case.run_id, "trigger", "failed")
+    flow.end()
+    assert [call.status for call in case.called()] == [404]
+    case.end("failed")
+    assert len(case.runs) == 1
+
+
+def a_person_answers(case: Case) -> None:
+    flow = case.held_flow()
+    case.begin()
+    wait_for(
+        "the task parked",
+        lambda: case.state == "awaiting_input" and case.deployment.executions_seen(case.run_id) == 1,
+        120,
+    )
+    path = f"/dags/{case.dag_id}/dagRuns/{case.run_id}/taskInstances/trigger/-1/hitlDetails"
+    asked = case.api.ask("GET", path)
+    assert asked["subject"] == f"How did run {case.runs[0]} end?"
+    answer = {"result": '{"rows": 3}', "message": None}
+    case.api.ask("PATCH", path, {"chosen_options": [SUCCEEDED], "params_input": answer})
+    case.end_well()
+    flow.end()
+    assert [call.status for call in case.called()] == [200]  # it says the same
+
+
+def mapped(case: Case) -> None:
+    case.calls_back(result=lambda run: {"row": run.inputs["row"]})
+    case.begin()
+    case.api.finished(case.dag_id, case.run_id)
+    path = f"/dags/{case.dag_id}/dagRuns/{case.run_id}/taskInstances/trigger/xcomEntries/return_value?deserialize=true"
+    results = [case.api.ask("GET", f"{path}&map_index={index}")["value"] for index in range(3)]
+    assert [result["result"] for result in results] == [{"row": row} for row in range(3)]
+    assert sorted(result["run_id"] for result in results) == sorted(case.runs)
+
+
+CASES = {
+    called_at_once: "waits",
+    called_while_it_parks: "waits",
+    called_once_it_is_parked: "waits",
+    called_seconds_later: "waits",
+    killed_once_the_run_is_recorded: "waits_patiently",
+    killed_while_it_continues: "waits_patiently",
+    killed_before_the_run_was_recorded_and_told_by_the_flow: "waits_patiently",
+    told_that_it_failed: "waits_patiently",
+    never_told: "waits_briefly",
+    told_with_a_wrong_token: "waits",
+    told_badly_and_then_well: "waits",
+    told_twice: "waits",
+    cleared_while_it_waits: "waits",
+    marked_as_success: "waits",
+    marked_as_failed: "waits",
+    a_person_answers: "waits",
+    mapped: "waits_mapped",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    deployment: Deployment, service: LocalService
+) -> Iterator[dict[Callable[[Case], None], Future[None]]]:
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        yield {
+            run: pool.submit(run, Case(deployment, service, dag_id, run.__name__))
+            for run, dag_id in CASES.items()
+        }
+
+
+@pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
+def test_a_wait(outcomes: dict[Callable[[Case], None], Future[None]], run: Callable[[Case], None]) -> None:
+    outcomes[run].result(300)
+
+
+def test_the_scheduler_stands_still_over_park_and_callback(
+    deployment: Deployment, service: LocalService
+) -> None:
+    case = Case(deployment, service, "waits", "scheduler-stopped")
+    flow = case.held_flow()
+    case.begin()
+    wait_for("the run", lambda: case.runs, 120)
+    scheduler = deployment.programs["scheduler"].pid
+    os.kill(scheduler, signal.SIGSTOP)
+    try:
+        case.parked()
+        flow.end()
+        assert [call.status for call in case.called()] == [200]
+        time.sleep(8)  # until long after the task should have been woken
+    finally:
+        os.kill(scheduler, signal.SIGCONT)
+    case.end_well()
