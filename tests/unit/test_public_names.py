@@ -216,6 +216,7 @@ INNER = {
     "client.responses",
     "client.upload_body",
     "execution",
+    "execution.callback",
     "execution.retry",
     "hooks",
     "hooks.connection",
@@ -223,6 +224,10 @@ INNER = {
     "hooks.upload_progress",
     "operators",
     "operators.base",
+    "plugins",
+    "plugins.airflow_plugin",
+    "plugins.callback_endpoint",
+    "plugins.metadata",
     "testing.__main__",
     # What they offer to users is imported from `testing`.
     "testing.faults",
