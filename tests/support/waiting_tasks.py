@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from workflow_automation_provider.execution.callback import OPTIONS, PATH, digest_of, new_token, row_key
@@ -20,7 +23,7 @@ with DAG("callbacks", schedule=None):
 """
 
 
-def make_dag(airflow_home):
+def make_dag(airflow_home: Path) -> Any:
     """Make a DAG, and return it as the scheduler knows it."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
@@ -29,7 +32,7 @@ def make_dag(airflow_home):
 
     path = airflow_home / "dags" / "callbacks.py"
     path.write_text(DAG_FILE)
-    manager = DagBundlesManager()
+    manager = DagBundlesManager()  # type: ignore[no-untyped-call]
     with create_session() as session:
         manager.sync_bundles_to_db(session=session)
     (bundle,) = manager.get_all_dag_bundles()
@@ -47,7 +50,7 @@ def make_dag(airflow_home):
 class WaitingTask:
     """A task instance that waits for the callback of its run, as the operator leaves it."""
 
-    def __init__(self, dag, *, task_id="wait", map_index=-1, **values):
+    def __init__(self, dag: Any, *, task_id: str = "wait", map_index: int = -1, **values: Any) -> None:
         from airflow.utils.session import create_session
         from airflow.utils.state import DagRunState
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
@@ -71,7 +74,7 @@ class WaitingTask:
             self.max_tries = self._ti(session).max_tries
         self.enter("{}")
 
-    def _ti(self, session):
+    def _ti(self, session: Any) -> Any:
         from airflow.models.taskinstance import TaskInstance
         from sqlalchemy import select
 
@@ -84,7 +87,7 @@ class WaitingTask:
         ).one()
 
     @property
-    def ti(self):
+    def ti(self) -> Any:
         from airflow.utils.session import create_session
 
         with create_session() as session:
@@ -93,7 +96,7 @@ class WaitingTask:
             return ti
 
     @property
-    def scope(self):
+    def scope(self) -> Any:
         from airflow.state import TaskScope
 
         names = {"region_id"} & set(TaskScope.__dataclass_fields__)
@@ -107,24 +110,24 @@ class WaitingTask:
         )
 
     @property
-    def key(self):
+    def key(self) -> str:
         return row_key(digest_of(self.token), self.max_tries)
 
-    def enter(self, value, key=None):
+    def enter(self, value: str) -> None:
         """Write the entry, as the execution API does."""
         from airflow.state import get_state_backend
 
-        get_state_backend().set(self.scope, key or self.key, value)
+        get_state_backend().set(self.scope, self.key, value)
 
     @property
-    def row(self):
+    def row(self) -> Any:
         """The entry, as the execution API reads it."""
         from airflow.state import get_state_backend
 
         value = get_state_backend().get(self.scope, self.key)
         return None if value is None else json.loads(value)
 
-    def change(self, **values):
+    def change(self, **values: Any) -> None:
         from airflow.utils.session import create_session
 
         with create_session() as session:
@@ -132,7 +135,7 @@ class WaitingTask:
             for name, value in values.items():
                 setattr(ti, name, value)
 
-    def ask(self, options=ANSWERS, **values):
+    def ask(self, options: Sequence[str] = ANSWERS, **values: Any) -> None:
         from airflow.models.hitl import HITLDetail
         from airflow.utils.session import create_session
 
@@ -142,7 +145,7 @@ class WaitingTask:
             )
 
     @property
-    def question(self):
+    def question(self) -> Any:
         from airflow.models.hitl import HITLDetail
         from airflow.utils.session import create_session
         from sqlalchemy import select
@@ -152,5 +155,6 @@ class WaitingTask:
             session.expunge_all()
             return found
 
-    def seconds_left(self):
-        return (self.ti.trigger_timeout - datetime.now(UTC)).total_seconds()
+    def seconds_left(self) -> float:
+        left: float = (self.ti.trigger_timeout - datetime.now(UTC)).total_seconds()
+        return left
