@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,8 +69,15 @@ class Deployment(Airflow):
             columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
             # Airflow 3.4 renamed it.
             index = "map_index" if "map_index" in columns else "region_index"
-            query = f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
+            query = f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger' "
+            query += "AND key = 'workflow_automation_start'"
             return {index: json.loads(value) for index, value in database.execute(query, (dag_id, run_id))}
+
+    def executions_seen(self, run_id: str) -> int:
+        """Return how often the scheduler has seen a task of a DAG run leave its worker."""
+        seen = re.compile(rf"state (?:success|failed) for task instance .*run_id='{run_id}'")
+        outputs = (path.read_text(errors="replace") for path in (self.home / "outputs").glob("*scheduler*"))
+        return sum(bool(seen.search(line)) for text in outputs for line in text.splitlines())
 
     def reschedules(self, dag_id: str, run_id: str) -> dict[int, list[float]]:
         """Return the waits, in seconds, for which each try of a DAG run's task was rescheduled."""

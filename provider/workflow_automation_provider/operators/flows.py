@@ -200,12 +200,15 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         for part in (wait, question):
             if part:
                 part.check()
+        found: StartedRun | None = None
+        if question and resumed.doubt and not (wait and wait.answered()):
+            found = question.resolve(reply, resumed.doubt)
         try:
-            if question and resumed.doubt:
-                found = question.resolve(reply, resumed.doubt)
-                run = starter.adopt(found) if found else starter.start(prepare)
-            else:
-                run = starter.start(prepare, on_given=wait.given if wait else None)
+            run = (
+                starter.adopt(found)
+                if found
+                else starter.start(prepare, on_given=wait.given if wait else None)
+            )
         except (OutcomeUnknownError, ResponseUnusableError) as error:
             # A flow that called back has told that there is a run, and how it ended.
             if wait and (answer := wait.answered()):

@@ -110,3 +110,29 @@ with DAG(
     TriggerFlowOperator.partial(
         task_id="trigger", request_timeout=4, send_retry_timeout=1, max_active_tis_per_dagrun=12
     ).expand(inputs=cases())
+
+with DAG("asks", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger(request_timeout=2, on_unknown_start="ask")
+
+with DAG("asks_patiently", schedule=None, start_date=START, default_args=THRICE):
+    trigger(request_timeout=2, on_unknown_start="ask")
+
+with DAG("asks_briefly", schedule=None, start_date=START, default_args=THRICE):
+    trigger(request_timeout=2, on_unknown_start="ask", ask_timeout=timedelta(seconds=3))
+
+with DAG("asks_and_waits", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger(request_timeout=2, on_unknown_start="ask", wait_for_completion=True)
+
+with DAG("waits", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger(wait_for_completion=True)
+
+with DAG("waits_patiently", schedule=None, start_date=START, default_args=THRICE):
+    trigger(wait_for_completion=True)
+
+with DAG("waits_briefly", schedule=None, start_date=START, default_args=THRICE):
+    trigger(wait_for_completion=True, completion_timeout=timedelta(seconds=6))
+
+with DAG("waits_mapped", schedule=None, start_date=START, default_args={"retries": 0}):
+    TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True, request_timeout=20).expand(
+        inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
+    )
