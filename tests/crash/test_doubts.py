@@ -1,0 +1,283 @@
+"""A start in doubt, and a person who looked: what is asked, and that each answer does what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_launcher.waiting import wait_for
+from gate import Hold
+from outcomes import Outcome, clear_discards, outcome, run_ids
+
+if TYPE_CHECKING:
+    from deployment import Deployment
+    from workflow_automation_provider.testing import LocalService
+
+STARTED, NOT_STARTED, FAIL = "A run was started", "No run was started", "Fail the task"
+SUCCEEDED, FAILED = "The run succeeded", "The run failed"
+
+
+class Case:
+    """One DAG run whose start is in doubt."""
+
+    def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, name: str) -> None:
+        self.deployment, self.service, self.api = deployment, service, deployment.api
+        self.dag_id, self.run_id = dag_id, name.replace("_", "-")
+
+    def begin(self, fault: str | None = "drop_after") -> None:
+        if fault:
+            self.service.faults.add(fault, inputs={"case": self.run_id})
+        self.api.trigger(self.dag_id, self.run_id)
+
+    @property
+    def state(self) -> str:
+        found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
+        return found
+
+    @property
+    def _instance(self) -> str:
+        return f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/trigger"
+
+    def asked(self, times: int = 1) -> dict[str, Any]:
+        """
+        Wait until the task waits for an answer, and return the question.
+
+        :param times: how often it has asked
+        """
+        # On Airflow 3.3, an answer is lost that comes before the scheduler has seen that the task left its worker: as
+        # if a person answered within a second.
+        wait_for(
+            "the question",
+            lambda: self.state == "awaiting_input" and self.deployment.executions_seen(self.run_id) >= times,
+            180,
+        )
+        found: dict[str, Any] = self.api.ask("GET", f"{self._instance}/-1/hitlDetails")
+        return found
+
+    def answer(self, option: str, **fields: str | None) -> None:
+        body = {"chosen_options": [option], "params_input": fields}
+        self.api.ask("PATCH", f"{self._instance}/-1/hitlDetails", body)
+
+    def give(self, run: object) -> None:
+        """Enter a run in the task's state store, as the tab Storage does."""
+        path = f"{self._instance}/state-store/workflow_automation_run?map_index=-1"
+        self.api.ask("PUT", path, {"value": run})
+
+    def clear(self) -> None:
+        kept = {"keep_task_state": True} if clear_discards() else {}
+        self.api.clear(self.dag_id, self.run_id, "trigger", **kept)
+
+    def until(self, state: str) -> None:
+        wait_for(f"{self.run_id} {state}", lambda: self.state == state, 120)
+
+    @property
+    def runs(self) -> list[str]:
+        return run_ids(self.service, self.run_id)
+
+    def end(self, state: str) -> Outcome:
+        found = outcome(self.deployment, self.service, self.dag_id, self.run_id)
+        assert found.state == state, found.log
+        return found
+
+
+def a_run_was_started(case: Case) -> None:
+    case.begin()
+    question = case.asked()
+    assert question["subject"] == "Was a run started?"
+    assert question["options"] == [STARTED, NOT_STARTED, FAIL]
+    assert "`workflow_automation_default`" in question["body"]
+    assert "flow `demo-flow`" in question["body"]
+    (run_id,) = case.runs
+    case.answer(STARTED, run_id=run_id, run_link="https://service.example/runs/9")
+    found = case.end("success")
+    assert found.result == {
+        "run_id": run_id,
+        "run_link": "https://service.example/runs/9",
+        "flow_id": "demo-flow",
+    }
+    assert found.runs == [run_id]
+
+
+def an_answer_without_the_run_id_is_asked_for_again(case: Case) -> None:
+    case.begin()
+    case.asked()
+    (run_id,) = case.runs
+    case.answer(STARTED, run_id=None, run_link=None)
+    case.asked(2)
+    case.answer(STARTED, run_id=f" {run_id} ", run_link=None)
+    assert case.end("success").result == {"run_id": run_id, "flow_id": "demo-flow"}
+
+
+def no_run_was_started(case: Case) -> None:
+    case.begin("drop_before")
+    case.asked()
+    assert not case.runs
+    case.answer(NOT_STARTED, run_id=None, run_link=None)
+    found = case.end("success")
+    assert found.result
+    assert found.runs == [found.result["run_id"]]
+
+
+def no_run_was_started_and_the_next_start_is_in_doubt_as_well(case: Case) -> None:
+    case.service.faults.add("drop_before", inputs={"case": case.run_id}, times=2)
+    case.begin(None)
+    case.asked()
+    case.answer(NOT_STARTED, run_id=None, run_link=None)
+    case.asked(2)
+    case.answer(NOT_STARTED, run_id=None, run_link=None)
+    assert len(case.end("success").runs) == 1
+
+
+def fail(case: Case) -> None:
+    case.begin()
+    case.asked()
+    case.answer(FAIL, run_id=None, run_link=None)
+    found = case.end("failed")
+    assert "answered: Fail the task." in found.log
+    assert "A run may have been started." in found.log
+    assert found.tries == 1
+
+
+def killed_before_the_outcome_was_known(case: Case) -> None:
+    hold = case.deployment.gate.hold(
+        Hold(case.run_id, "after", "PUT", "/workflow_automation_start", "starting")
+    )
+    case.begin(None)
+    wait_for("the record", hold.reached.is_set)
+    (first,) = case.deployment.gate.tries_of(case.run_id)
+    os.kill(first.pid, signal.SIGKILL)
+    hold.released.set()
+    question = case.asked(2)
+    assert "ended before the outcome was known" in question["body"]
+    case.answer(NOT_STARTED, run_id=None, run_link=None)
+    found = case.end("success")
+    assert len(found.runs) == 1
+
+
+def a_run_whose_id_is_unknown(case: Case) -> None:
+    case.begin("garbage")
+    question = case.asked()
+    assert question["options"] == [STARTED, FAIL]
+    (run_id,) = case.runs
+    case.answer(STARTED, run_id=run_id, run_link=None)
+    assert case.end("success").result == {"run_id": run_id, "flow_id": "demo-flow"}
+
+
+def nobody_answers(case: Case) -> None:
+    case.begin()
+    found = case.end("failed")
+    assert "Nobody answered within the ask_timeout (0:00:03)" in found.log
+    assert found.tries == 1
+    assert len(found.runs) == 1
+
+
+def a_run_that_ended_meanwhile(case: Case) -> None:
+    case.begin()
+    question = case.asked()
+    assert question["options"] == [STARTED, NOT_STARTED, SUCCEEDED, FAILED, FAIL]
+    (run_id,) = case.runs
+    case.answer(SUCCEEDED, run_id=run_id, run_link=None, result='{"rows": 3}', message=None)
+    found = case.end("success")
+    assert found.result == {"run_id": run_id, "flow_id": "demo-flow", "result": {"rows": 3}}
+
+
+def a_run_that_then_ends(case: Case) -> None:
+    case.begin()
+    case.asked()
+    (run_id,) = case.runs
+    case.answer(STARTED, run_id=run_id, run_link=None, result=None, message=None)
+    case.asked(2)
+    assert "Waiting for the end" in case.deployment.log(case.dag_id, case.run_id)
+    case.answer(FAILED, run_id=None, run_link=None, result=None, message="the disk is full")
+    found = case.end("failed")
+    assert "said that the run failed: the disk is full" in found.log
+    assert found.runs == [run_id]
+
+
+def a_failed_task_is_given_its_run(case: Case) -> None:
+    case.begin()
+    case.until("failed")
+    (run_id,) = case.runs
+    assert "add workflow_automation_run" in case.deployment.log(case.dag_id, case.run_id)
+    case.give({"run_id": run_id, "run_link": "https://service.example/runs/7"})
+    case.clear()
+    found = case.end("success")
+    assert found.result == {"run_id": run_id, "run_link": "https://service.example/runs/7"}
+    assert found.runs == [run_id]
+
+
+def a_run_is_given_once(case: Case) -> None:
+    case.begin()
+    case.until("failed")
+    (run_id,) = case.runs
+    case.give(run_id)
+    case.clear()
+    assert case.end("success").result == {"run_id": run_id}
+    if not clear_discards():  # else the person chose to keep it
+        case.clear()
+        found = case.end("success")
+        assert len(found.runs) == 2
+        assert found.result
+        assert found.result["run_id"] == found.runs[1]
+
+
+def a_rejected_task_is_given_a_run(case: Case) -> None:
+    case.begin("reject")
+    case.until("failed")
+    case.give(77)
+    case.clear()
+    found = case.end("success")
+    assert found.result == {"run_id": "77"}
+    assert not found.runs
+
+
+def what_is_given_names_no_run(case: Case) -> None:
+    case.begin()
+    case.until("failed")
+    case.give({"run": "77"})
+    case.clear()
+    case.until("failed")
+    found = case.end("failed")
+    assert "The entry workflow_automation_run in the task's state store has 'run'" in found.log
+    assert len(found.runs) == 1
+
+
+CASES = {
+    a_run_was_started: "asks",
+    an_answer_without_the_run_id_is_asked_for_again: "asks",
+    no_run_was_started: "asks",
+    no_run_was_started_and_the_next_start_is_in_doubt_as_well: "asks",
+    fail: "asks_patiently",
+    killed_before_the_outcome_was_known: "asks_patiently",
+    a_run_whose_id_is_unknown: "asks",
+    nobody_answers: "asks_briefly",
+    a_run_that_ended_meanwhile: "asks_and_waits",
+    a_run_that_then_ends: "asks_and_waits",
+    a_failed_task_is_given_its_run: "hasty",
+    a_run_is_given_once: "hasty",
+    a_rejected_task_is_given_a_run: "hasty",
+    what_is_given_names_no_run: "hasty",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    deployment: Deployment, service: LocalService
+) -> Iterator[dict[Callable[[Case], None], Future[None]]]:
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        yield {
+            run: pool.submit(run, Case(deployment, service, dag_id, run.__name__))
+            for run, dag_id in CASES.items()
+        }
+
+
+@pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
+def test_a_start_in_doubt(
+    outcomes: dict[Callable[[Case], None], Future[None]], run: Callable[[Case], None]
+) -> None:
+    outcomes[run].result(300)
