@@ -239,6 +239,7 @@ INNER = {
     "client.responses",
     "client.upload_body",
     "execution",
+    "execution.callback",
     "execution.retry",
     "hooks",
     "hooks.connection",
@@ -246,6 +247,10 @@ INNER = {
     "hooks.upload_progress",
     "operators",
     "operators.base",
+    "plugins",
+    "plugins.airflow_plugin",
+    "plugins.callback_endpoint",
+    "plugins.metadata",
     "testing.__main__",
     "testing.matching",
     # What they offer to users is imported from `testing`.

@@ -1,1 +1,3 @@
 """What the package adds to Airflow's own processes."""
+
+__all__: list[str] = []

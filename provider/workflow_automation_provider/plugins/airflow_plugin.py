@@ -8,9 +8,12 @@ has no such server, and ignores the plugin.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, ClassVar
+from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowPlugin
+try:
+    from airflow.providers.common.compat.sdk import AirflowPlugin
+except ImportError:  # in its versions for Airflow 3.0
+    from airflow.plugins_manager import AirflowPlugin  # type: ignore[assignment]  # the same class there
 
 from workflow_automation_provider.execution.callback import PATH
 
@@ -33,6 +36,6 @@ class WorkflowAutomationPlugin(AirflowPlugin):
     """Mounts the callback endpoint."""
 
     name = "workflow_automation"
-    fastapi_apps: ClassVar[list[Any]] = [
+    fastapi_apps = [  # noqa: RUF012  # as Airflow declares it
         {"app": _callback_endpoint, "url_prefix": _PREFIX, "name": "Workflow Automation callbacks"}
     ]

@@ -41,16 +41,16 @@ from urllib.parse import parse_qsl
 
 from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, digest_of, is_token
 from workflow_automation_provider.plugins import metadata
-from workflow_automation_provider.plugins.metadata import Outcome, Unavailable
+from workflow_automation_provider.plugins.metadata import Outcome, UnavailableError
 
 __all__ = ["app"]
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+_T = TypeVar("_T")
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
 
 _BODY_TIMEOUT = 30.0
 _RETRY_AFTER = "5"
@@ -87,31 +87,31 @@ class _RejectedError(Exception):
         self.response = response
 
 
-async def app(scope: Message, receive: Receive, send: Send) -> None:
+async def app(scope: _Message, receive: _Receive, send: _Send) -> None:
     """Serve the endpoint."""
     if scope["type"] == "lifespan":
         await _live(receive, send)
     elif scope["type"] == "websocket":
         await send({"type": "websocket.close"})
-    elif scope["type"] == "http":
+    else:
         await _serve(scope, receive, send)
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _live(receive: _Receive, send: _Send) -> None:
     for event in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{event}.complete"})
 
 
-async def _serve(scope: Message, receive: Receive, send: Send) -> None:
+async def _serve(scope: _Message, receive: _Receive, send: _Send) -> None:
     try:
         response = await _respond(scope, receive)
     except _ClientGoneError:
         return
     except _RejectedError as rejected:
         response = rejected.response
-    except Unavailable as error:
-        log.warning("A callback could not be stored: %s", error)
+    except UnavailableError as error:
+        _logger.warning("A callback could not be stored: %s", error)
         response = _unavailable()
     except Exception as error:
         _log(error)
@@ -121,7 +121,7 @@ async def _serve(scope: Message, receive: Receive, send: Send) -> None:
         await _look_again(*response.then)
 
 
-async def _respond(scope: Message, receive: Receive) -> _Response:
+async def _respond(scope: _Message, receive: _Receive) -> _Response:
     if not _is_ours(scope):
         return _NOT_FOUND
     if scope["method"] != "POST":
@@ -147,14 +147,14 @@ async def _respond(scope: Message, receive: Receive) -> _Response:
     return _Response(200, "The answer is stored.")
 
 
-def _is_ours(scope: Message) -> bool:
+def _is_ours(scope: _Message) -> bool:
     # Whether the path includes that of the mount depends on the server's framework.
     path, root = scope["path"], scope.get("root_path", "")
     whole: str = path if path.startswith(root) else root + path
     return whole.endswith(PATH)
 
 
-def _token(scope: Message) -> str | None:
+def _token(scope: _Message) -> str | None:
     try:
         query = parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:
@@ -163,7 +163,7 @@ def _token(scope: Message) -> str | None:
     return tokens[0] if len(tokens) == 1 and is_token(tokens[0]) else None
 
 
-async def _body(scope: Message, receive: Receive) -> bytes:
+async def _body(scope: _Message, receive: _Receive) -> bytes:
     too_large = _RejectedError(_Response(413, f"The body is larger than {LARGEST_BODY} bytes."))
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > LARGEST_BODY:
@@ -188,7 +188,7 @@ async def _body(scope: Message, receive: Receive) -> bytes:
 async def _settle(digest: str, answer: Answer) -> Outcome:
     try:
         return await _settle_once(digest, answer)
-    except Unavailable:
+    except UnavailableError:
         await asyncio.sleep(_PAUSE)
         return await _settle_once(digest, answer)
 
@@ -207,18 +207,18 @@ async def _look_again(digest: str, answer: Answer) -> None:
         try:
             if await _in_thread(_QUICK, lambda: metadata.settle(digest, answer)) is not Outcome.STORED:
                 return
-        except Unavailable:
+        except UnavailableError:
             continue
         except Exception as error:
             _log(error)
             return
 
 
-async def _in_thread(threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+async def _in_thread(threads: ThreadPoolExecutor, function: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(threads, function)
 
 
-async def _send(response: _Response, send: Send) -> None:
+async def _send(response: _Response, send: _Send) -> None:
     body = json.dumps({"detail": response.detail}).encode()
     headers = {
         "content-type": "application/json",
@@ -238,4 +238,4 @@ def _unavailable() -> _Response:
 def _log(error: Exception) -> None:
     """Log where an error happened, but not its words, which may contain what was to be stored."""
     frames = "".join(traceback.format_tb(error.__traceback__))
-    log.error("A callback could not be stored: %s at\n%s", type(error).__name__, frames)
+    _logger.error("A callback could not be stored: %s at\n%s", type(error).__name__, frames)

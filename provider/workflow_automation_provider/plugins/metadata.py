@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
-__all__ = ["Outcome", "Unavailable", "missing", "settle"]
+__all__ = ["Outcome", "UnavailableError", "missing", "settle"]
 
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
@@ -61,8 +61,8 @@ class Outcome(enum.Enum):
     """No task waits for it."""
 
 
-class Unavailable(Exception):
-    """The database did not do what it was asked to; it may do so later. Says nothing of what was to be stored."""
+class UnavailableError(Exception):
+    """The answer could not be stored, but may be later. Never says what was to be stored."""
 
 
 def missing() -> str | None:
@@ -101,7 +101,7 @@ def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome:
 
     :param digest: the hash of the callback's token
     :param anywhere: look through the entries of all tasks, also of those that have ended; takes longer
-    :raises Unavailable: if the database is locked or cannot be reached
+    :raises UnavailableError: if the database is locked or cannot be reached
     """
     from airflow.utils.session import create_session
     from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -116,7 +116,7 @@ def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome:
             words = str(error.orig).partition("\n")[0]
         elif isinstance(error, DBAPIError):
             words = type(error.orig).__name__
-        raise Unavailable(words) from None
+        raise UnavailableError(words) from None
 
 
 def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) -> Outcome:
@@ -124,7 +124,7 @@ def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) ->
     from airflow.utils.state import State, TaskInstanceState
     from sqlalchemy import select
 
-    if _find(session, digest, anywhere=anywhere) is None:
+    if _find(session, digest, anywhere=anywhere) is None:  # without SQLite's lock: anybody may ask
         return Outcome.UNKNOWN
     _limit_waiting(session)
     for _ in range(_ATTEMPTS):
@@ -135,7 +135,7 @@ def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) ->
         if (ti := _lock(session, ti_id)) is not None:
             break
     else:
-        return Outcome.UNKNOWN
+        raise UnavailableError("The task instance was replaced again and again.")
     entry = session.scalar(select(TaskStateStoreModel).where(TaskStateStoreModel.id == entry_id))
     if entry is None or entry.key != row_key(digest, ti.max_tries):
         return Outcome.UNKNOWN
@@ -222,7 +222,8 @@ def _wake(session: Session, ti: TaskInstance, answer: Answer, now: datetime) -> 
         detail.params_input = {}
     if ti.queued_by_job_id is None:
         payload = {} if detail is None else detail.as_resume_event_payload()
-        handle_event_submit(TriggerEvent(payload), task_instance=ti, session=session)
+        event = TriggerEvent(payload)  # type: ignore[no-untyped-call]
+        handle_event_submit(event, task_instance=ti, session=session)
     elif ti.trigger_timeout is None or ti.trigger_timeout > now + _WAKE_AFTER:
         ti.trigger_timeout = now + _WAKE_AFTER
 

@@ -15,6 +15,8 @@ import uvicorn
 from workflow_automation_provider.execution.callback import OPTIONS, PATH, digest_of, new_token, row_key
 from workflow_automation_provider.plugins.callback_endpoint import app
 
+ANSWERS = tuple(OPTIONS.values())
+
 DAG_FILE = """
 from airflow.sdk import DAG
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -26,9 +28,10 @@ with DAG("callbacks", schedule=None):
 
 
 @pytest.fixture(scope="session")
-def dag(airflow_home):
+def dag(request):
     """A DAG as the scheduler knows it."""
     pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 no task can wait")
+    airflow_home = request.getfixturevalue("airflow_home")
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
     from airflow.models.dagbag import DBDagBag
@@ -139,7 +142,7 @@ class WaitingTask:
             for name, value in values.items():
                 setattr(ti, name, value)
 
-    def ask(self, options=tuple(OPTIONS.values()), **values):
+    def ask(self, options=ANSWERS, **values):
         from airflow.models.hitl import HITLDetail
         from airflow.utils.session import create_session
 

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -93,7 +94,8 @@ def test_scheduler_resumes_the_task(waiting, post):
     scheduler.check_awaiting_input_timeouts()
     ti = task.ti
     assert (ti.state, ti.next_method) == ("scheduled", "execute_complete")
-    event = deserialize(ti.next_kwargs)["event"]
+    kwargs: Any = deserialize(ti.next_kwargs)
+    event = kwargs["event"]
     assert event["chosen_options"] == ["The run succeeded"]
     assert event["responded_by_user"]["id"] == CALLBACK_USER
     assert other.ti.state == "awaiting_input"
@@ -225,7 +227,7 @@ def test_parking_while_the_database_is_locked(waiting, post, monkeypatch):
     def once_locked(*args, **options):
         calls.append(args)
         if len(calls) == 1:
-            raise metadata.Unavailable("database is locked")
+            raise metadata.UnavailableError("database is locked")
         return settle(*args, **options)
 
     monkeypatch.setattr(metadata, "settle", once_locked)
@@ -236,7 +238,11 @@ def test_parking_while_the_database_is_locked(waiting, post, monkeypatch):
 def test_looking_again_fails(waiting, post, monkeypatch, caplog):
     task = waiting(state="running")
     assert post(task.url) == STORED
-    monkeypatch.setattr(metadata, "settle", lambda *_args, **_options: {}["orders"])
+
+    def fail(*_args, **_options):
+        raise KeyError("orders")
+
+    monkeypatch.setattr(metadata, "settle", fail)
     wait_until(lambda: "KeyError" in caplog.text)
 
 
@@ -416,10 +422,11 @@ def impatient(dag):
     def set_timeout(connection, *_):
         connection.execute("PRAGMA busy_timeout = 100")
 
-    event.listen(settings.engine, "checkout", set_timeout)
+    engine = settings.get_engine()
+    event.listen(engine, "checkout", set_timeout)
     yield
-    event.remove(settings.engine, "checkout", set_timeout)
-    settings.engine.dispose()
+    event.remove(engine, "checkout", set_timeout)
+    engine.dispose()
 
 
 @pytest.fixture
@@ -449,10 +456,11 @@ def test_locked_database(waiting, http, locked, impatient, caplog):
 
 def test_database_that_is_locked_for_a_moment(waiting, post, locked, impatient):
     task = waiting()
-    with locked(), ThreadPoolExecutor(1) as pool:
-        call = pool.submit(post, task.url)
-        time.sleep(0.3)
-    assert call.result() == STORED
+    with ThreadPoolExecutor(1) as pool:
+        with locked():
+            call = pool.submit(post, task.url)
+            time.sleep(0.3)
+        assert call.result() == STORED
 
 
 def test_no_database(waiting, post, monkeypatch, tmp_path, caplog):
@@ -521,6 +529,28 @@ def test_task_that_is_replaced_while_it_is_locked(waiting, post, monkeypatch):
     assert len(calls) == 2
     monkeypatch.setattr(metadata, "_lock", lambda *_: None)
     assert post(task.url) == UNAVAILABLE
+
+
+@pytest.mark.parametrize("change", ["max_tries", "entry"])
+def test_task_that_is_cleared_while_it_is_locked(waiting, post, monkeypatch, change):
+    task = waiting()
+    lock = metadata._lock
+
+    def cleared(session, ti_id):
+        from airflow.models.task_state_store import TaskStateStoreModel
+        from sqlalchemy import delete
+
+        ti: Any = lock(session, ti_id)
+        if change == "max_tries":
+            ti.max_tries += 1
+        else:
+            session.execute(delete(TaskStateStoreModel).where(TaskStateStoreModel.key == task.key))
+        return ti
+
+    monkeypatch.setattr(metadata, "_lock", cleared)
+    assert post(task.url) == NOT_FOUND
+    assert task.ti.state == "awaiting_input"
+    assert task.question.responded_at is None
 
 
 # At once.

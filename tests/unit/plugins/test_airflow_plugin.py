@@ -1,0 +1,78 @@
+"""The plugin, as Airflow loads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+from workflow_automation_provider.execution.callback import PATH
+from workflow_automation_provider.plugins.airflow_plugin import WorkflowAutomationPlugin
+
+ENTRY_POINT = "workflow_automation_provider.plugins.airflow_plugin:WorkflowAutomationPlugin"
+
+
+def test_entry_point():
+    (found,) = entry_points(group="airflow.plugins", name="workflow_automation")
+    assert found.value == ENTRY_POINT
+    assert found.load() is WorkflowAutomationPlugin
+
+
+def test_airflow_lists_it(airflow_home):
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", "plugins", "--output", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    plugins = json.loads(done.stdout[done.stdout.index("[") :])
+    (ours,) = (plugin for plugin in plugins if plugin["name"] == "workflow_automation")
+    assert "airflow-provider-workflow-automation" in ours["source"]
+
+
+def test_loading_it_imports_no_endpoint():
+    """Every process of Airflow does so, tasks too."""
+    script = """
+import json, sys
+import airflow.plugins_manager
+from airflow.providers.common.compat import sdk
+getattr(sdk, "AirflowPlugin", None)
+before = {*sys.modules}
+import workflow_automation_provider.plugins.airflow_plugin
+print(json.dumps(sorted({*sys.modules} - before)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    imported = json.loads(done.stderr.splitlines()[-1])
+    assert {name for name in imported if not name.startswith("workflow_automation_provider")} <= {
+        "hashlib", "_hashlib", "_blake2", "hmac", "secrets", "math"
+    }  # fmt: skip
+    assert "workflow_automation_provider.plugins.callback_endpoint" not in imported
+    assert "workflow_automation_provider.plugins.metadata" not in imported
+
+
+@pytest.mark.parametrize(("path", "status"), [(PATH, 405), ("/workflow-automation/other", 404)])
+def test_mounted_application(path, status):
+    (mounted,) = WorkflowAutomationPlugin.fastapi_apps
+    assert mounted["url_prefix"] == "/workflow-automation"
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "http.request"}
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "root_path": "",
+        "query_string": b"",
+        "headers": [],
+    }
+    asyncio.run(mounted["app"](scope, receive, send))
+    assert sent[0]["status"] == status

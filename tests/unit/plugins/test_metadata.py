@@ -1,0 +1,98 @@
+"""
+The contract with Airflow's insides, on each of its versions: what must be there, and what is said if it is not.
+
+What the endpoint does with them is in test_callback_endpoint.py; there, a real scheduler's sweep resumes a task.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+from workflow_automation_provider.execution.callback import PATH, new_token
+from workflow_automation_provider.plugins import metadata
+
+CAN_WAIT = importlib.util.find_spec("airflow.models.task_state_store") is not None
+
+needs_waiting = pytest.mark.skipif(not CAN_WAIT, reason="Before Airflow 3.3 no task can wait")
+
+
+def detail_of(http):
+    response = http.post(f"{PATH}?token={new_token()}", json={"status": "success"})
+    assert set(response.json()) == {"detail"}
+    return response.status_code, response.json()["detail"]
+
+
+@pytest.mark.skipif(CAN_WAIT, reason="Since Airflow 3.3 a task can wait")
+def test_older_airflow(http):
+    reason = "Callbacks need Airflow 3.3 or newer, which can park a task and keeps its state."
+    assert metadata.missing() == reason
+    assert detail_of(http) == (501, reason)
+    assert http.get(PATH).status_code == 405
+    assert http.post("/workflow-automation/other").status_code == 404
+
+
+@needs_waiting
+def test_nothing_is_missing(dag, http):
+    assert metadata.missing() is None
+    assert detail_of(http) == (404, "No task waits for this callback.")
+
+
+@needs_waiting
+@pytest.mark.parametrize(
+    ("module", "owner", "name"),
+    [
+        ("airflow.models.taskinstance", "TaskInstance", "trigger_timeout"),
+        ("airflow.models.task_state_store", "TaskStateStoreModel", "key"),
+        ("airflow.models.hitl", "HITLDetail", "responded_by"),
+    ],
+)
+def test_column_is_missing(http, monkeypatch, module, owner, name):
+    class Renamed(type):
+        def __getattr__(cls, asked):
+            if asked == name:
+                raise AttributeError(asked)
+            return asked
+
+    monkeypatch.setattr(f"{module}.{owner}", Renamed(owner, (), {}))
+    reason = f"This version of Airflow is not supported: {owner} has no {name}."
+    assert metadata.missing() == reason
+    assert detail_of(http) == (501, reason)
+
+
+@needs_waiting
+def test_module_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "airflow.models.hitl", None)
+    assert "Airflow 3.3" in str(metadata.missing())
+
+
+@needs_waiting
+def test_entries_elsewhere(http, monkeypatch):
+    """Those of a store that replaces the whole database of entries cannot be found by their key."""
+    from airflow.state.metastore import MetastoreBackend
+
+    class OtherBackend(MetastoreBackend):
+        pass
+
+    monkeypatch.setattr("airflow.state.metastore.OtherBackend", OtherBackend, raising=False)
+    monkeypatch.setenv("AIRFLOW__STATE_STORE__BACKEND", "airflow.state.metastore.OtherBackend")
+    status, reason = detail_of(http)
+    assert status == 501
+    assert "[state_store] backend is OtherBackend, which is not supported" in reason
+
+
+@needs_waiting
+def test_every_coordinate_is_known():
+    """A column that tells task instances apart and is not compared would let one answer for another."""
+    from airflow.models.task_state_store import TaskStateStoreModel
+    from sqlalchemy import UniqueConstraint
+
+    (unique,) = (
+        constraint
+        for constraint in TaskStateStoreModel.__table__.constraints
+        if isinstance(constraint, UniqueConstraint)
+    )
+    known = {*metadata._COORDINATES, "dag_run_id", "key"}
+    assert {column.name for column in unique.columns} - known == set()
