@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from workflow_automation_provider.execution.callback import CALLBACK_USER
+
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["CALLBACK_USER", "Question", "Reply", "ask", "can_ask", "can_park", "is_supervised", "park"]
-
-CALLBACK_USER = "workflow_automation_callback"
-"""Id of the user in whose name the endpoint answers a question: what it said is in the task state store."""
+__all__ = ["Question", "Reply", "ask", "can_ask", "can_park", "is_supervised", "park"]
 
 _METHOD = "execute_complete"
 

@@ -31,7 +31,7 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
 )
 from workflow_automation_provider.execution import parking
-from workflow_automation_provider.execution.callback import PATH, Answer, digest_of, new_token
+from workflow_automation_provider.execution.callback import OPTIONS, PATH, Answer, digest_of, new_token
 from workflow_automation_provider.execution.parking import Question, Reply
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait"]
 
-SUCCEEDED, FAILED = "The run succeeded", "The run failed"
+SUCCEEDED, FAILED = OPTIONS["success"], OPTIONS["failed"]
 ANSWER_FIELDS = {
     "result": "What the flow returned, as JSON or text",
     "message": "A message for the task's log",
