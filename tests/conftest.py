@@ -20,6 +20,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 UNIT_TESTS = Path(__file__).parent / "unit"
 _HOME = Path(tempfile.mkdtemp(prefix="workflow-automation-tests-"))
+# The tests of the callback endpoint also run on other databases: tests/system/test_callbacks.py.
+_DATABASE = os.environ.get("TEST_DATABASE") or f"sqlite:///{_HOME}/airflow.db"
 
 for name in [*os.environ]:
     if name.startswith("AIRFLOW_"):  # the user's own Airflow must not reach into the tests
@@ -29,7 +31,7 @@ os.environ |= {
     "AIRFLOW__CORE__DAGS_FOLDER": str(_HOME / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
-    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow.db",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _DATABASE,
 }
 (_HOME / "dags").mkdir()
 
@@ -49,6 +51,6 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def airflow_home() -> Path:
-    """Home of an Airflow with a migrated SQLite database."""
+    """Home of an Airflow with a migrated database, SQLite's by default."""
     subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
     return _HOME

@@ -44,6 +44,9 @@ _LIKELY_STATES = ("awaiting_input", "running", "scheduled", "queued", "up_for_re
 # The scheduler has handled the executor's message about the parked task by then.
 _WAKE_AFTER = timedelta(seconds=5)
 
+# In milliseconds, on PostgreSQL. SQLite waits for its lock as long as its URL says.
+_LOCK_TIMEOUT = 5000
+
 # How often a task instance may be replaced by its next try while it is being locked.
 _ATTEMPTS = 3
 
@@ -188,7 +191,7 @@ def _limit_waiting(session: Session) -> None:
         case "sqlite":
             session.execute(text("BEGIN IMMEDIATE"))
         case "postgresql":
-            session.execute(text("SET LOCAL lock_timeout = '5s'"))
+            session.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}ms'"))
 
 
 def _lock(session: Session, ti_id: UUID) -> TaskInstance | None:

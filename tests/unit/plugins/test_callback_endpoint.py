@@ -414,14 +414,16 @@ def test_client_that_goes_away(waiting, base_url, monkeypatch):
 
 
 @pytest.fixture
-def impatient(dag):
-    """Have SQLite wait for a lock only for a moment."""
+def impatient(dag, monkeypatch):
+    """Have the database wait for a lock only for a moment."""
     from airflow import settings
     from sqlalchemy import event
 
     def set_timeout(connection, *_):
-        connection.execute("PRAGMA busy_timeout = 100")
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA busy_timeout = 100")
 
+    monkeypatch.setattr(metadata, "_LOCK_TIMEOUT", 100)
     engine = settings.get_engine()
     event.listen(engine, "checkout", set_timeout)
     yield
@@ -429,32 +431,31 @@ def impatient(dag):
     engine.dispose()
 
 
-@pytest.fixture
-def locked(airflow_home):
-    """Hold SQLite's lock for writing."""
+@contextlib.contextmanager
+def locked():
+    """Hold SQLite's lock for writing, or other databases' locks of all task instances."""
+    from airflow import settings
+    from sqlalchemy import text
 
-    @contextlib.contextmanager
-    def hold():
-        with contextlib.closing(sqlite3.connect(airflow_home / "airflow.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            yield
-            other.execute("ROLLBACK")
-
-    return hold
+    with settings.get_engine().connect() as other:
+        is_sqlite = other.dialect.name == "sqlite"
+        other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
+        yield
+        other.rollback()
 
 
-def test_locked_database(waiting, http, locked, impatient, caplog):
+def test_locked_database(waiting, http, impatient, caplog):
     task = waiting()
     with locked():
         response = http.post(task.url, json=SUCCESS)
     assert (response.status_code, response.json()) == UNAVAILABLE
     assert response.headers["retry-after"] == "5"
-    assert "database is locked" in caplog.text
+    assert "database is locked" in caplog.text or "lock timeout" in caplog.text
     assert task.row == {}
     assert http.post(task.url, json=SUCCESS).status_code == 200
 
 
-def test_database_that_is_locked_for_a_moment(waiting, post, locked, impatient):
+def test_database_that_is_locked_for_a_moment(waiting, post, impatient):
     task = waiting()
     with ThreadPoolExecutor(1) as pool:
         with locked():
