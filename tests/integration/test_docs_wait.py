@@ -14,7 +14,7 @@ import pytest
 
 from code_blocks import read_code_blocks
 from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, new_token
-from workflow_automation_provider.execution.task_state import GIVEN_RUN
+from workflow_automation_provider.execution.retry import GIVEN_RUN
 from workflow_automation_provider.plugins import callback_endpoint
 from workflow_automation_provider.testing import CallbackEndpoint
 
