@@ -91,7 +91,7 @@ class Case:
             calls = [call for call in self.service.journal.callbacks() if str(call.run_id) in runs]
             return calls if len(calls) >= times else None
 
-        return wait_for("the callback", found, 120)
+        return wait_for("the callback", found, 60)
 
     def end(self, state: str) -> Outcome:
         found = outcome(self.deployment, self.service, self.dag_id, self.run_id)
@@ -331,13 +331,14 @@ def test_the_scheduler_stands_still_over_park_and_callback(
     flow = case.held_flow()
     case.begin()
     wait_for("the run", lambda: case.runs, 120)
-    scheduler = deployment.programs["scheduler"].pid
-    os.kill(scheduler, signal.SIGSTOP)
+    scheduler = deployment.programs["scheduler"]
+    (leader, *_) = scheduler.family()
+    leader.send_signal(signal.SIGSTOP)
     try:
         case.parked()
         flow.end()
         assert [call.status for call in case.called()] == [200]
         time.sleep(8)  # until long after the task should have been woken
     finally:
-        os.kill(scheduler, signal.SIGCONT)
+        leader.send_signal(signal.SIGCONT)
     case.end_well()

@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.testing import Fault, Key, Request
+from workflow_automation_provider.testing import Callback, Fault, Key, Request
 from workflow_automation_provider.testing.__main__ import main
 from workflow_automation_provider.testing.faults import KINDS
 from workflow_automation_provider.testing.journal import Outcome
@@ -121,9 +121,11 @@ def test_the_commands_of_the_page_work(environment, tmp_path):
     assert re.sub(r"/\S+/workflow-automation-\w+/", "", printed) == re.sub(
         r"/\S+/workflow-automation-\w+/", "", shown
     )
-    assert [response.get("kind") for response in responses] == ["busy", None, None, None]
-    assert [len(response.get("faults", [])) for response in responses] == [0, 1, 0, 0]
-    assert responses[3] == {"runs": [], "uploads": [], "requests": []}
+    assert [response.get("kind") for response in responses] == ["busy", *[None] * 6]
+    assert [len(response.get("faults", [])) for response in responses] == [0, 1, 0, 0, 0, 0, 0]
+    assert [response.get("result") for response in responses] == [*[None] * 3, {"rows": 3}, *[None] * 3]
+    assert [len(response.get("callbacks", [])) for response in responses] == [0, 0, 0, 0, 1, 0, 0]
+    assert responses[6] == {"runs": [], "uploads": [], "requests": [], "callbacks": []}
 
 
 def run(line):
@@ -179,6 +181,16 @@ def test_the_tables_of_fault_options_are_those_of_the_code():
     others = [name.strip("`") for name, *_ in rows("Option of a kind")]
     assert set(others) == {option for kind in KINDS.values() for option in kind.options}
     assert {"kind", *narrowing, *others} == {field.name for field in dataclasses.fields(Fault)}
+
+
+def test_the_table_of_callback_options_is_that_of_the_code():
+    table = {name.strip("`"): default for name, _, default, _ in rows("Option of a callback")}
+    fields = {field.name: field.default for field in dataclasses.fields(Callback)}
+    assert set(table) == set(fields)
+    for name, default in table.items():
+        shown = default.strip("`").strip('"')
+        if shown not in ("none", "all"):
+            assert shown == (f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name]))
 
 
 def test_the_outcomes_of_a_request_are_those_of_the_code():

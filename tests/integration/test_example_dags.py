@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
+from importlib.metadata import version
 
 import pytest
+from packaging.version import Version
+
+AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 
 @pytest.fixture
@@ -87,9 +90,7 @@ def test_trigger_upload_mapped(run_dag, workflow_automation_service, connection,
     assert sorted(taken) == [(name, [f"{name}.csv"]) for name in expected]
 
 
-needs_state_store = pytest.mark.skipif(
-    find_spec("airflow.models.task_state_store") is None, reason="Airflow 3.3 and later can wait"
-)
+needs_state_store = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow 3.3 and later can wait")
 
 
 @needs_state_store
@@ -130,9 +131,7 @@ def test_wait_for_a_run_that_fails(
     assert len(workflow_automation_service.runs) == 1
 
 
-@pytest.mark.skipif(
-    find_spec("airflow.sdk.execution_time.hitl") is None, reason="Airflow 3.1 and later can ask a person"
-)
+@pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 3.1 and later can ask a person")
 def test_ask(run_dag, workflow_automation_service, workflow_automation_connection):
     result = run_dag("workflow_automation_ask.py")
 

@@ -76,6 +76,32 @@ def test_keys_and_connections_of_the_users_own(run_pytest):
     )
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["made before", "made after"])
+def test_the_callback_base_url_of_each_connection(run_pytest, first):
+    endpoint, connection = "workflow_automation_callback_base_url", "workflow_automation_connection"
+    run_pytest(
+        f"""
+        import httpx
+        from workflow_automation_provider.testing import DEMO_KEY
+        def test_it({", ".join([connection, endpoint] if first else [endpoint, connection])},
+                    workflow_automation_connect):
+            workflow_automation_connect('second', extra={{'timeout': 5}})
+            workflow_automation_connect('third', DEMO_KEY, extra={{'callback_base_url': 'https://airflow.example'}})
+            found = {{name: json.loads(value)['extra'] for name, value in os.environ.items()
+                     if name.startswith('AIRFLOW_CONN_')}}
+            url = {endpoint}
+            assert found == {{
+                'AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT': {{'flow_id': 'demo-flow', 'callback_base_url': url}},
+                'AIRFLOW_CONN_SECOND': {{'flow_id': 'demo-flow', 'callback_base_url': url, 'timeout': 5}},
+                'AIRFLOW_CONN_THIRD': {{'flow_id': 'demo-flow', 'callback_base_url': 'https://airflow.example'}},
+            }}
+            assert httpx.get(f'{{url}}/workflow-automation/callback', trust_env=False).status_code == 405
+        def test_after():
+            assert not [name for name in os.environ if name.startswith('AIRFLOW_CONN_')]
+        """
+    )
+
+
 # A user's Airflow, whose secrets backend has the connection to a real service.
 BACKEND = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
 READ = """

@@ -23,6 +23,7 @@ __all__ = ["BackgroundServer", "listen"]
 # A pooled connection of a client must only become stale through a fault.
 _KEEP_ALIVE = 300
 _LAST_TASKS = 2.0
+_PATIENCE = 0.1
 
 
 class _Server(uvicorn.Server):
@@ -135,3 +136,14 @@ class BackgroundServer:
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await serving
+        await _end_all_tasks()
+
+
+async def _end_all_tasks() -> None:
+    """Cancel what the application began in the background."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    while tasks:
+        # More than once: a connection that is being opened may miss the first.
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=_PATIENCE)

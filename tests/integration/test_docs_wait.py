@@ -1,0 +1,113 @@
+"""What docs/wait.md shows works, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from code_blocks import read_code_blocks
+from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, new_token
+from workflow_automation_provider.execution.retry import GIVEN_RUN
+from workflow_automation_provider.plugins import callback_endpoint
+from workflow_automation_provider.testing import CallbackEndpoint
+
+PAGE = Path(__file__).parents[2] / "docs" / "wait.md"
+TEXT = PAGE.read_text()
+
+waits = pytest.mark.skipif(
+    find_spec("airflow.models.task_state_store") is None, reason="Airflow 3.3 and later can wait"
+)
+
+
+def blocks(language):
+    return [block.text for block in read_code_blocks(PAGE, language)]
+
+
+@pytest.fixture
+def service(
+    workflow_automation_service, workflow_automation_connection, workflow_automation_callback_base_url
+):
+    return workflow_automation_service
+
+
+@waits
+def test_the_dag_of_the_page(run_dag, service, capfd):
+    answer = json.loads(blocks("json")[0])
+    service.callbacks.add(**answer)
+
+    result = run_dag(blocks("python")[0], preamble="")
+
+    assert result.state == "success"
+    assert result.xcom("trigger")["result"] == answer["result"]
+    assert f"{answer['result']['rows']} rows are in {answer['result']['file']}" in capfd.readouterr().out
+    assert [callback.body for callback in service.journal.callbacks()] == [answer]
+
+
+@waits
+def test_the_failure_of_the_page(run_dag, service, task_errors):
+    service.callbacks.add(**json.loads(blocks("json")[1]))
+
+    assert run_dag(blocks("python")[0], preamble="").state == "failed"
+
+    (error,) = task_errors
+    assert "The warehouse did not respond" in str(error)
+    assert len(service.runs) == 1
+
+
+@waits
+def test_a_flow_that_called_back_leaves_nothing_to_ask(run_dag, service):
+    service.callbacks.add(result=1)
+    service.faults.add("hang_after", seconds=1)
+    (_, block) = blocks("python")
+
+    result = run_dag(
+        "import datetime\n\nwith DAG('doubt', schedule=None, start_date=START):\n    "
+        + block.replace("\n", "\n    ")
+    )
+
+    assert result.state == "success"
+    assert result.xcom("trigger") == {"result": 1}
+
+
+@pytest.mark.parametrize("text", blocks("json"))
+def test_the_bodies_of_the_page_are_accepted(text):
+    assert Answer.read(text.encode())
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_the_curl_command_of_the_page():
+    (call,) = [text for text in blocks("sh") if "CALLBACK_URL" in text]
+    with CallbackEndpoint() as endpoint:
+        environment = {
+            **os.environ,
+            "CALLBACK_URL": f"{endpoint.url}{PATH}?token={new_token()}",
+            "NO_PROXY": "127.0.0.1",
+        }
+        done = subprocess.run(["sh", "-c", call], env=environment, capture_output=True, text=True, check=True)
+    body = json.loads(re.findall(r"-d '(.+)'", call)[0])
+    assert Answer.read(json.dumps(body).encode()).status == "success"
+    assert "detail" in json.loads(done.stdout)
+
+
+def test_the_responses_of_the_page_are_those_of_the_endpoint():
+    table = TEXT.partition("| Response |")[2].partition("\n\n")[0]
+    shown = {int(status) for status in re.findall(r"^\| (\d{3}) \|", table, re.MULTILINE)}
+    assert shown == {
+        int(status) for status in re.findall(r"^(\d{3})  ", callback_endpoint.__doc__ or "", re.MULTILINE)
+    }
+
+
+def test_names_and_numbers_of_the_page():
+    assert f"`{{callback_base_url}}{PATH}?token=…`" in TEXT
+    assert f"location = {PATH} {{" in TEXT
+    assert f"`{GIVEN_RUN}`" in TEXT
+    assert f"/state-store/{GIVEN_RUN}" in TEXT
+    assert LARGEST_BODY == 64 * 1024
+    assert TEXT.count("64 KiB") == 2
