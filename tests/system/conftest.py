@@ -23,6 +23,7 @@ collect_ignore_glob = [] if all(map(find_spec, ("psycopg2", "redis", "playwright
 __all__ = ["note", "pytest_terminal_summary"]
 
 ORDER = [
+    "test_callbacks",
     "test_examples",
     "test_browser",
     "test_kills",

@@ -127,17 +127,18 @@ def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) ->
     from airflow.utils.state import State, TaskInstanceState
     from sqlalchemy import select
 
-    if _find(session, digest, anywhere=anywhere) is None:  # without SQLite's lock: anybody may ask
-        return Outcome.UNKNOWN
-    _limit_waiting(session)
+    found = _find(session, digest, anywhere=anywhere)  # without SQLite's lock: anybody may ask
+    ti = None
     for _ in range(_ATTEMPTS):
-        found = _find(session, digest, anywhere=anywhere)
         if found is None:
             return Outcome.UNKNOWN
+        _limit_waiting(session)
         entry_id, ti_id = found
         if (ti := _lock(session, ti_id)) is not None:
             break
-    else:
+        session.rollback()
+        found = _find(session, digest, anywhere=anywhere)
+    if ti is None:
         raise UnavailableError("The task instance was replaced again and again.")
     entry = session.scalar(select(TaskStateStoreModel).where(TaskStateStoreModel.id == entry_id))
     if entry is None or entry.key != row_key(digest, ti.max_tries):

@@ -2,168 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import httpx
 import pytest
 import uvicorn
 
-from workflow_automation_provider.execution.callback import OPTIONS, PATH, digest_of, new_token, row_key
+from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.plugins.callback_endpoint import app
-
-ANSWERS = tuple(OPTIONS.values())
-
-DAG_FILE = """
-from airflow.sdk import DAG
-from airflow.providers.standard.operators.empty import EmptyOperator
-
-with DAG("callbacks", schedule=None):
-    EmptyOperator(task_id="wait", retries=2)
-    EmptyOperator.partial(task_id="mapped").expand(doc=["a", "b", "c"])
-"""
 
 
 @pytest.fixture(scope="session")
 def dag(request):
-    """A DAG as the scheduler knows it."""
     pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 no task can wait")
-    airflow_home = request.getfixturevalue("airflow_home")
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
-    from airflow.models.dagbag import DBDagBag
-    from airflow.utils.session import create_session
-
-    path = airflow_home / "dags" / "callbacks.py"
-    path.write_text(DAG_FILE)
-    manager = DagBundlesManager()
-    with create_session() as session:
-        manager.sync_bundles_to_db(session=session)
-    (bundle,) = manager.get_all_dag_bundles()
-    bundle.initialize()
-    sync_bag_to_db(
-        BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name),
-        bundle.name,
-        bundle.version,
-    )
-    path.unlink()
-    with create_session() as session:
-        return DBDagBag().get_latest_version_of_dag("callbacks", session=session)
-
-
-class WaitingTask:
-    """A task instance that waits for the callback of its run, as the operator leaves it."""
-
-    def __init__(self, dag, *, task_id="wait", map_index=-1, **values):
-        from airflow.utils.session import create_session
-        from airflow.utils.state import DagRunState
-        from airflow.utils.types import DagRunTriggeredByType, DagRunType
-
-        self.token = new_token()
-        self.url = f"{PATH}?token={self.token}"
-        self.task_id = task_id
-        self.map_index = map_index
-        with create_session() as session:
-            dag_run = dag.create_dagrun(
-                run_id=f"test-{uuid4()}",
-                run_after=datetime.now(UTC),
-                run_type=DagRunType.MANUAL,
-                triggered_by=DagRunTriggeredByType.TEST,
-                state=DagRunState.RUNNING,
-                session=session,
-            )
-            self.run_id = dag_run.run_id
-        self.change(**{"state": "awaiting_input", "max_tries": 2, "queued_by_job_id": 1, **values})
-        with create_session() as session:
-            self.max_tries = self._ti(session).max_tries
-        self.enter("{}")
-
-    def _ti(self, session):
-        from airflow.models.taskinstance import TaskInstance
-        from sqlalchemy import select
-
-        return session.scalars(
-            select(TaskInstance).where(
-                TaskInstance.run_id == self.run_id,
-                TaskInstance.task_id == self.task_id,
-                TaskInstance.map_index == self.map_index,
-            )
-        ).one()
-
-    @property
-    def ti(self):
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            ti = self._ti(session)
-            session.expunge_all()
-            return ti
-
-    @property
-    def scope(self):
-        from airflow.state import TaskScope
-
-        names = {"region_id"} & set(TaskScope.__dataclass_fields__)
-        ti = self.ti
-        return TaskScope(
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=ti.map_index,
-            **{name: getattr(ti, name) for name in names},
-        )
-
-    @property
-    def key(self):
-        return row_key(digest_of(self.token), self.max_tries)
-
-    def enter(self, value, key=None):
-        """Write the entry, as the execution API does."""
-        from airflow.state import get_state_backend
-
-        get_state_backend().set(self.scope, key or self.key, value)
-
-    @property
-    def row(self):
-        """The entry, as the execution API reads it."""
-        from airflow.state import get_state_backend
-
-        value = get_state_backend().get(self.scope, self.key)
-        return None if value is None else json.loads(value)
-
-    def change(self, **values):
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            ti = self._ti(session)
-            for name, value in values.items():
-                setattr(ti, name, value)
-
-    def ask(self, options=ANSWERS, **values):
-        from airflow.models.hitl import HITLDetail
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            session.add(
-                HITLDetail(ti_id=self.ti.id, options=list(options), subject="How did it end?", **values)
-            )
-
-    @property
-    def question(self):
-        from airflow.models.hitl import HITLDetail
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        with create_session() as session:
-            found = session.scalars(select(HITLDetail).where(HITLDetail.ti_id == self.ti.id)).one()
-            session.expunge_all()
-            return found
-
-    def seconds_left(self):
-        return (self.ti.trigger_timeout - datetime.now(UTC)).total_seconds()
+    return make_dag(request.getfixturevalue("airflow_home"))
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""The endpoint in Airflow's own API server, where its plugin mounts it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import httpx
+import pytest
+
+from airflow_launcher.airflow import Airflow
+from airflow_launcher.components import API_SERVER
+from airflow_launcher.ports import free_port
+from waiting_tasks import WaitingTask, make_dag
+from workflow_automation_provider.execution.callback import PATH, new_token
+
+SUCCESS = {"status": "success", "result": {"rows": 3}}
+
+SIMPLE = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
+FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
+
+CAN_WAIT = importlib.util.find_spec("airflow.models.task_state_store") is not None
+
+
+class Server(Airflow):
+    """An API server alone: nobody logs in to it."""
+
+    def start(self):
+        self.prepare()
+        program = self.program(API_SERVER.name, *API_SERVER.command)
+        program.start()
+        self.programs[API_SERVER.name] = program
+        self.wait()
+
+    def wait(self):
+        from airflow_launcher.waiting import wait_for
+
+        def answers():
+            self.check()
+            return self.api.answers(f"{self.url}/api/v2/version")
+
+        wait_for("the API server", answers, 300)
+
+    def prepare(self):
+        self.home.mkdir(parents=True, exist_ok=True)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("airflow.api_fastapi") is None, reason="Airflow 2 has another web server"
+)
+@pytest.mark.parametrize("auth_manager", [SIMPLE, FAB])
+def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
+    """With several workers, and below a path."""
+    if auth_manager == FAB:
+        pytest.importorskip("airflow.providers.fab", reason="The FAB provider is not installed")
+    tasks = [WaitingTask(dag) for dag in [make_dag(airflow_home)] for _ in range(4)] if CAN_WAIT else []
+    tokens = [task.token for task in tasks] or [new_token()]
+    port = free_port()
+    settings = {
+        "API__WORKERS": "2",
+        "CORE__AUTH_MANAGER": auth_manager,
+        "DATABASE__SQL_ALCHEMY_CONN": os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"],
+    }
+    url = f"http://127.0.0.1:{port}/some/prefix"
+    with Server(tmp_path / "server", tmp_path, settings=settings, port=port, url=url) as server:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+            found = [http.post(f"{PATH}?token={token}", json=SUCCESS) for token in tokens]
+            unknown = http.post(f"{PATH}?token={new_token()}", json=SUCCESS)
+            got = http.get(f"{PATH}?token={tokens[0]}")
+        output = server.programs[API_SERVER.name].output.read_text()
+    assert [response.status_code for response in found] == [200 if CAN_WAIT else 501] * len(tokens)
+    assert unknown.status_code == (404 if CAN_WAIT else 501)
+    assert set(unknown.json()) == {"detail"}
+    assert got.status_code == 405
+    assert all(task.row["status"] == "success" for task in tasks)
+    if CAN_WAIT:
+        assert PATH in output
+        assert [token for token in tokens if token in output] == []
