@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import ssl
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from workflow_automation_provider.testing._server.bodies import LONG_STRING, summarize
@@ -16,7 +18,7 @@ from workflow_automation_provider.testing.callbacks import WITHHELD, withhold_to
 from workflow_automation_provider.testing.journal import SentCallback
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from workflow_automation_provider.testing._server.journal_writer import JournalWriter
     from workflow_automation_provider.testing._server.state import State
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.journal import Run
 
 __all__ = ["CallbackSender"]
+
+T = TypeVar("T")
 
 _TIMEOUT = 30.0
 _LONGEST_WAIT = 60.0
@@ -111,7 +115,7 @@ class _Sending:
         """Send the call until it is accepted or given up."""
         await asyncio.sleep(self._call.delay)
         try:
-            self.body = self._call.body_of(self._run)
+            self.body = await _in_thread(lambda: self._call.body_of(self._run))
             content = _encode(self.body)
         except Exception as error:
             self.error = f"result: {type(error).__name__}: {error}"
@@ -190,3 +194,20 @@ def _encode(body: Any) -> bytes:
     # Lone surrogates are valid in JSON escapes, not in UTF-8.
     text = body if isinstance(body, str) else json.dumps(body)
     return text.encode("utf-8", errors="surrogatepass")
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """Call a test's function in a thread of its own: it may wait for as long as it likes."""
+    result: concurrent.futures.Future[T] = concurrent.futures.Future()
+    result.set_running_or_notify_cancel()
+
+    def call() -> None:
+        try:
+            found = function()
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(found)
+
+    threading.Thread(target=call, name="workflow-automation-callback", daemon=True).start()
+    return await asyncio.wrap_future(result)
