@@ -17,6 +17,7 @@ import json
 import math
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
@@ -156,11 +157,10 @@ class Answer:
         return row
 
     @classmethod
-    def of(cls, row: CallbackRow) -> Answer | None:
+    def of(cls, row: Mapping[str, Any]) -> Answer | None:
         """Return the answer of an entry, None if there is none yet."""
-        if "status" not in row:
-            return None
-        return cls(row["status"], row.get("result"), row.get("message"))
+        status: Status | None = next((s for s in get_args(Status) if s == row.get("status")), None)
+        return cls(status, row.get("result"), row.get("message")) if status else None
 
 
 def _kind(value: object) -> str:

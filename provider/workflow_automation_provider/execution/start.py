@@ -231,9 +231,6 @@ class RunStarter:
     def _earlier_run(self, earlier: Start) -> StartedRun | None:
         """Return the run that an earlier try started, None if a run is to be started."""
         found = f"Try {earlier.try_number} ({earlier.at}) {earlier.words}."
-        if earlier.is_of_this_try and earlier.state == "started":
-            self._log.info("%s Continuing with that run.", found)
-            return earlier.run
         if earlier.cleared:
             self._log.warning("%s The task has been cleared since: starting another run.", found)
             return None

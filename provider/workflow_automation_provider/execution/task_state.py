@@ -130,7 +130,6 @@ class Start:
         logged
     :param ambiguous: whether it is unknown if the task has been cleared since
     :param request: the hash of the request, None if it was not recorded
-    :param is_of_this_try: whether the current try wrote this, before it was parked
     """
 
     state: Literal["starting", "started", "unidentified"]
@@ -141,7 +140,6 @@ class Start:
     cleared: bool
     ambiguous: bool
     request: str | None
-    is_of_this_try: bool = False
 
     @property
     def words(self) -> str:
@@ -245,7 +243,7 @@ class _TaskRecord:
     @property
     def is_later_try(self) -> bool:
         """Whether there was a try before this one, also before a Clear."""
-        return self._now.try_number > 1
+        return bool(self._context["ti"].try_number > 1)
 
     @functools.cached_property
     def _now(self) -> _Attempt:
@@ -340,8 +338,12 @@ class StartRecord(_TaskRecord):
             cleared=bool(cleared),
             ambiguous=cleared is None,
             request=found.get("request"),
-            is_of_this_try=not cleared and found["try_number"] == self._now.try_number,
         )
+
+    def in_doubt(self) -> bool:
+        """Return whether an earlier try may have started a run that it could not identify."""
+        earlier = self.read()
+        return bool(earlier and not earlier.cleared and earlier.state != "started")
 
     def starting(self) -> None:
         """

@@ -166,9 +166,14 @@ class CompletionWait:
         else:
             self._record.forget_token()
 
-    def answered(self) -> Answer | None:
-        """Return what the flow said, whatever is known of the start of its run."""
-        return self._record.answer(self._record.read().digest)
+    def answered(self) -> bool:
+        """Return whether the flow has called back, whatever is known of the start of its run."""
+        return self._record.answer(self._record.read().digest) is not None
+
+    def has_begun(self) -> bool:
+        """Return whether all before the wait is done: its files are uploaded, or the run has ended."""
+        waiting = self._record.read()
+        return waiting.since is not None or self._record.answer(waiting.digest) is not None
 
     def wait(self, run: StartedRun, reply: Reply, checks: int = 0) -> StartedRun:
         """
@@ -194,8 +199,7 @@ class CompletionWait:
         # Answered, but without saying how the run ended: the question must be open again, or the task could not
         # park.
         if not waiting.asked or reply.by:
-            self._ask(question)
-            waiting = self._record.began(waiting)
+            waiting = self._record.began(waiting, asked=self._ask(question))
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
         left = self._left(waiting)
@@ -207,7 +211,7 @@ class CompletionWait:
             run.get("run_id", "(unknown id)"),
             (datetime.now(UTC) + left).isoformat(timespec="seconds"),
         )
-        return parking.park(self._context, question, check, {"checks": checks + 1})
+        return parking.park(self._context, question, check, {"run": dict(run), "checks": checks + 1})
 
     def settle(self, run: StartedRun, answer: Answer, *, by: str = "The flow") -> StartedRun:
         """
@@ -227,23 +231,30 @@ class CompletionWait:
             error.result = result
             error.locate(None, run.get("flow_id"), run.get("run_id"))
             raise error
-        self._log.info("%s said that the run succeeded. %s", by, message)
+        if not run:
+            self._log.warning(
+                "The run_id is unknown: it was lost with the response, or with the try that started it."
+            )
+        self._log.info("%s", f"{by} said that the run succeeded. {message}".strip())
         if result is None:
             return run
         return {**run, "result": result}
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, question: Question) -> bool:
+        """List the question, and return whether that was possible."""
         try:
             parking.ask(self._context, question)
         except Exception:
             # The flow can still call back, and the next check asks again.
             self._log.exception("The wait could not be listed under Required Actions.")
+            return False
+        return True
 
     def _question(self, run: StartedRun) -> Question:
         run_id, link = run.get("run_id"), run.get("run_link")
         lines = [
             "The task continues once the flow calls back. If it does not, look at the run, and answer.",
-            f"- Run: {f'`{run_id}`' if run_id else 'unknown'}{f' <{link}>' if link else ''}",
+            f"- Run: {f'`{run_id}`' if run_id else 'unknown'}{f' <{link}>' if link and link.startswith(('http://', 'https://')) else ''}",
             f"- Connection: `{self._hook.workflow_automation_conn_id}`",
         ]
         if flow_id := run.get("flow_id"):
@@ -273,7 +284,7 @@ class CompletionWait:
 
     def _poll(self, run: StartedRun, waiting: Waiting) -> StartedRun:
         """Wait in this process: outside a scheduler, nobody would wake a parked task."""
-        waiting = self._record.began(waiting)
+        waiting = self._record.began(waiting, asked=False)
         self._log.info("Waiting for the end of run %s in this process.", run.get("run_id", "(unknown id)"))
         while True:
             if answer := self._record.answer(waiting.digest):

@@ -60,7 +60,11 @@ class WaitRecord(_TaskRecord):
     def read(self) -> Waiting:
         """Return what is known since the last Clear, which may be nothing."""
         entry = self._get(_WAIT)
-        return self._waiting(entry) if entry and self._counts(entry) else Waiting()
+        if not entry or not self._counts(entry):
+            return Waiting()
+        if entry["max_tries"] != self._now.max_tries:  # a Clear that kept the task's state (Airflow 3.4+)
+            self._move(entry)
+        return self._waiting(entry)
 
     def open(self, digest: str) -> None:
         """
@@ -76,27 +80,29 @@ class WaitRecord(_TaskRecord):
     def keep_token_across_clear(self) -> None:
         """Let the token from before a Clear count again, because a person identified its run."""
         entry = self._get(_WAIT)
-        if not entry or not entry.get("digest") or self._counts(entry):
-            return
-        then, now = (row_key(entry["digest"], tries) for tries in (entry["max_tries"], self._now.max_tries))
-        if then != now:
-            self._store_row(now, cast("CallbackRow", self._get(then) or {}))
-        self._set(_WAIT, {"digest": entry["digest"]})
+        if entry and entry.get("digest") and not self._counts(entry):
+            self._move({"digest": entry["digest"], "max_tries": entry["max_tries"]})
 
     def forget_token(self) -> None:
         """Wait for a run that was given no token: only a person can tell how it ended."""
+        self._delete(row_key("", self._now.max_tries))
         self._set(_WAIT, {"digest": None})
 
-    def began(self, waiting: Waiting) -> Waiting:
-        """Record that the task has asked how the run ended, and since when it waits."""
+    def began(self, waiting: Waiting, *, asked: bool) -> Waiting:
+        """
+        Record since when the task waits.
+
+        :param asked: whether this try has listed its question
+        """
         since = waiting.since or datetime.now(UTC)
-        self._set(_WAIT, {"digest": waiting.digest, "since": since.isoformat(), "asked": self._ti_id})
-        return Waiting(waiting.digest, since, asked=True)
+        entry = {"digest": waiting.digest, "since": since.isoformat(), "asked": self._ti_id if asked else ""}
+        self._set(_WAIT, entry)
+        return Waiting(waiting.digest, since, asked)
 
     def answer(self, digest: str | None) -> Answer | None:
         """Return what the flow, or a person, said of the end of the run."""
         row = self._get(row_key(digest or "", self._now.max_tries))
-        return Answer.of(cast("CallbackRow", row)) if row else None
+        return Answer.of(row) if isinstance(row, dict) else None
 
     def answered(self, digest: str | None, answer: Answer) -> None:
         """Record a person's answer, so that a later try finds it as if the flow had called."""
@@ -114,6 +120,13 @@ class WaitRecord(_TaskRecord):
             datetime.fromisoformat(since) if since else None,
             entry.get("asked") == self._ti_id,
         )
+
+    def _move(self, entry: dict[str, Any]) -> None:
+        """Let the token of an earlier generation answer this one: a copy of its row, with what it holds."""
+        if digest := entry.get("digest"):
+            row = self._get(row_key(digest, entry["max_tries"])) or {}
+            self._store_row(row_key(digest, self._now.max_tries), cast("CallbackRow", row))
+        self._set(_WAIT, {name: entry[name] for name in ("digest", "since", "asked") if name in entry})
 
     def _store_row(self, key: str, row: CallbackRow) -> None:
         if self._store is not None:

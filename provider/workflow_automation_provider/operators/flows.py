@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
     from workflow_automation_provider.execution.doubt import StartQuestion
+    from workflow_automation_provider.execution.parking import Reply
     from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
     from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
     from workflow_automation_provider.execution.upload import OnUnknownUpload, UploadResult
@@ -40,6 +41,7 @@ class _Resumed(NamedTuple):
     """What Airflow continues a parked task with; nothing where a try begins."""
 
     event: dict[str, Any] | None = None
+    run: StartedRun | None = None
     doubt: dict[str, Any] | None = None
     checks: int = 0
 
@@ -147,6 +149,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self,
         context: Context,
         event: dict[str, Any] | None = None,
+        run: StartedRun | None = None,
         doubt: dict[str, Any] | None = None,
         checks: int = 0,
     ) -> StartedRun:
@@ -154,10 +157,11 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         Continue after the task was parked: Airflow calls this in place of ``execute``.
 
         :param event: a person's answer, or that the time is up
+        :param run: the run whose end the task waits for
         :param doubt: what is known of a start of unknown outcome, if that was asked about
         :param checks: how often the task has looked for the end of the run in vain
         """
-        return self._guarded(context, lambda: self._run_once(context, _Resumed(event, doubt, checks)))
+        return self._guarded(context, lambda: self._run_once(context, _Resumed(event, run, doubt, checks)))
 
     def _run_once(self, context: Context, resumed: _Resumed | None = None) -> StartedRun:
         """Start the run, unless an earlier try did, and follow it as far as asked for."""
@@ -178,7 +182,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 self._check_nested()
                 record.request = request_digest(self.inputs, self.flow_id)
                 return starter.start(lambda: self.hook.prepare_trigger(self.inputs, self._rendered_flow_id()))
-            FlowRunLink.persist(context, None)
             return self._follow(context, record, starter, resumed or _Resumed())
 
     def _follow(
@@ -189,7 +192,36 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
         reply = Reply.of(resumed.event)
         wait = self._wait(context) if self.wait_for_completion else None
-        question = self._question(context, record) if self.on_unknown_start == "ask" else None
+        # A doubt that was asked about is resolved as its answer says, also if the DAG has been edited since.
+        asks = self.on_unknown_start == "ask" or resumed.doubt
+        question = self._question(context, record) if asks else None
+        FlowRunLink.persist(context, resumed.run.get("run_link") if resumed.run else None)
+        run = resumed.run
+        # A task that was parked with its run never starts one: its record may have been deleted meanwhile.
+        if run is None:
+            for part in (wait, question):
+                if part:
+                    part.check()
+            run = self._start(starter, record, wait, question, reply, resumed.doubt)
+            FlowRunLink.persist(context, run.get("run_link"))
+            if self.files is not None and not (wait and wait.has_begun()):
+                self._upload(context, run, self.files)
+        return wait.wait(run, reply, resumed.checks) if wait else run
+
+    def _start(
+        self,
+        starter: RunStarter,
+        record: StartRecord,
+        wait: CompletionWait | None,
+        question: StartQuestion | None,
+        reply: Reply,
+        doubt: dict[str, Any] | None,
+    ) -> StartedRun:
+        """
+        Start the run, or resolve the doubt whether one was started.
+
+        :return: empty if all that is known of the run is how it ended: the flow has called back
+        """
 
         def prepare() -> Request:
             flow_id = self._rendered_flow_id()
@@ -197,30 +229,22 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 return self.hook.prepare_trigger(self.inputs, flow_id)
             return wait.open(self.inputs, lambda inputs: self.hook.prepare_trigger(inputs, flow_id))
 
-        for part in (wait, question):
-            if part:
-                part.check()
-        found: StartedRun | None = None
-        if question and resumed.doubt and not (wait and wait.answered()):
-            found = question.resolve(reply, resumed.doubt)
+        if wait and self.on_unknown_start == "start_again" and record.in_doubt() and wait.answered():
+            return {}
+        if question and doubt:
+            if wait and wait.answered():
+                return {}
+            if found := question.resolve(reply, doubt):
+                return starter.adopt(found)
         try:
-            run = (
-                starter.adopt(found)
-                if found
-                else starter.start(prepare, on_given=wait.given if wait else None)
-            )
+            return starter.start(prepare, on_given=wait.given if wait else None)
         except (OutcomeUnknownError, ResponseUnusableError) as error:
-            # A flow that called back has told that there is a run, and how it ended.
-            if wait and (answer := wait.answered()):
-                return wait.settle({}, answer)
+            if wait and wait.answered():
+                return {}
             if not question:
                 raise
             earlier = record.read()
             question.ask(error, self.flow_id or self.hook.extra.flow_id, earlier.at if earlier else None)
-        FlowRunLink.persist(context, run.get("run_link"))
-        if self.files is not None:
-            self._upload(context, run, self.files)
-        return wait.wait(run, reply, resumed.checks) if wait else run
 
     def _wait(self, context: Context) -> CompletionWait:
         from workflow_automation_provider.execution.wait import CompletionWait
