@@ -111,7 +111,7 @@ class StoreProxy:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                if store is None or store[0].at_eof():
+                if store is None or store[0].at_eof() or store[1].is_closing():
                     store = await asyncio.open_connection("127.0.0.1", self.upstream, limit=4 * PIECE)
                 self.open += 1
                 self.most_open = max(self.most_open, self.open)
@@ -120,7 +120,7 @@ class StoreProxy:
                         return
                 finally:
                     self.open -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             for one in (writer, *(store or ())[1:]):
@@ -157,15 +157,18 @@ class StoreProxy:
         store_writer.write(f"{method} {fault.target or target} {version}\r\n{lines}\r\n".encode() + body)
         answer = await store_reader.readuntil(b"\r\n\r\n")
         status, answered = _parse(answer)
-        writer.write(answer)
+        # As object stores do, and some stand-ins do not, the proxy keeps its connections.
+        closes = answered.pop("connection", "") == "close"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in answered.items())
+        writer.write(f"HTTP/1.1 {status.partition(' ')[2]}\r\n{lines}\r\n".encode())
         if method == "HEAD" or status.split(" ")[1] in ("204", "304"):
+            goes_on = True
             await writer.drain()
-            return "close" not in answered.get("connection", "")
-        if "content-length" not in answered:
-            raise ConnectionError("The store sends no length")
-        return await self._pass_body(int(answered["content-length"]), fault, store_reader, writer) and (
-            "close" not in answered.get("connection", "")
-        )
+        else:
+            goes_on = await self._pass_body(int(answered["content-length"]), fault, store_reader, writer)
+        if closes:
+            store_writer.close()
+        return goes_on
 
     async def _pass_body(
         self, left: int, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -204,10 +207,10 @@ def _parse(head: bytes) -> tuple[str, dict[str, str]]:
 async def _main(upstream: int, delay: float) -> None:
     proxy = StoreProxy(upstream, delay=delay)
     server = await proxy.start()
-    print(proxy.port, flush=True)
+    print(proxy.port, flush=True)  # noqa: T201 - for who started it
     async with server:
         while await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(proxy.counts()), flush=True)
+            print(json.dumps(proxy.counts()), flush=True)  # noqa: T201
             proxy.seen.clear()
 
 

@@ -19,6 +19,7 @@ from workflow_automation_provider.exceptions import (
 
 __all__ = [
     "DEFAULT_FILE_FORMAT",
+    "ChangedError",
     "Content",
     "Element",
     "Encoding",
@@ -51,6 +52,13 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
 
+# A message of a store's client may quote a whole response.
+_REASON = 200
+
+
+class ChangedError(Exception):
+    """A file is no longer the one that was listed."""
+
 
 class Reading(Protocol):
     """The files of a request, read in the order in which they are sent, some of them ahead of their turn."""
@@ -59,7 +67,8 @@ class Reading(Protocol):
         """
         Return the content of the next file, in chunks whose length is a multiple of 3, but for the last.
 
-        :raises Exception: of any kind, if it cannot be read as the version that the file tells of
+        :raises ChangedError: if it is no longer the version that the file tells of
+        :raises Exception: of any kind, if it cannot be read
         """
 
     def close(self) -> None:
@@ -221,6 +230,8 @@ def read_whole(
             raise changed(file, f"is {left} bytes shorter than its original {file.size}", sending=sending)
     except WorkflowAutomationError:
         raise
+    except ChangedError as error:
+        raise changed(file, f"changed ({error})", sending=sending) from None
     except Exception as error:  # object stores raise all kinds of exceptions
         if stopped():
             raise
@@ -268,8 +279,11 @@ def version_of(file: File) -> object:
 
 
 def reason(error: Exception) -> str:
-    """Say in a few words why a file cannot be read."""
-    return getattr(error, "strerror", None) or type(error).__name__
+    """Say in one line why a file cannot be read."""
+    if found := getattr(error, "strerror", None):
+        return str(found)
+    text = str(error).strip().partition("\n")[0][:_REASON]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _read_exactly(stream: IO[bytes], size: int) -> bytes:

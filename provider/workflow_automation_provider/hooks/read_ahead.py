@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.deadline import StoppedError
-from workflow_automation_provider.hooks.stores import AT_ONCE, SILENCE, ChangedError, StoredFile, compare
+from workflow_automation_provider.client.files import ChangedError
+from workflow_automation_provider.hooks.stores import AT_ONCE, SILENCE, StoredFile, compare
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import File

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Protocol
 
-from workflow_automation_provider.client.files import File, ReadAhead
+from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
 
 __all__ = [
     "AT_ONCE",
@@ -98,10 +98,6 @@ AT_ONCE = 16
 
 SILENCE = 60.0
 """Seconds without a byte after which a response is given up, to be taken up again where it broke off."""
-
-
-class ChangedError(Exception):
-    """An object is no longer the one that was listed."""
 
 
 class Response(Protocol):
