@@ -7,7 +7,7 @@ __all__ = ["LEAST_READ_AHEAD", "LONGEST_TIMEOUT", "is_limit", "is_seconds", "kin
 LONGEST_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
 
-LEAST_READ_AHEAD = 1024 * 1024
+LEAST_READ_AHEAD = 8 * 1024 * 1024
 """In bytes: with less, objects would be fetched in crumbs."""
 
 

@@ -72,7 +72,7 @@ def resolve(
         read_ahead_bytes = DEFAULT_READ_AHEAD
     elif not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
         raise InvalidRequestError(
-            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (1 MiB) or more."
+            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or more."
         )
     types = check_content_types(content_types or {})
     stores = _Stores(read_ahead_bytes)

@@ -34,8 +34,8 @@ _CHUNK = 3 * 64 * 1024
 # How much of one object is fetched ahead. Any smaller object is fetched whole.
 _WINDOW = 8 * 1024 * 1024
 
-# What an object takes besides its content, in bytes: the buffers of a connection.
-_OVERHEAD = 64 * 1024
+# What an object takes however small it is, in bytes.
+_TASK = 64 * 1024
 
 # How often a response that broke off is taken up again without a MiB of progress, and the first wait.
 _RESUMES = 5
@@ -91,11 +91,14 @@ class ObjectReading:
             file = self._next = self._next or self._following()
             if file is None:
                 return
-            reserved = min(file.size, _WINDOW, self._budget) + _OVERHEAD
+            # What is small counts for what it takes as well: a task, and buffers.
+            overhead = min(file.size, file.store.overhead) + _TASK
+            window = min(file.size, _WINDOW, self._budget - overhead)
+            reserved = window + overhead
             if self._fetches and self._reserved + reserved > self._budget:
                 return
             event_loop = file.store.loop
-            fetch = _Fetch(file, reserved, event_loop)
+            fetch = _Fetch(file, window, reserved, event_loop)
             self._fetches.append(fetch)
             self._reserved += reserved
             self._next = None
@@ -146,14 +149,16 @@ class _Loop:
 class _Fetch:
     """One object that is being fetched: written by the event loop, read by the thread that sends."""
 
-    def __init__(self, file: StoredFile, reserved: int, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(
+        self, file: StoredFile, window: int, reserved: int, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
         self.file = file
         self.reserved = reserved
         self.task: asyncio.Task[None] | None = None
         self._loop = loop
         # Chunks, then None or what went wrong.
         self._queue: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
-        self._window = reserved - _OVERHEAD
+        self._window = window
         self._given = self._taken = 0
         self._room = asyncio.Event()
         self._is_full = False
@@ -201,8 +206,10 @@ class _Fetch:
         buffer = bytearray()
         position = counted = failures = 0
         while True:
+            has_response = False
             try:
                 response = await store.respond(file, position)
+                has_response = True
                 try:
                     while content := await self._read(response):
                         position += len(content)
@@ -221,8 +228,15 @@ class _Fetch:
                 if position - counted >= _PROGRESS:
                     counted, failures = position, 0
                 failures += 1
-                if failures > _RESUMES or not _may_resume(error, file):
+                has_asked_again = store.asks_again and not has_response
+                if failures > _RESUMES or has_asked_again or not _may_resume(error, file):
                     raise
+                if position >= file.size:
+                    # All of it is there, but was damaged on the way.
+                    if self._given:
+                        raise
+                    buffer.clear()
+                    position = counted = 0
                 await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
         if not store.is_conditional:
             await store.look(file)

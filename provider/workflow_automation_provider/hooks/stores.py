@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import IO, Any, Protocol
 
 from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
@@ -91,7 +92,13 @@ FINGERPRINT = (
 """The same in the order in which digests of the task state store have had them since the first release."""
 
 # What a store that cannot stream is asked for at once.
-_PART = 4 * 1024 * 1024
+_PART = 2 * 1024 * 1024
+
+# What opens an object for random access reads at once.
+_BLOCK = 4 * 1024 * 1024
+
+# The buffers of a connection, in bytes.
+_CONNECTION = 64 * 1024
 
 AT_ONCE = 16
 """Objects that are asked for at once, about as many as by the command line tools of the stores."""
@@ -115,7 +122,11 @@ def told(info: Mapping[str, Any]) -> tuple[str, ...]:
     for name in _OF_CONTENT:
         if info.get(name):
             return name, str(info[name])
-    return tuple(text for name in _OF_FILE if info.get(name) for text in (name, str(info[name])))
+    return tuple(text for name in _OF_FILE if info.get(name) for text in (name, _text(info[name])))
+
+
+def _text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 class StoredFile(File):
@@ -148,7 +159,7 @@ class StoredFile(File):
 
     def open(self) -> IO[bytes]:
         """Open it for random access, block by block."""
-        stream: IO[bytes] = self.store.fs.open(self.key, "rb", block_size=_PART)
+        stream: IO[bytes] = self.store.fs.open(self.key, "rb", block_size=_BLOCK)
         return stream
 
     def fingerprint(self) -> object:
@@ -190,6 +201,10 @@ class Store:
 
     is_conditional = False
     """Whether a response is of the version that was listed, or an error."""
+    overhead = 2 * _PART
+    """What an object takes in memory besides its content that was read ahead, in bytes."""
+    asks_again = False
+    """Whether a request that the store does not respond to as it should is sent again by its client."""
 
     def __init__(self, fs: Any, read_ahead: ReadAhead) -> None:
         self.fs = fs
@@ -258,44 +273,50 @@ def compare(file: StoredFile, info: Mapping[str, Any]) -> None:
     if info.get("size") not in (None, file.size):
         raise ChangedError(f"it has {info['size']} bytes instead of {file.size}")
     # A listing may tell more of an object, or less, than a look at it alone.
-    if any(info.get(name) and str(info[name]) != value for name, value in file.told.items()):
+    if any(info.get(name) and _differ(value, _text(info[name])) for name, value in file.told.items()):
         raise ChangedError("it was written again")
 
 
+def _differ(listed: str, found: str) -> bool:
+    """Tell whether two values differ, and not only in how a store writes a time."""
+    times = _time(listed), _time(found)
+    if None in times:
+        return times == (None, None) and listed != found
+    return times[0] != times[1]
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 class _Parts:
-    """The content of an object, read part by part, the next one while the last one is used."""
+    """The content of an object, read part by part."""
 
     def __init__(self, store: Store, file: StoredFile, start: int) -> None:
         self._store = store
         self._file = file
         self._next = start
-        self._has_asked = False
-        self._coming: asyncio.Task[bytes] | None = None
+        self._is_begun = False
 
     async def read(self, _: int, /) -> bytes:
-        coming = self._coming or self._ask()
-        self._coming = None
-        if coming is None:
+        size = self._file.size
+        start, end = self._next, min(self._next + _PART, size)
+        if start >= end and self._is_begun:
             return b""
-        start, end = self._next - self._asked, self._next
-        content = await coming
-        if len(content) != end - start and (start, end) != (0, self._file.size):
+        self._is_begun = True
+        content = await self._store.part(self._file, start, end)
+        # Of a whole object, the length is checked by who reads it.
+        if len(content) != end - start and (start, end) != (0, size):
             raise EOFError(f"the part from byte {start} on has {len(content)} bytes instead of {end - start}")
-        self._coming = self._ask()
+        self._next = end
         return content
 
-    def _ask(self) -> asyncio.Task[bytes] | None:
-        start, end = self._next, min(self._next + _PART, self._file.size)
-        if start >= end and self._has_asked:
-            return None
-        self._has_asked = True
-        self._next, self._asked = end, end - start
-        return asyncio.ensure_future(self._store.part(self._file, start, end))
-
     async def close(self) -> None:
-        if self._coming is not None:
-            self._coming.cancel()
-            await asyncio.gather(self._coming, return_exceptions=True)
+        """Do nothing: no connection is kept."""
 
 
 # S3 ---------------------------------------------------------------------------------------------------
@@ -305,6 +326,8 @@ class S3(Store):
     """Read by ``If-Match`` and, where there are versions, by the one that was listed."""
 
     is_conditional = True
+    overhead = _CONNECTION
+    asks_again = True
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""
@@ -370,6 +393,7 @@ class Http(Store):
     """Read by ``If-Match``; what a server tells of the object in its response must be what it told before."""
 
     is_conditional = True
+    overhead = _CONNECTION
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""
@@ -391,6 +415,7 @@ class Gcs(Store):
     """Read by the generation."""
 
     is_conditional = True
+    overhead = _CONNECTION
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""

@@ -148,7 +148,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     :param max_file_bytes: the maximum size of a file in bytes, by default unlimited; a larger one is an error
         before anything is sent
     :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
-        by default 32 MiB, at least 1 MiB
+        by default 32 MiB, at least 8 MiB
     :param on_unknown_upload: what to do if it is unknown whether files were accepted: ``"send_again"``, or
         ``"fail"`` without a retry
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
@@ -203,7 +203,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 )
         if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
             raise ValueError(
-                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (1 MiB) or "
+                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or "
                 "more, or None for 32 MiB."
             )
         if file_format is not None or content_types is not None:

@@ -346,7 +346,7 @@ class TestStop:
         assert self.fetching() == []
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, MIB - 1, "1"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, 8 * MIB - 1, "1"])
 def test_read_ahead_bytes_that_are_none(value):
     with pytest.raises(InvalidRequestError, match=f"read_ahead_bytes is {value!r}: expected a whole number"):
         resolve("x", read_ahead_bytes=value)
