@@ -240,6 +240,7 @@ class Uploader:
             "bytes": size_of(request.files),
             "response": response[:_KEPT_RESPONSE],
         }
+        # The first version of the provider reads digests, and would send these files again.
         self._confirm({**sent, "target": target, "identities": identities, "digests": []})
         return sent
 
