@@ -1,8 +1,8 @@
 """
 A proxy in front of an object store: delays each request, counts them, and breaks what a test tells it to.
 
-Run as a program (``python store_proxy.py UPSTREAM_PORT SECONDS``), it prints its port, and the number of requests by
-method for each line that it reads.
+Run as a program (``python store_proxy.py UPSTREAM_PORT SECONDS``), it prints its port, and for each line that it reads
+the numbers of requests since the last one.
 """
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ async def _main(upstream: int, delay: float) -> None:
     print(proxy.port, flush=True)  # noqa: T201 - for who started it
     async with server:
         while await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(proxy.counts()), flush=True)  # noqa: T201
+            objects = sum("list-type" not in seen.target for seen in proxy.seen)
+            print(json.dumps({**proxy.counts(), "objects": objects}), flush=True)  # noqa: T201
             proxy.seen.clear()
 
 

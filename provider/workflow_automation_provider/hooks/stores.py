@@ -329,6 +329,12 @@ class S3(Store):
     overhead = _CONNECTION
     asks_again = True
 
+    def __init__(self, fs: Any, read_ahead: ReadAhead) -> None:
+        super().__init__(fs, read_ahead)
+        if getattr(fs, "_s3", True) is None:  # not connected yet
+            # The SDK's default of 10 connections would be fewer than the requests.
+            fs.config_kwargs.setdefault("max_pool_connections", AT_ONCE)
+
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""
         bucket, key, version = self.fs.split_path(file.key)
