@@ -270,7 +270,7 @@ def operator_of_objects(given: Given) -> Send:
 
     prefix = f"s3://bench_s3@{BUCKET}/files/"
     send = _operator(given, prefix)
-    resolve(f"{prefix}0000.bin")  # opens the client
+    resolve(prefix)  # opens the client
     return send
 
 

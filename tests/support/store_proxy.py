@@ -157,8 +157,13 @@ class StoreProxy:
         store_writer.write(f"{method} {fault.target or target} {version}\r\n{lines}\r\n".encode() + body)
         answer = await store_reader.readuntil(b"\r\n\r\n")
         status, answered = _parse(answer)
-        # As object stores do, and some stand-ins do not, the proxy keeps its connections.
+        # As object stores do, and some stand-ins do not, the proxy keeps its connections and tells the length.
         closes = answered.pop("connection", "") == "close"
+        if answered.pop("transfer-encoding", "") == "chunked":
+            content = await _chunks(store_reader)
+            answered["content-length"] = str(len(content))
+            store_reader = asyncio.StreamReader()
+            store_reader.feed_data(content)
         lines = "".join(f"{name}: {value}\r\n" for name, value in answered.items())
         writer.write(f"HTTP/1.1 {status.partition(' ')[2]}\r\n{lines}\r\n".encode())
         if method == "HEAD" or status.split(" ")[1] in ("204", "304"):
@@ -196,6 +201,14 @@ class StoreProxy:
                     fault.times -= 1
                 return fault
         return Fault()
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    content = b""
+    while size := int(await reader.readline(), 16):
+        content += (await reader.readexactly(size + 2))[:-2]
+    await reader.readline()
+    return content
 
 
 def _parse(head: bytes) -> tuple[str, dict[str, str]]:

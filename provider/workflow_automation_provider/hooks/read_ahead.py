@@ -238,7 +238,7 @@ class _Fetch:
                     buffer.clear()
                     position = counted = 0
                 await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
-        if not store.is_conditional:
+        if not response.is_of_version:
             await store.look(file)
         if buffer:
             await self._give(bytes(buffer))

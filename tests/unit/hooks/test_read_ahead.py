@@ -70,7 +70,6 @@ class FileSystem:
 class Breaking(Store):
     """Sends an object in pieces of any size, and breaks off now and then."""
 
-    is_conditional = True
     overhead = 64 * KIB
 
     def __init__(self, fs, read_ahead, seed, breaks):
@@ -82,6 +81,7 @@ class Breaking(Store):
         store, content = self, self.fs.contents[file.key]
 
         class Response:
+            is_of_version = True
             at = start
 
             async def read(self, size):
