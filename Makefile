@@ -45,8 +45,8 @@ bench-import: $(VENV)/bench ## Measure what importing the operators costs, besid
 bench-start: $(VENV)/bench ## Measure what starting a run costs, beside HttpOperator (about 3 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
 
-bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl (about 3 minutes)
-	@$(VENV)/bin/python benchmarks/upload.py
+bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx, curl and boto3 (about 8 minutes); ARGS="s3-many …" for some
+	@$(VENV)/bin/python benchmarks/upload.py $(ARGS)
 
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)

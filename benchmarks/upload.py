@@ -2,7 +2,9 @@
 Measure uploads against what else one might use: ``make bench-upload``.
 
 Every contender sends the same files to the same local sink, each time in a fresh process, in interleaved rounds.
-Timed is the upload alone: what it imports and the opening of its client are not, a shell pipeline's start is.
+Timed is the upload alone: what it imports and the opening of its clients are not, a shell pipeline's start is.
+
+The objects are in a stand-in for S3 (moto), behind a proxy that delays each request.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 KIB, MIB = 1024, 1024 * 1024
@@ -31,20 +35,54 @@ HEAD, TAIL = b'{"flow_id":"flow","run_id":"1","files":[', b"]}"
 CHUNK = 192 * KIB
 
 
+DELAY = 0.02
+BUCKET = "bench"
+ACCESS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+
+
 class Case(NamedTuple):
-    """Files to send."""
+    """
+    Files to send.
+
+    :param contenders: who sends them; the first is this provider
+    :param limits: the most time relative to others, and the most MiB above the baseline
+    """
 
     title: str
     size: int
     files: int
     rounds: int
+    contenders: tuple[str, ...] = ("provider", "http_hook", "httpx", "curl")
+    limits: Mapping[str, float] = MappingProxyType({})
+    is_stored: bool = False
 
 
 CASES = {
     "1m": Case("1 MiB", MIB, 1, 9),
     "64m": Case("64 MiB", 64 * MIB, 1, 7),
-    "1g": Case("1 GiB", 1024 * MIB, 1, 3),
-    "many": Case("1,000 of 10 KiB", 10 * KIB, 1000, 9),
+    "1g": Case("1 GiB", 1024 * MIB, 1, 3, limits={"curl": 1.15, "memory": 16}),
+    "many": Case("1,000 of 10 KiB", 10 * KIB, 1000, 9, limits={"httpx": 1.3}),
+    "very-many": Case(
+        "100,000 of 20 bytes", 20, 100_000, 3, ("operator", "httpx"), {"httpx": 1.3, "memory": 48}
+    ),
+    "s3-many": Case(
+        "1,000 objects of 10 KiB",
+        10 * KIB,
+        1000,
+        5,
+        ("operator_s3", "boto3"),
+        {"boto3": 1.5, "memory": 48, "requests": 1.05},
+        is_stored=True,
+    ),
+    "s3-1g": Case(
+        "an object of 1 GiB",
+        1024 * MIB,
+        1,
+        3,
+        ("operator_s3", "boto3_curl"),
+        {"boto3_curl": 1.15, "memory": 48},
+        is_stored=True,
+    ),
 }
 
 
@@ -105,32 +143,194 @@ def sink() -> Iterator[int]:
     process.join()
 
 
+# The store --------------------------------------------------------------------------------------------
+
+
+class Stand(NamedTuple):
+    """A stand-in for S3, and the proxy in front of it."""
+
+    port: int
+    proxy: subprocess.Popen[str]
+
+    def count(self) -> int:
+        """Return the number of requests since the last count, listings not included."""
+        if self.proxy.stdin is None or self.proxy.stdout is None:
+            raise AssertionError("Both are pipes")
+        self.proxy.stdin.write("\n")
+        self.proxy.stdin.flush()
+        found: int = json.loads(self.proxy.stdout.readline())["objects"]
+        return found
+
+
+def s3(port: int, **config: Any) -> Any:
+    """Return a client of boto3."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", config=Config(**config), **ACCESS)
+
+
+@contextlib.contextmanager
+def store(case: Case) -> Iterator[Stand]:
+    """Run the stand-in with the objects of a case, in processes of their own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    moto = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        client = s3(port, max_pool_connections=8)
+        for _ in range(200):
+            with contextlib.suppress(Exception):
+                client.create_bucket(Bucket=BUCKET)
+                break
+            time.sleep(0.1)
+        with ThreadPoolExecutor(8) as threads:
+
+            def put(number: int) -> None:
+                client.put_object(Bucket=BUCKET, Key=f"files/{number:04}.bin", Body=os.urandom(case.size))
+
+            [*threads.map(put, range(case.files))]
+        program = Path(__file__).parents[1] / "tests" / "support" / "store_proxy.py"
+        with subprocess.Popen(
+            [sys.executable, str(program), str(port), str(DELAY)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as proxy:
+            if proxy.stdout is None:
+                raise AssertionError("It is a pipe")
+            try:
+                yield Stand(int(proxy.stdout.readline()), proxy)
+            finally:
+                proxy.kill()
+    finally:
+        moto.kill()
+        moto.wait()
+
+
 # The contenders ---------------------------------------------------------------------------------------
 # Each imports what it needs and returns what sends the files.
+
+
+class Given(NamedTuple):
+    """
+    What a contender is given.
+
+    :param port: of the sink
+    :param folder: of the files, or of nothing
+    :param store: port of the store, 0 for none
+    :param files: how many there are
+    """
+
+    port: int
+    folder: Path
+    store: int
+    files: int
+
 
 Send = Callable[[list[Path]], None]
 
 
-def this_provider(port: int) -> Send:
-    """Send with this provider's hook."""
-    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
+def connect(given: Given) -> None:
+    """Define the connections to the sink and to the store."""
     connection = {
         "conn_type": "workflow_automation",
-        "host": f"http://127.0.0.1:{port}/api",
+        "host": f"http://127.0.0.1:{given.port}/api",
         "password": "key",
     }
     os.environ["AIRFLOW_CONN_BENCH"] = json.dumps(connection)
+    extra = {"endpoint_url": f"http://127.0.0.1:{given.store}", "region_name": "us-east-1"}
+    aws = {"conn_type": "aws", "login": "testing", "password": "testing", "extra": extra}
+    os.environ["AIRFLOW_CONN_BENCH_S3"] = json.dumps(aws)
+
+
+def this_provider(given: Given) -> Send:
+    """Send with this provider's hook."""
+    from workflow_automation_provider.hooks import file_sources  # noqa: F401 - what an upload imports
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+    connect(given)
     hook = WorkflowAutomationHook("bench")
     hook.get_conn()
     return lambda paths: check(hook.upload_files("1", paths, "flow"))
 
 
-def http_hook(port: int) -> Send:
+def operator(given: Given) -> Send:
+    """Send with this provider's operator, which records what was confirmed."""
+    return _operator(given, f"{given.folder}/*")
+
+
+def operator_of_objects(given: Given) -> Send:
+    """Send the objects below a prefix with this provider's operator."""
+    from workflow_automation_provider.hooks.file_sources import resolve
+
+    prefix = f"s3://bench_s3@{BUCKET}/files/"
+    send = _operator(given, prefix)
+    resolve(prefix)  # opens the client
+    return send
+
+
+def _operator(given: Given, files: str) -> Send:
+    from workflow_automation_provider.execution import upload  # noqa: F401 - what an upload imports
+    from workflow_automation_provider.operators.flows import UploadFilesOperator
+    from workflow_automation_provider.testing.context import make_context
+
+    connect(given)
+    task = UploadFilesOperator(
+        task_id="upload", run_id="1", flow_id="flow", files=files, workflow_automation_conn_id="bench"
+    )
+    task.hook.get_conn()
+    return lambda _: check(task.execute(make_context(task))["requests"][0]["response"])
+
+
+def boto3_threads(given: Given) -> Send:
+    """Download the objects with 16 threads of boto3, and send nothing."""
+    client = s3(given.store, max_pool_connections=16)
+
+    def get(number: int) -> int:
+        body = client.get_object(Bucket=BUCKET, Key=f"files/{number:04}.bin")["Body"]
+        return len(body.read())
+
+    def send(_: list[Path]) -> None:
+        with ThreadPoolExecutor(16) as threads:
+            sizes = {*threads.map(get, range(given.files))}
+        if len(sizes) != 1:
+            raise SystemExit(f"The objects have {sizes} bytes")
+
+    return send
+
+
+STREAM = f"""
+import sys, boto3
+client = boto3.client("s3", endpoint_url="http://127.0.0.1:" + sys.argv[1], **{ACCESS!r})
+for chunk in client.get_object(Bucket={BUCKET!r}, Key="files/0000.bin")["Body"].iter_chunks(1024 * 1024):
+    sys.stdout.buffer.write(chunk)
+"""
+
+
+def boto3_curl(given: Given) -> Send:
+    """Send an object with boto3, base64 and curl."""
+    get = shlex.join([sys.executable, "-c", STREAM, str(given.store)])
+
+    def send(_: list[Path]) -> None:
+        element = '{"name":"0000.bin","content_type":"application/octet-stream","content":"'
+        pipe(
+            given.port,
+            [f"printf %s {shlex.quote(HEAD.decode() + element)}", f"{get} | base64 -w0", "printf '\"}'"],
+        )
+
+    return send
+
+
+def http_hook(given: Given) -> Send:
     """Send with Airflow's HttpHook, as users do today: the whole body in memory."""
     from airflow.providers.http.hooks.http import HttpHook
 
-    os.environ["AIRFLOW_CONN_BENCH"] = f"http://127.0.0.1:{port}"
+    os.environ["AIRFLOW_CONN_BENCH"] = f"http://127.0.0.1:{given.port}"
     hook = HttpHook("POST", http_conn_id="bench")
     hook.get_conn()
 
@@ -150,7 +350,7 @@ def http_hook(port: int) -> Send:
     return send
 
 
-def bare_httpx(port: int) -> Send:
+def bare_httpx(given: Given) -> Send:
     """Send with httpx alone: a generator of base64, its length computed beforehand, nothing checked."""
     import httpx
 
@@ -177,13 +377,13 @@ def bare_httpx(port: int) -> Send:
         length = len(HEAD) + len(TAIL) + len(paths) - 1
         length += sum(len(element(path)) + (path.stat().st_size + 2) // 3 * 4 + 2 for path in paths)
         headers = {"Content-Type": "application/json", "Content-Length": str(length), "X-API-Key": "key"}
-        url = f"http://127.0.0.1:{port}/api/public/upload"
+        url = f"http://127.0.0.1:{given.port}/api/public/upload"
         check(client.post(url, content=body(paths), headers=headers).json())
 
     return send
 
 
-def curl(port: int) -> Send:
+def curl(given: Given) -> Send:
     """Send with ``base64 | curl``: streamed and so chunked, for curl cannot know the length of a pipe."""
 
     def send(paths: list[Path]) -> None:
@@ -197,19 +397,21 @@ def curl(port: int) -> Send:
                 "printf '\"}'",
             ]
             comma = ","
-        script.append(f"printf %s {shlex.quote(TAIL.decode())}")
-        url = f"http://127.0.0.1:{port}/api/public/upload"
-        pipeline = (
-            "{ " + "; ".join(script) + f"; }} | curl -sS -X POST -T - -H 'X-API-Key: key' "
-            f"-H 'Content-Type: application/json' {url}"
-        )
-        check(
-            json.loads(
-                subprocess.run(["sh"], input=pipeline.encode(), capture_output=True, check=True).stdout
-            )
-        )
+        pipe(given.port, script)
 
     return send
+
+
+def pipe(port: int, script: list[str]) -> None:
+    """Send what shell commands write, and the end of the body."""
+    url = f"http://127.0.0.1:{port}/api/public/upload"
+    pipeline = (
+        "{ "
+        + "; ".join([*script, f"printf %s {shlex.quote(TAIL.decode())}"])
+        + "; } | curl -sS -X POST -T - "
+        f"-H 'X-API-Key: key' -H 'Content-Type: application/json' {url}"
+    )
+    check(json.loads(subprocess.run(["sh"], input=pipeline.encode(), capture_output=True, check=True).stdout))
 
 
 def check(response: Any) -> None:
@@ -218,27 +420,31 @@ def check(response: Any) -> None:
         raise SystemExit(f"The sink answered {response!r}")
 
 
-CONTENDERS: dict[str, tuple[str, Callable[[int], Send]]] = {
+CONTENDERS: dict[str, tuple[str, Callable[[Given], Send]]] = {
     "provider": ("this provider's hook", this_provider),
+    "operator": ("this provider's operator", operator),
+    "operator_s3": ("this provider's operator", operator_of_objects),
     "http_hook": ("`HttpHook`, `json.dumps` and base64", http_hook),
     "httpx": ("bare httpx, streaming", bare_httpx),
     "curl": ("`base64 \\| curl -T -`", curl),
+    "boto3": ("boto3, 16 threads, download alone", boto3_threads),
+    "boto3_curl": ("`boto3 \\| base64 \\| curl -T -`", boto3_curl),
 }
 
 
 def peak(who: str) -> int:
     """Return the highest resident memory so far in bytes, of this process or of the largest child."""
-    if who == "curl":
+    if "curl" in who:
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * KIB
 
 
-def contend(who: str, port: int, folder: Path) -> None:
+def contend(who: str, given: Given) -> None:
     """Send the files once and print the seconds it took and the bytes of memory above the baseline."""
-    paths = sorted(folder.iterdir())
-    send = CONTENDERS[who][1](port)
-    if who == "curl":
+    paths = [] if "operator" in who else sorted(given.folder.iterdir())
+    send = CONTENDERS[who][1](given)
+    if "curl" in who:
         subprocess.run(["curl", "--version"], capture_output=True, check=True)
     baseline = peak(who)
     begun = time.perf_counter()
@@ -249,37 +455,71 @@ def contend(who: str, port: int, folder: Path) -> None:
 
 # Rounds -----------------------------------------------------------------------------------------------
 
-Results = dict[str, list[tuple[float, int]]]
+
+class Result(NamedTuple):
+    """
+    One upload.
+
+    :param memory: bytes above the baseline
+    :param requests: how many there were to the store, listings not included
+    """
+
+    seconds: float
+    memory: int
+    requests: int
+
+
+Results = dict[str, list[Result]]
 
 
 def measure(case: Case, port: int, rounds: int, scratch: Path) -> Results:
     """Let every contender send the files of a case, in turns."""
     folder = scratch / str(case.size)
     folder.mkdir()
-    for number in range(case.files):
-        with (folder / f"{number:04}.bin").open("wb") as stream:
-            for start in range(0, case.size, MIB):
-                stream.write(os.urandom(min(MIB, case.size - start)))
+    with contextlib.ExitStack() as stack:
+        stand = stack.enter_context(store(case)) if case.is_stored else None
+        if stand is None:
+            for number in range(case.files):
+                with (folder / f"{number:06}.bin").open("wb") as stream:
+                    for start in range(0, case.size, MIB):
+                        stream.write(os.urandom(min(MIB, case.size - start)))
+        results = take_turns(case, Given(port, folder, stand.port if stand else 0, case.files), stand, rounds)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    return results
+
+
+def take_turns(case: Case, given: Given, stand: Stand | None, rounds: int) -> Results:
+    """Let every contender send once in each round."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
-    environment["AIRFLOW_HOME"] = str(scratch / "airflow")
+    environment["AIRFLOW_HOME"] = str(given.folder.parent / "airflow")
     environment["NO_PROXY"] = environment["no_proxy"] = "127.0.0.1"
-    results: Results = {who: [] for who in CONTENDERS}
+    results: Results = {who: [] for who in case.contenders}
     for number in range(rounds):
         # Each begins a round in its turn: what runs first finds another machine than what runs last.
-        order = [*CONTENDERS][number % len(CONTENDERS) :] + [*CONTENDERS][: number % len(CONTENDERS)]
-        for who in order:
+        first = number % len(case.contenders)
+        for who in case.contenders[first:] + case.contenders[:first]:
+            arguments = [who, str(given.port), str(given.folder), str(given.store), str(given.files)]
+            if stand:
+                stand.count()
             done = subprocess.run(
-                [sys.executable, __file__, "--contend", who, str(port), str(folder)],
+                [sys.executable, __file__, "--contend", *arguments],
                 env=environment,
                 stdout=subprocess.PIPE,
                 check=True,
             )
             seconds, memory = json.loads(done.stdout.splitlines()[-1])
-            results[who].append((seconds, memory))
-        print(f"{case.title}: round {number + 1} of {rounds}", file=sys.stderr)
-    for path in folder.iterdir():
-        path.unlink()
+            results[who].append(Result(seconds, memory, stand.count() if stand else 0))
+        load = ", ".join(f"{who} {found[-1].seconds:.2f} s" for who, found in results.items())
+        print(f"{case.title}: round {number + 1} of {rounds}: {load}", file=sys.stderr)
     return results
+
+
+def ratio(results: Results, who: str, to: str) -> float:
+    """Compare two times: medians of all rounds."""
+    mine, other = (statistics.median(found.seconds for found in results[one]) for one in (who, to))
+    return mine / other
 
 
 def table(measured: dict[str, Results]) -> Iterator[str]:
@@ -287,28 +527,49 @@ def table(measured: dict[str, Results]) -> Iterator[str]:
     yield "| files | method | time relative to this provider | to `base64 \\| curl` | to bare httpx | peak memory above baseline |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for key, results in measured.items():
-        times = {who: statistics.median(seconds for seconds, _ in found) for who, found in results.items()}
-        for who, (title, _) in CONTENDERS.items():
-            memory = statistics.median(memory for _, memory in results[who]) / MIB
-            ratios = " | ".join(f"{times[who] / times[to]:.2f}" for to in ("provider", "curl", "httpx"))
-            yield f"| {CASES[key].title} | {title} | {ratios} | {memory:,.1f} MiB |"
+        if CASES[key].is_stored:
+            continue
+        for who in results:
+            memory = statistics.median(found.memory for found in results[who]) / MIB
+            ratios = " | ".join(
+                f"{ratio(results, who, to):.2f}" if to in results else ""
+                for to in (CASES[key].contenders[0], "curl", "httpx")
+            )
+            yield f"| {CASES[key].title} | {CONTENDERS[who][0]} | {ratios} | {memory:,.1f} MiB |"
+
+
+def table_of_objects(measured: dict[str, Results]) -> Iterator[str]:
+    """Write the results of the cases with a store."""
+    yield "| objects | method | time relative to this provider | requests per object | peak memory above baseline |"
+    yield "| --- | --- | ---: | ---: | ---: |"
+    for key, results in measured.items():
+        case = CASES[key]
+        if not case.is_stored:
+            continue
+        for who, found in results.items():
+            memory = statistics.median(one.memory for one in found) / MIB
+            requests = statistics.median(one.requests for one in found) / case.files
+            time = ratio(results, who, case.contenders[0])
+            yield f"| {case.title} | {CONTENDERS[who][0]} | {time:.2f} | {requests:.3f} | {memory:,.1f} MiB |"
 
 
 def misses(measured: dict[str, Results]) -> Iterator[str]:
     """Say which targets were missed."""
-
-    def ratio(key: str, to: str) -> float:
-        mine, other = (statistics.median(s for s, _ in measured[key][who]) for who in ("provider", to))
-        return mine / other
-
-    if "1g" in measured:
-        memory = max(memory for _, memory in measured["1g"]["provider"]) / MIB
-        if memory > 16:
-            yield f"1 GiB takes {memory:.1f} MiB above the baseline, more than 16."
-        if (found := ratio("1g", "curl")) > 1.15:
-            yield f"1 GiB takes {found:.2f} times the wall time of base64 | curl, more than 1.15."
-    if "many" in measured and (found := ratio("many", "httpx")) > 1.3:
-        yield f"1,000 small files take {found:.2f} times the wall time of bare httpx, more than 1.3."
+    for key, results in measured.items():
+        case = CASES[key]
+        mine = results[case.contenders[0]]
+        for what, limit in case.limits.items():
+            if what == "memory":
+                found = max(one.memory for one in mine) / MIB
+                words = f"{found:.1f} MiB above the baseline"
+            elif what == "requests":
+                found = max(one.requests for one in mine) / case.files
+                words = f"{found:.3f} requests per object"
+            else:
+                found = ratio(results, case.contenders[0], what)
+                words = f"{found:.2f} times the wall time of {CONTENDERS[what][0]}"
+            if found > limit:
+                yield f"{case.title}: {words}, more than {limit:g}."
 
 
 def main() -> None:
@@ -316,18 +577,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure uploads against what else one might use.")
     parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; all by default")
     parser.add_argument("--rounds", type=int, help="in place of each case's own number")
-    parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--contend", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contend:
-        who, port, folder = arguments.contend
-        contend(who, int(port), Path(folder))
+        who, port, folder, store_port, files = arguments.contend
+        contend(who, Given(int(port), Path(folder), int(store_port), int(files)))
         return
+    if unknown := {*arguments.cases} - {*CASES}:
+        parser.error(f"{', '.join(unknown)}: expected some of {', '.join(CASES)}")
     measured: dict[str, Results] = {}
     with tempfile.TemporaryDirectory() as scratch, sink() as port:
         for key in arguments.cases or CASES:
             measured[key] = measure(CASES[key], port, arguments.rounds or CASES[key].rounds, Path(scratch))
-    print("\n".join(table(measured)))
-    print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores; medians of interleaved rounds.")
+    if any(not CASES[key].is_stored for key in measured):
+        print("\n".join(table(measured)), end="\n\n")
+    if any(CASES[key].is_stored for key in measured):
+        print("\n".join(table_of_objects(measured)), end="\n\n")
+    load = os.getloadavg()[2]
+    print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, load average {load:.1f}; "
+        "medians of interleaved rounds."
+    )
     missed = [*misses(measured)]
     for line in missed:
         print(f"Missed: {line}")

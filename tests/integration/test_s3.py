@@ -125,39 +125,26 @@ def test_large_object_arrives_whole(upload, bucket, workflow_automation_service)
 def test_object_overwritten_before_it_is_read(
     upload, bucket, workflow_automation_service, monkeypatch, later
 ):
-    """Between planning and reading it is another file, and while it is read it must stay one."""
-    from workflow_automation_provider.hooks import file_sources
+    """Between listing and reading it is another object."""
+    from workflow_automation_provider.execution import upload as uploading
 
     put(bucket, first=b"1" * 10)
-    original = file_sources._stored_fingerprint
-    calls = []
+    original = uploading.resolve
 
-    def overwrite_after_planning(fs, key):
-        fingerprint = original(fs, key)
-        calls.append(key)
-        if len(calls) == change_after:
-            if later is None:
-                bucket.delete_object(Bucket=BUCKET, Key="first.csv")
-            else:
-                put(bucket, first=later)
-        return fingerprint
+    def overwrite_after_listing(*arguments, **options):
+        elements = original(*arguments, **options)
+        if later is None:
+            bucket.delete_object(Bucket=BUCKET, Key="first.csv")
+        else:
+            put(bucket, first=later)
+        return elements
 
-    # One call may be for the record of what was sent; the next is for the reading itself.
-    probe = []
-
-    def count(fs, key):
-        probe.append(key)
-        return original(fs, key)
-
-    monkeypatch.setattr(file_sources, "_stored_fingerprint", count)
-    assert upload(f"'{URL}/first.csv'").state == "success"
-    change_after = len(probe) - 1
-    monkeypatch.setattr(file_sources, "_stored_fingerprint", overwrite_after_planning)
+    monkeypatch.setattr(uploading, "resolve", overwrite_after_listing)
     result = upload(f"'{URL}/first.csv'", send_retry_timeout=0)
     assert result.task_state("upload") == "failed"
     assert "s3://reports/first.csv' " in result.log
     assert "while it was being uploaded" in result.log
-    assert len(workflow_automation_service.uploads) == 1
+    assert len(workflow_automation_service.uploads) == 0
 
 
 def test_prefix_sends_only_what_is_missing(upload, bucket, workflow_automation_service):

@@ -66,7 +66,7 @@ class TestRequests:
         assert (returned["files"], returned["bytes"]) == (4, 6)
         assert [request["files"] for request in returned["requests"]] == [["a.csv", "b.csv", "c.csv"], [None]]
         assert [request["bytes"] for request in returned["requests"]] == [6, 0]
-        assert "Request 1 of 2 confirmed: 3 files of 6 bytes" in result.log
+        assert "Uploaded 4 files in 2 requests: a.csv, b.csv, c.csv, a mapping." in result.log
 
     def test_max_request_bytes(self, upload, service, folder):
         write(folder, a_csv=b"x" * 300, b_csv=b"x" * 300, c_csv=b"x" * 300)

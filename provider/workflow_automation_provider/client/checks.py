@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["LONGEST_TIMEOUT", "is_limit", "is_seconds", "kind_of"]
+__all__ = ["LEAST_READ_AHEAD", "LONGEST_TIMEOUT", "is_limit", "is_seconds", "kind_of"]
 
 LONGEST_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
+
+LEAST_READ_AHEAD = 8 * 1024 * 1024
+"""In bytes: with less, objects would be fetched in crumbs."""
 
 
 def is_seconds(value: object) -> bool:
@@ -13,9 +16,9 @@ def is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIMEOUT
 
 
-def is_limit(value: object) -> bool:
-    """Tell whether a value is a whole number of 1 or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def is_limit(value: object, least: int = 1) -> bool:
+    """Tell whether a value is a whole number of ``least`` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def kind_of(value: object) -> str:

@@ -6,9 +6,9 @@ The interface does not show what an element of ``files`` looks like, so a *file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal, Protocol, get_args
 
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import (
@@ -19,17 +19,21 @@ from workflow_automation_provider.exceptions import (
 
 __all__ = [
     "DEFAULT_FILE_FORMAT",
+    "ChangedError",
     "Content",
     "Element",
     "Encoding",
     "File",
     "FileFormat",
     "FormatWord",
+    "ReadAhead",
+    "Reading",
     "changed",
     "check_content_types",
     "check_file_format",
-    "fingerprint",
     "read_whole",
+    "reason",
+    "version_of",
 ]
 
 FormatWord = Literal["name", "base64", "data_url", "text", "content_type", "size"]
@@ -47,6 +51,32 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
+
+# A message of a store's client may quote a whole response.
+_REASON = 200
+
+
+class ChangedError(Exception):
+    """A file is no longer the one that was listed."""
+
+
+class Reading(Protocol):
+    """The files of a request, read in the order in which they are sent, some of them ahead of their turn."""
+
+    def chunks(self, file: File) -> Iterator[bytes]:
+        """
+        Return the content of the next file, in chunks whose length is a multiple of 3, but for the last.
+
+        :raises ChangedError: if it is no longer the version that the file tells of
+        :raises Exception: of any kind, if it cannot be read
+        """
+
+    def close(self) -> None:
+        """Stop reading, at once."""
+
+
+ReadAhead = Callable[[Iterable["File"], Callable[[], bool]], Reading]
+"""Begins to read files, in order. The second argument returns whether to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +98,16 @@ class File:
     source: str
     open: Callable[[], IO[bytes]] = field(repr=False)
     fingerprint: Callable[[], object] = field(repr=False, default=lambda: None)
+
+    @property
+    def version(self) -> object:
+        """A value like its fingerprint that is known without looking, None if the file must be looked at."""
+        return None
+
+    @property
+    def read_ahead(self) -> ReadAhead | None:
+        """What reads the content in place of ``open``, and makes sure that it is that ``version``."""
+        return None
 
     @property
     def base64(self) -> Content:
@@ -155,55 +195,95 @@ def _is_media_type(value: object) -> bool:
     return isinstance(value, str) and value.isprintable() and all(value.strip().partition("/"))
 
 
-def read_whole(file: File, *, sending: bool = True, expected: object = None) -> Iterator[bytes]:
+def read_whole(
+    file: File,
+    *,
+    sending: bool = True,
+    expected: object = None,
+    reading: Reading | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[bytes]:
     """
     Read a file, and raise if it has changed since it was measured.
 
     :param sending: see :func:`changed`
-    :param expected: the fingerprint that it must have, None for any
+    :param expected: the version that it must have, see :func:`version_of`; None for any
+    :param reading: what reads the files of the request ahead, None to read only this one
+    :param stopped: returns whether to stop
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
     :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
     left = file.size
+    alone = None
     try:
-        before = file.fingerprint()
-        if expected is not None and before != expected:
-            raise changed(file, "was changed", sending=sending)
-        with file.open() as stream:
-            while left:
-                chunk = _read_exactly(stream, min(_CHUNK, left))
-                if not chunk:
-                    raise changed(
-                        file, f"is {left} bytes shorter than its original {file.size}", sending=sending
-                    )
-                left -= len(chunk)
-                if left == 0 and stream.read(1):
-                    raise changed(file, f"is longer than its original {file.size} bytes", sending=sending)
-                yield chunk
-            if file.size == 0 and stream.read(1):
-                raise changed(file, "is no longer empty", sending=sending)
-        if file.fingerprint() != before:
-            raise changed(file, "changed", sending=sending)
+        if file.read_ahead is None:
+            chunks = _opened(file, expected, sending=sending)
+        else:
+            reading = reading or (alone := file.read_ahead([file], stopped))
+            chunks = reading.chunks(file)
+        for chunk in chunks:
+            left -= len(chunk)
+            if left < 0:
+                raise changed(file, f"is longer than its original {file.size} bytes", sending=sending)
+            yield chunk
+        if left:
+            raise changed(file, f"is {left} bytes shorter than its original {file.size}", sending=sending)
     except WorkflowAutomationError:
         raise
+    except ChangedError as error:
+        raise changed(file, f"changed ({error})", sending=sending) from None
     except Exception as error:  # object stores raise all kinds of exceptions
-        what = getattr(error, "strerror", None) or type(error).__name__
-        raise changed(file, f"could not be read ({what})", sending=sending) from None
+        if stopped():
+            raise
+        raise changed(file, f"could not be read ({reason(error)})", sending=sending) from None
+    finally:
+        if alone is not None:
+            alone.close()
 
 
-def fingerprint(file: File) -> object:
+def _opened(file: File, expected: object, *, sending: bool) -> Iterator[bytes]:
+    """Read a file that is not read ahead, and raise if it changes meanwhile."""
+    left = file.size
+    before = file.fingerprint()
+    if expected is not None and before != expected:
+        raise changed(file, "was changed", sending=sending)
+    with file.open() as stream:
+        while left:
+            chunk = _read_exactly(stream, min(_CHUNK, left))
+            left -= len(chunk)
+            if not chunk:
+                return
+            if left == 0 and stream.read(1):
+                raise changed(file, f"is longer than its original {file.size} bytes", sending=sending)
+            yield chunk
+        if file.size == 0 and stream.read(1):
+            raise changed(file, "is no longer empty", sending=sending)
+    if file.fingerprint() != before:
+        raise changed(file, "changed", sending=sending)
+
+
+def version_of(file: File) -> object:
     """
-    Return what changes when a file does.
+    Return what changes when a file does: what is known of it, or else its fingerprint.
 
-    :raises FileUnavailableError: if it can no longer be read
+    :raises FileUnavailableError: if it must be looked at, and can no longer be read
     """
+    if file.version is not None:
+        return file.version
     try:
         return file.fingerprint()
     except Exception as error:  # of any kind, by store
-        what = getattr(error, "strerror", None) or type(error).__name__
         raise FileUnavailableError(
-            f"{file.source} can no longer be read ({what}).", consequence="Its request was not sent."
+            f"{file.source} can no longer be read ({reason(error)}).", consequence="Its request was not sent."
         ) from None
+
+
+def reason(error: Exception) -> str:
+    """Say in one line why a file cannot be read."""
+    if found := getattr(error, "strerror", None):
+        return str(found)
+    text = str(error).strip().partition("\n")[0][:_REASON]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _read_exactly(stream: IO[bytes], size: int) -> bytes:

@@ -253,10 +253,7 @@ class FlowClient:
         :raises WorkflowAutomationError: if the files were not accepted, or it is unknown whether they were,
             see ``accepted``
         """
-        # Not at the top: only uploads need it.
-        from workflow_automation_provider.client.upload_body import measure
-
-        measured = measure(files, self._format(file_format))
+        measured = self._measured(files, file_format)
         return self.send_upload(
             self._upload_request(run_id, measured, flow_id), timeout=timeout, progress=progress
         )
@@ -286,13 +283,12 @@ class FlowClient:
         :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
         """
         # Not at the top: only uploads need it.
-        from workflow_automation_provider.client.upload_body import measure, split
+        from workflow_automation_provider.client.upload_body import split
 
-        measured = measure(files, self._format(file_format))
         groups = split(
             flow_id,
             run_id,
-            measured,
+            self._measured(files, file_format),
             files_per_request=files_per_request,
             max_request_bytes=max_request_bytes,
         )
@@ -304,6 +300,7 @@ class FlowClient:
         *,
         timeout: float | None = None,
         progress: Callable[[int], Callable[[int], None]] | None = None,
+        begun: Callable[[Element], None] | None = None,
     ) -> str:
         """
         Send a request from :meth:`prepare_uploads`, once.
@@ -311,15 +308,28 @@ class FlowClient:
         :param timeout: seconds, instead of the client's timeout
         :param progress: called with the total number of bytes; returns a callback for the number of bytes
             sent
+        :param begun: called with each element before it is read
         :return: the service's response
         :raises WorkflowAutomationError: if the files were not accepted, or it is unknown whether they were,
             see ``accepted``
         """
         content = request.content
-        if progress is not None and isinstance(content, protocol.UploadBody):
-            content = content.watched(progress(len(content)))
-        response = self._post(request, content, timeout)
+        if isinstance(content, protocol.UploadBody):
+            sent = None if progress is None else progress(len(content))
+            with content.opened(lambda: self._stopped, begun, sent) as pieces:
+                response = self._post(request, pieces, timeout)
+        else:
+            response = self._post(request, content, timeout)
         return _read_safely(response, lambda r: responses.read_upload_response(r, request, self._redactor))
+
+    def _measured(self, files: Iterable[Element], file_format: FileFormat | None) -> list[Measured]:
+        # Not at the top: only uploads need it.
+        from workflow_automation_provider.client.upload_body import measure
+
+        try:
+            return measure(files, self._format(file_format), stopped=lambda: self._stopped)
+        except StoppedError:
+            raise NotSentError("Nothing was sent: the task was ended.") from None
 
     def _format(self, file_format: FileFormat | None) -> FileFormat:
         return self.file_format if file_format is None else check_file_format(file_format)
@@ -380,19 +390,19 @@ class FlowClient:
     def _post(
         self,
         request: protocol.Request,
-        content: bytes | protocol.UploadBody,
+        content: bytes | Iterable[bytes],
         timeout: float | None,
         handing_over: Callable[[], None] | None = None,
     ) -> protocol.Response:
         headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
-            "Content-Length": str(len(content)),
+            "Content-Length": str(len(request.content)),
         }
         if request.operation.takes_key and self._api_key is not None:
             headers[protocol.API_KEY_HEADER] = self._api_key
         seconds = self._seconds if timeout is None else checked_timeout(timeout)
-        exchange = Exchange(seconds, len(content), lambda: self._stopped, handing_over)
+        exchange = Exchange(seconds, len(request.content), lambda: self._stopped, handing_over)
         message = self._http.build_request(
             "POST",
             request.url,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -107,27 +108,47 @@ class UploadBody:
     The body of one upload request, as a stream.
 
     :param content_length: its size in bytes
-    :param pieces: called for each iteration; yields the bytes from the beginning
+    :param pieces: called for each iteration; yields the bytes from the beginning. The first argument returns
+        whether to stop, the second is called with each element that is begun
     """
 
     content_length: int
-    pieces: Callable[[], Iterator[bytes]] = field(repr=False)
+    pieces: Callable[[Callable[[], bool], Callable[[Element], None]], Iterator[bytes]] = field(repr=False)
 
     def __iter__(self) -> Iterator[bytes]:
-        return self.pieces()
+        return self.pieces(lambda: False, lambda _: None)
 
     def __len__(self) -> int:
         return self.content_length
 
-    def watched(self, sent: Callable[[int], None]) -> UploadBody:
-        """Return the same body, which calls ``sent`` with the size of each piece that was sent."""
+    @contextmanager
+    def opened(
+        self,
+        stopped: Callable[[], bool],
+        begun: Callable[[Element], None] | None = None,
+        sent: Callable[[int], None] | None = None,
+    ) -> Iterator[Iterator[bytes]]:
+        """
+        Iterate over the bytes, and end everything that reads files when the context is left.
 
-        def pieces() -> Iterator[bytes]:
-            for piece in self.pieces():
+        :param stopped: returns whether to stop
+        :param begun: called with each element before it is read
+        :param sent: called with the size of each piece that was sent
+        """
+        pieces = self.pieces(stopped, begun or (lambda _: None))
+
+        def watched() -> Iterator[bytes]:
+            for piece in pieces:
                 yield piece
-                sent(len(piece))
+                if sent is not None:
+                    sent(len(piece))
 
-        return UploadBody(self.content_length, pieces)
+        try:
+            yield watched()
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
 
 
 @dataclass(frozen=True, slots=True)

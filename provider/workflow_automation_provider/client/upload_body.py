@@ -1,17 +1,18 @@
 """
 The body of an upload request: a stream of JSON whose length is known before the first byte is sent.
 
-Files are read in chunks, so memory use does not grow with their size or number. Follows section 4.3 of the
-interface.
+Files are read in chunks, and of each only what cannot be encoded again is kept, so memory use does not grow with
+their size, and hardly with their number. Follows section 4.3 of the interface.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import functools
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,9 +26,10 @@ from workflow_automation_provider.client.files import (
     Element,
     File,
     FileFormat,
+    Reading,
     changed,
-    fingerprint,
     read_whole,
+    version_of,
 )
 from workflow_automation_provider.client.protocol import UploadBody, identifier
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -43,28 +45,46 @@ class Measured:
     """
     An element of ``files`` and the JSON that it becomes.
 
-    :param parts: its JSON text, with a placeholder for each content that is read while it is sent
     :param length: size of the JSON in bytes
     """
 
     element: Element
-    parts: list[_Part] = field(repr=False)
     length: int
+    _kept: list[_Part] | FileFormat = field(repr=False)
+
+    @property
+    def parts(self) -> list[_Part]:
+        """Its JSON text, with a placeholder for each content that is read while it is sent."""
+        kept = self._kept
+        return kept if isinstance(kept, list) else _element_parts("files", self.element, kept)
 
 
-def measure(files: Iterable[Element], file_format: FileFormat = DEFAULT_FILE_FORMAT) -> list[Measured]:
+def measure(
+    files: Iterable[Element],
+    file_format: FileFormat = DEFAULT_FILE_FORMAT,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+) -> list[Measured]:
     """
     Encode each element, once: to measure a text file, all of it must be read.
 
     :param files: the elements of the ``files`` array
     :param file_format: the format of each :class:`File`
+    :param stopped: returns whether to stop
     :raises InvalidRequestError: if an element cannot be sent, or a file to send as text is not UTF-8
     """
     measured = []
+    # With these, the JSON of a file takes less time to write again than memory to keep.
+    again: FileFormat | None = None if callable(file_format) or _has_text(file_format) else file_format
     for number, element in enumerate(files):
-        parts = _element_parts(f"files[{number}]", element, file_format)
-        measured.append(Measured(element, parts, _length(parts)))
+        parts = _element_parts(f"files[{number}]", element, file_format, stopped)
+        keep = parts if again is None or not isinstance(element, File) else again
+        measured.append(Measured(element, _length(parts), keep))
     return measured
+
+
+def _has_text(file_format: Mapping[str, str] | str) -> bool:
+    return "text" in ([file_format] if isinstance(file_format, str) else file_format.values())
 
 
 def split(
@@ -116,33 +136,51 @@ def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> U
     :param run_id: the run that they belong to: text, or a whole number
     :raises InvalidRequestError: if an identifier cannot be sent
     """
-    parts: list[_Part] = [_head(flow_id, run_id)]
-    for number, file in enumerate(files):
-        if number:
-            parts.append(b",")
-        parts += file.parts
-    parts.append(_TAIL)
+    head = _head(flow_id, run_id)
+    length = len(head) + len(_TAIL) + sum(file.length for file in files) + max(0, len(files) - 1)
 
-    def pieces() -> Iterator[bytes]:
-        for part in parts:
-            if isinstance(part, bytes):
-                yield part
-            else:
-                yield from part.pieces()
+    def pieces(stopped: Callable[[], bool], begun: Callable[[Element], None]) -> Generator[bytes, None, None]:
+        ahead = next((file.read_ahead for file in _contents(files)), None)
+        reading = ahead(_contents(files), stopped) if ahead else None
+        try:
+            yield head
+            for number, file in enumerate(files):
+                begun(file.element)
+                if number:
+                    yield b","
+                for part in file.parts:
+                    if isinstance(part, bytes):
+                        yield part
+                    else:
+                        yield from part.pieces(reading, stopped)
+            yield _TAIL
+        finally:
+            if reading is not None:
+                reading.close()
 
-    return UploadBody(_length(parts), lambda: _gathered(pieces()))
+    return UploadBody(length, lambda stopped, begun: _gathered(pieces(stopped, begun)))
 
 
-def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _contents(files: Iterable[Measured]) -> Iterator[File]:
+    """Return the files that can be read ahead, in the order in which they are read, as often as they are."""
+    for file in files:
+        if isinstance(file.element, File) and file.element.read_ahead is not None:
+            for part in file.parts:
+                if isinstance(part, _Content):
+                    yield part.file
+
+
+def _gathered(pieces: Generator[bytes, None, None]) -> Iterator[bytes]:
     waiting: list[bytes] = []
     size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= _SMALL_PIECE:
-            yield b"".join(waiting)
-            waiting.clear()
-            size = 0
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            waiting.append(piece)
+            size += len(piece)
+            if size >= _SMALL_PIECE:
+                yield b"".join(waiting)
+                waiting.clear()
+                size = 0
     if waiting:
         yield b"".join(waiting)
 
@@ -165,14 +203,15 @@ class _Content:
     length: int
     encode: Callable[[Iterable[bytes]], Iterator[bytes]]
     expected: object = None
-    """The fingerprint of the file that the rest of the element was made for, None where it may have changed since."""
+    """The version of the file that the rest of the element was made for, None where it may have changed since."""
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self, reading: Reading | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
         # The body is not valid JSON before its end, which is sent only after every file was read to its
         # expected size: the service cannot mistake a file that changed for a complete one.
         left = self.length
         try:
-            for piece in self.encode(read_whole(self.file, expected=self.expected)):
+            chunks = read_whole(self.file, expected=self.expected, reading=reading, stopped=stopped)
+            for piece in self.encode(chunks):
                 left -= len(piece)
                 if left < 0:
                     break
@@ -190,7 +229,9 @@ def _length(parts: Iterable[_Part]) -> int:
     return sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
 
 
-def _element_parts(name: str, element: Element, file_format: FileFormat) -> list[_Part]:
+def _element_parts(
+    name: str, element: Element, file_format: FileFormat, stopped: Callable[[], bool] = lambda: False
+) -> list[_Part]:
     if isinstance(element, Mapping):
         return [json_values.encode(name, element)]
     if not isinstance(element, File):
@@ -198,14 +239,14 @@ def _element_parts(name: str, element: Element, file_format: FileFormat) -> list
     parts: list[_Part]
     if callable(file_format):
         # What it returns may tell of the content, such as a checksum: it must be sent with the same.
-        before = fingerprint(element)
-        parts = _json_parts(name, _called(file_format, element))
+        before = version_of(element)
+        parts = _json_parts(name, _called(file_format, element), stopped)
         return [replace(part, expected=before) if isinstance(part, _Content) else part for part in parts]
     if isinstance(file_format, str):
-        return _value_parts(element, file_format)
+        return _value_parts(element, file_format, stopped)
     parts = [b"{"]
     for field_name, word in file_format.items():
-        parts += [_field(field_name), *_value_parts(element, word), b","]
+        parts += [_field(field_name), *_value_parts(element, word, stopped), b","]
     parts[-1] = b"}"
     return _joined(parts)
 
@@ -238,14 +279,14 @@ def _joined(parts: list[_Part]) -> list[_Part]:
     return joined
 
 
-def _value_parts(file: File, word: str) -> list[_Part]:
+def _value_parts(file: File, word: str, stopped: Callable[[], bool]) -> list[_Part]:
     value = getattr(file, word)
     if isinstance(value, Content):
-        return [b'"', *_content_parts(value), b'"']
+        return [b'"', *_content_parts(value, stopped), b'"']
     return [json.dumps(value).encode("ascii")]
 
 
-def _json_parts(name: str, value: Any) -> list[_Part]:
+def _json_parts(name: str, value: Any, stopped: Callable[[], bool]) -> list[_Part]:
     """Encode a value that has file contents in it."""
     # What json_values cannot encode is replaced by a random placeholder, and the JSON is split there.
     placeholder = secrets.token_hex(16)
@@ -275,7 +316,7 @@ def _json_parts(name: str, value: Any) -> list[_Part]:
     around = json_values.encode(name, value).split(placeholder.encode())
     parts: list[_Part] = [around[0]]
     for content, after in zip(contents, around[1:], strict=True):
-        parts += [*_content_parts(content), after]
+        parts += [*_content_parts(content, stopped), after]
     return parts
 
 
@@ -287,7 +328,7 @@ def _has_lone_surrogates(text: str) -> bool:
     return False
 
 
-def _content_parts(content: Content | str) -> list[_Part]:
+def _content_parts(content: Content | str, stopped: Callable[[], bool]) -> list[_Part]:
     if isinstance(content, str):  # a file name that is not valid Unicode is sent unchanged
         return [_json_text(content)]
     file = content.file
@@ -298,7 +339,8 @@ def _content_parts(content: Content | str) -> list[_Part]:
             return [_json_text(f"data:{file.content_type};base64,"), _base64_content(file)]
         case "text":
             # The length of escaped text is known only after reading it: once to measure, once to send.
-            length = sum(map(len, _escaped_text(file, read_whole(file, sending=False))))
+            chunks = read_whole(file, sending=False, stopped=stopped)
+            length = sum(map(len, _escaped_text(file, chunks)))
             return [_Content(file, length, lambda chunks: _escaped_text(file, chunks))]
 
 

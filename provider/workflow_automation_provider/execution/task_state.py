@@ -18,7 +18,8 @@ a run, *given*    by a person, in Airflow, to a task that failed         returns
 ================  =====================================================  =============================================
 
 **An upload** has an entry for each request that the service confirmed, in order; a retry sends the files that
-are in none of them. If an upload must not be repeated, another entry says that a request is being sent.
+are in none of them. An entry is small however many files its request had, see
+:mod:`~workflow_automation_provider.execution.confirmed_files`. If an upload must not be repeated, another entry says that a request is being sent.
 
 **What persists.** On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart of Airflow:
 entries never expire. ``set`` is durable once it returns, and raises if the task instance now belongs to
@@ -72,6 +73,8 @@ from workflow_automation_provider.execution.retry import GIVEN_RUN
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from workflow_automation_provider.execution.confirmed_files import Identities
+
 __all__ = ["ConfirmedRequest", "Start", "StartRecord", "StartedRun", "UploadRecord"]
 
 _START = "workflow_automation_start"
@@ -97,15 +100,19 @@ class ConfirmedRequest(TypedDict):
     """An upload request that the service confirmed."""
 
     files: list[str | None]
-    """Names of the files, None for a mapping."""
+    """Names of its first files, None for a mapping."""
+    count: int
+    """Number of its files and mappings."""
     bytes: int
     """Total size of the files."""
     response: str
     """The service's response, truncated."""
-    digests: list[str]
-    """A hash that identifies each file as it was sent."""
     target: str
-    """The flow and the run."""
+    """The flow and the run; empty if that was not recorded."""
+    identities: Identities
+    """What identifies the files as they were sent."""
+    digests: list[str]
+    """In entries of version 0.1 instead: a hash of each file, of a store's as it was when it was looked at."""
 
 
 class _Store(Protocol):
@@ -438,17 +445,7 @@ class UploadRecord(_TaskRecord):
         """Return the requests that were confirmed since the last Clear."""
         found: list[ConfirmedRequest] = []
         while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
-            request = entry["request"]
-            # Entries written before the first release have "reply".
-            found.append(
-                {
-                    "files": request["files"],
-                    "bytes": request["bytes"],
-                    "response": request.get("response", request.get("reply", "")),
-                    "digests": request["digests"],
-                    "target": request.get("target", ""),
-                }
-            )
+            found.append(_confirmed_request(entry["request"]))
         self._count = len(found)
         return found
 
@@ -487,3 +484,16 @@ class UploadRecord(_TaskRecord):
     def _confirmed_key(self, number: int) -> str:
         # The number precedes the name: after it, it could be part of another name.
         return f"{_UPLOAD}_{number}{self._suffix}"
+
+
+def _confirmed_request(entry: dict[str, Any]) -> ConfirmedRequest:
+    return {
+        "files": entry["files"],
+        # Entries of version 0.1 have the names of all files, and those from before it "reply" and no target.
+        "count": entry.get("count", len(entry["files"])),
+        "bytes": entry["bytes"],
+        "response": entry.get("response", entry.get("reply", "")),
+        "target": entry.get("target", ""),
+        "identities": entry.get("identities", {}),
+        "digests": entry.get("digests", []),
+    }

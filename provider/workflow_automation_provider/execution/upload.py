@@ -7,12 +7,13 @@ Each file is resolved and measured only once.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from workflow_automation_provider.client.files import Element, File, FileFormat, fingerprint
+from workflow_automation_provider.client.files import Element, File, FileFormat, version_of
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
@@ -21,8 +22,15 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.confirmed_files import IDENTITY_SIZE, Identities, indexes_of, kept
 from workflow_automation_provider.hooks.file_sources import FileSource, resolve
-from workflow_automation_provider.hooks.upload_progress import mebibytes
+from workflow_automation_provider.hooks.upload_progress import (
+    Progress,
+    count_of,
+    name_of,
+    names_of,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import Patience
@@ -37,27 +45,36 @@ OnUnknownUpload = Literal["send_again", "fail"]
 # The response to an upload is a short text; this much of it is kept, because it becomes an XCom.
 _KEPT_RESPONSE = 2000
 
+# Names of a request, and requests of a result, that are kept: what can be read, whatever their number.
+_KEPT_NAMES = 20
+_KEPT_REQUESTS = 20
+
 
 class UploadRequest(TypedDict):
     """One request of an upload."""
 
     files: list[str | None]
-    """Names of the files, None for a mapping."""
+    """Names of its first 20 files, None for a mapping."""
+    count: int
+    """Number of its files and mappings."""
     bytes: int
-    """Total size of the files."""
+    """Total size of its files."""
     response: str
     """The service's response, truncated to 2,000 characters."""
 
 
 class UploadResult(TypedDict):
-    """The result of an upload task."""
+    """The result of an upload task: a summary, for it becomes an XCom."""
 
     run_id: str
     files: int
     """Number of files and mappings."""
     bytes: int
     """Total size of the files."""
+    request_count: int
+    """Number of requests."""
     requests: list[UploadRequest]
+    """The first 20 requests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +88,8 @@ class FilesToUpload:
     :param files_per_request: the maximum number of files in one request, None for no limit
     :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
     :param max_file_bytes: the maximum size of a file in bytes, None for no limit
+    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
+        None for 32 MiB
     """
 
     files: FileSource | Iterable[FileSource]
@@ -79,6 +98,7 @@ class FilesToUpload:
     files_per_request: int | None = None
     max_request_bytes: int | None = None
     max_file_bytes: int | None = None
+    read_ahead_bytes: int | None = None
 
 
 def _retried_after(on_unknown_upload: OnUnknownUpload) -> tuple[type[WorkflowAutomationError], ...]:
@@ -127,21 +147,58 @@ class Uploader:
                 raise
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
-        elements = resolve(what.files, content_types=what.content_types)
+        elements = resolve(
+            what.files, content_types=what.content_types, read_ahead_bytes=what.read_ahead_bytes
+        )
         _check_sizes(elements, what.max_file_bytes)
-        self._log.info("Uploading %s for run %s.", _count(elements), run_id)
+        self._log.info("Uploading %s for run %s.", count_of(elements), run_id)
         confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
         requests = self._requests(run_id, flow_id, missing, what) if missing else []
+        progress = Progress(len(missing), size_of(missing), self._log)
         for number, request in enumerate(requests, start=1):
-            confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed)))
+            confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed), progress))
+            self._tell(number, requests, confirmed[-1], progress)
+        return {
+            "run_id": run_id,
+            "files": len(elements),
+            "bytes": size_of(elements),
+            "request_count": len(confirmed),
+            "requests": confirmed[:_KEPT_REQUESTS],
+        }
+
+    def _tell(
+        self, number: int, requests: Sequence[Request], confirmed: UploadRequest, progress: Progress
+    ) -> None:
+        """Log that a request was confirmed: the last one of a short upload, of a long one now and then."""
+        files = requests[number - 1].files
+        response = confirmed["response"]
+        if number == len(requests):
+            sent = (element for request in requests for element in request.files)
+            count = sum(len(request.files) for request in requests)
+            of = f" in {number:,} requests" if number > 1 else ""
+            self._log.info(
+                "Uploaded %s%s: %s. The service said: %s",
+                f"{count:,} file{'' if count == 1 else 's'}",
+                of,
+                names_of(sent, count),
+                response,
+            )
+        elif progress.is_due():
             self._log.info(
                 "Request %d of %d confirmed: %s. The service said: %s",
                 number,
                 len(requests),
-                _count(request.files),
-                confirmed[-1]["response"],
+                count_of(files),
+                response,
             )
-        return {"run_id": run_id, "files": len(elements), "bytes": _size(elements), "requests": confirmed}
+        if self._log.isEnabledFor(logging.DEBUG):
+            self._log.debug(
+                "Request %d of %d had: %s. The service said: %s",
+                number,
+                len(requests),
+                ", ".join(name_of(element) or "a mapping" for element in files),
+                response,
+            )
 
     def _requests(
         self, run_id: str, flow_id: str, elements: Sequence[Element], what: FilesToUpload
@@ -155,14 +212,18 @@ class Uploader:
             max_request_bytes=what.max_request_bytes,
         )
 
-    def _send(self, request: Request, target: str, confirmed: int) -> UploadRequest:
+    def _send(self, request: Request, target: str, confirmed: int, progress: Progress) -> UploadRequest:
         """Send one request, and record that it was confirmed."""
         # Computed before the files are read: a file that changes later is not the one that was confirmed.
-        digests = [_digest(e, target) for e in request.files] if self._record.outlives_try else []
+        identities: Identities = (
+            kept(_identity(element, target) for element in request.files) if self._record.outlives_try else {}
+        )
         if not self._retry:
             self._record.sending()
         try:
-            response = self._patience.call(lambda: self._hook.send_upload(request), retry=self._retry)
+            response = self._patience.call(
+                lambda: self._hook.send_upload(request, progress=progress), retry=self._retry
+            )
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.NO:
                 self._take_back()
@@ -172,12 +233,15 @@ class Uploader:
                     confirmed,
                 )
             raise
+        progress.confirmed()
         sent: UploadRequest = {
-            "files": [_name(element) for element in request.files],
-            "bytes": _size(request.files),
+            "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
+            "count": len(request.files),
+            "bytes": size_of(request.files),
             "response": response[:_KEPT_RESPONSE],
         }
-        self._confirm({**sent, "digests": digests, "target": target})
+        # The first version of the provider reads digests, and would send these files again.
+        self._confirm({**sent, "target": target, "identities": identities, "digests": []})
         return sent
 
     def _confirm(self, request: ConfirmedRequest) -> None:
@@ -212,35 +276,77 @@ class Uploader:
         earlier = [request for request in recorded if request["target"] in ("", target)]
         if not earlier:
             return [], list(elements)
-        missing = _missing(elements, earlier, target)
+        missing, unknown = _missing(elements, earlier, target)
+        if unknown:
+            self._log.warning(
+                "%d confirmed requests of many files cannot be told from the files that there are now, because more than "
+                "about 300 of them have changed: all of their files are sent again.",
+                unknown,
+            )
         self._log.info(
-            "An earlier try uploaded %d of them; %s to go.", len(elements) - len(missing), _count(missing)
+            "An earlier try uploaded %d of them; %s to go.", len(elements) - len(missing), count_of(missing)
         )
-        return [
-            {"files": r["files"], "bytes": r["bytes"], "response": r["response"]} for r in earlier
-        ], missing
+        return [_summary(request) for request in earlier], missing
 
 
-def _missing(elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str) -> list[Element]:
+def _summary(request: ConfirmedRequest) -> UploadRequest:
+    return {
+        "files": request["files"][:_KEPT_NAMES],
+        "count": request["count"],
+        "bytes": request["bytes"],
+        "response": request["response"],
+    }
+
+
+def _missing(
+    elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str
+) -> tuple[list[Element], int]:
+    """Return the elements that were in no confirmed request, and the number of requests whose cannot be told."""
+    confirmed = _in_digests(elements, earlier, target)
+    left = [index for index in range(len(elements)) if index not in confirmed]
+    found, unknown = indexes_of(
+        [(request["count"], request["identities"]) for request in earlier],
+        [_identity(elements[index], target) for index in left],
+    )
+    confirmed |= {left[index] for index in found}
+    return [element for index, element in enumerate(elements) if index not in confirmed], unknown
+
+
+def _in_digests(elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str) -> set[int]:
+    """Find the elements that version 0.1 had confirmed. It looked at each object of a store."""
     # Counted, because a file may be listed twice.
-    confirmed = Counter(digest for request in earlier for digest in request["digests"])
-    missing = []
-    for element in elements:
-        digest = _digest(element, target)
-        if confirmed[digest]:
-            confirmed[digest] -= 1
-        else:
-            missing.append(element)
-    return missing
+    digests = Counter(digest for request in earlier for digest in request["digests"])
+    found: set[int] = set()
+    if not digests:
+        return found
+    for index, element in enumerate(elements):
+        version = _looked_at(element) if isinstance(element, File) else None
+        digest = _hash(element, target, version).hex()
+        if digests[digest]:
+            digests[digest] -= 1
+            found.add(index)
+    return found
 
 
-def _digest(element: Element, target: str) -> str:
-    """Return a hash that identifies the current version of a file, or a mapping, for one run."""
+def _looked_at(file: File) -> object:
+    try:
+        return file.fingerprint()
+    except Exception:  # of any kind, by store: whether it can be read shows when it is
+        return None
+
+
+def _identity(element: Element, target: str) -> bytes:
+    """Return what identifies the current version of a file, or a mapping, for one run."""
+    version = version_of(element) if isinstance(element, File) else None
+    return _hash(element, target, version)[:IDENTITY_SIZE]
+
+
+def _hash(element: Element, target: str, version: object) -> bytes:
     if isinstance(element, File):
-        what = f"{element.source} {element.size} {fingerprint(element)}"
+        what = f"{element.source} {element.size} {version}"
     else:
         what = encode("files", element).decode()
-    return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).digest()[:16]
 
 
 def _check_sizes(elements: Sequence[Element], max_file_bytes: int | None) -> None:
@@ -250,18 +356,3 @@ def _check_sizes(elements: Sequence[Element], max_file_bytes: int | None) -> Non
                 f"{element.source} has {element.size} bytes, more than max_file_bytes ({max_file_bytes}): raise the limit, "
                 "or leave the file out."
             )
-
-
-def _count(elements: Sequence[Element]) -> str:
-    return f"{len(elements)} file{'' if len(elements) == 1 else 's'} of {mebibytes(_size(elements))}"
-
-
-def _size(elements: Sequence[Element]) -> int:
-    return sum(element.size for element in elements if isinstance(element, File))
-
-
-def _name(element: Element) -> str | None:
-    if not isinstance(element, File):
-        return None
-    # XComs, logs and the record cannot store a file name that is not valid Unicode (surrogate escapes).
-    return element.name.encode(errors="backslashreplace").decode()

@@ -6,19 +6,23 @@ import errno
 import fnmatch
 import functools
 import glob
+import itertools
 import mimetypes
 import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit, kind_of
 from workflow_automation_provider.client.files import Element, File, check_content_types
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
+from workflow_automation_provider.hooks.stores import Store, StoredFile, store_of
 
 __all__ = ["FileSource", "resolve"]
 
@@ -28,41 +32,6 @@ A local path or glob; a URL, prefix or glob that ``ObjectStoragePath`` reads; an
 asset with such a URI; or a JSON object that is sent unchanged.
 """
 
-# Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
-_BLOCK = 4 * 1024 * 1024
-
-# The metadata of an object that change with its content, as fsspec's stores name them.
-_FINGERPRINT = (
-    "size",
-    # Hash or version of the content
-    "Content-MD5",
-    "Digest",
-    "ETag",
-    "VersionId",
-    "content_md5",
-    "crc32c",
-    "etag",
-    "generation",
-    "hex",
-    "md5Hash",
-    "sha",
-    "version_id",
-    # Time of the last write; "created" is that of an object that is never changed, only replaced
-    "Last-Modified",
-    "LastModified",
-    "created",
-    "ctime",
-    "last_modified",
-    "modificationTime",
-    "modified",
-    "modify",
-    "mtime",
-    "updated",
-    # Identity of the file
-    "fileId",
-    "ino",
-)
-
 # Seconds until a change to a local file is visible in its timestamps.
 _SETTLED = 0.25
 
@@ -71,7 +40,10 @@ _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz":
 
 
 def resolve(
-    files: FileSource | Iterable[FileSource], *, content_types: Mapping[str, str] | None = None
+    files: FileSource | Iterable[FileSource],
+    *,
+    content_types: Mapping[str, str] | None = None,
+    read_ahead_bytes: int | None = None,
 ) -> list[Element]:
     """
     Return the files to upload.
@@ -81,6 +53,8 @@ def resolve(
         uploaded
     :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
         the file's extension
+    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
+        by default 32 MiB
     :raises FileUnavailableError: if a file is missing, a glob or prefix matches nothing, a source is a
         directory or otherwise not a readable file, or a store cannot be reached, naming it
     :raises InvalidRequestError: if there is nothing to upload, a source is of another type, or there is no
@@ -92,25 +66,39 @@ def resolve(
         raise InvalidRequestError(
             f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
         )
+    elif isinstance(files, set | frozenset):
+        files = sorted(files, key=str)  # the same order in each try
+    if read_ahead_bytes is None:
+        read_ahead_bytes = DEFAULT_READ_AHEAD
+    elif not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
+        raise InvalidRequestError(
+            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or more."
+        )
     types = check_content_types(content_types or {})
-    elements = [
-        element
-        for number, source in enumerate(files)
-        for element in _elements(source, f"files[{number}]", types)
-    ]
+    stores = _Stores(read_ahead_bytes)
+    elements: list[Element] = []
+    for is_stored, group in itertools.groupby(enumerate(files), lambda item: _is_stored(item[1])):
+        named = ((f"files[{number}]", source) for number, source in group)
+        if is_stored:
+            elements.extend(_stored_files(named, types, stores))
+        else:
+            for name, source in named:
+                elements.extend(_elements(source, name, types))
     if not elements:
         raise InvalidRequestError("files is empty: expected at least one path, glob, URL or mapping.")
     return elements
 
 
+def _is_stored(source: object) -> bool:
+    text = source.uri if isinstance(source, Asset) else source
+    return isinstance(text, ObjectStoragePath) or (isinstance(text, str) and "://" in text)
+
+
 def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterator[Element]:
-    kind = type(source)
     if isinstance(source, Asset):
         source = source.uri
     if isinstance(source, Mapping | File):
         yield source
-    elif isinstance(source, ObjectStoragePath) or (isinstance(source, str) and "://" in source):
-        yield from _stored_files(source, name, types, kind)
     elif isinstance(source, str | os.PathLike):
         for path in _local_paths(os.fspath(source), name):
             yield _local_file(path, types)
@@ -189,15 +177,39 @@ def _local_file(path: str, types: Mapping[str, str]) -> File:
             f"{path!r} cannot be read: {why}.",
             next_step=_path_hint(path) if isinstance(error, FileNotFoundError) else "",
         ) from None
-    name = path.rpartition("/")[2]
-    return File(
-        name=name,
-        size=state.st_size,
-        content_type=_content_type(name, types),
-        source=repr(path),
-        open=functools.partial(_open, path),
-        fingerprint=functools.partial(_local_fingerprint, path),
-    )
+    return _LocalFile(path, state.st_size, types)
+
+
+class _LocalFile(File):
+    """A file of this machine. Little is kept of each, for there may be very many."""
+
+    __slots__ = ("_path",)
+
+    _path: str
+
+    def __init__(self, path: str, size: int, types: Mapping[str, str]) -> None:
+        keep = object.__setattr__  # the class is frozen
+        keep(self, "_path", path)
+        keep(self, "size", size)
+        keep(self, "content_type", _content_type(self.name, types))
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self._path.rpartition("/")[2]
+
+    @property
+    def source(self) -> str:
+        """Its path, in quotes."""
+        return repr(self._path)
+
+    def open(self) -> IO[bytes]:
+        """Open it without a buffer."""
+        return _open(self._path)
+
+    def fingerprint(self) -> object:
+        """Look at it."""
+        return _local_fingerprint(self._path)
 
 
 def _open(path: str) -> IO[bytes]:
@@ -239,16 +251,66 @@ def _target(path: str) -> str:
 # Object storage ---------------------------------------------------------------------------------------
 
 
-def _stored_files(
-    source: ObjectStoragePath | str, name: str, types: Mapping[str, str], kind: type
-) -> Iterator[File]:
-    # Imported here, as Airflow does: fsspec is slow to import, and most uploads are of local files.
-    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+class _Stores:
+    """The stores of one upload."""
 
+    def __init__(self, read_ahead_bytes: int) -> None:
+        self._read_ahead = lambda files, stopped: ObjectReading(files, stopped, read_ahead_bytes)
+        self._found: dict[int, Store] = {}
+
+    def of(self, fs: Any) -> Store:
+        """Return how a file system is read."""
+        if id(fs) not in self._found:
+            fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
+            self._found[id(fs)] = store_of(fs, self._read_ahead)
+        return self._found[id(fs)]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredSource:
+    """
+    A source in a store.
+
+    :param name: what it is called in errors
+    :param url: as it was given
+    :param kind: what it was given as
+    :param path: as its file system names it
+    """
+
+    name: str
+    url: str
+    kind: type
+    store: Store
+    path: str
+
+    @property
+    def names_one(self) -> bool:
+        """Whether it can only be the name of an object."""
+        return not glob.has_magic(self.url) and not self.url.endswith("/")
+
+
+_Found = dict[str, Mapping[str, Any]]
+
+
+def _stored_files(
+    named: Iterable[tuple[str, Any]], types: Mapping[str, str], stores: _Stores
+) -> Iterator[File]:
+    sources = [_stored_source(name, source, stores) for name, source in named]
+    looked = _looked_at(sources)
+    for source in sources:
+        yield from _files_of(source, looked.pop(id(source), None), types)
+        # What was listed may be much, and all that is needed of it was taken.
+        source.store.fs.invalidate_cache()
+
+
+def _stored_source(name: str, source: ObjectStoragePath | Asset | str, stores: _Stores) -> _StoredSource:
+    kind = type(source)
+    if isinstance(source, Asset):
+        source = source.uri
     url = str(source)
     try:
         storage = ObjectStoragePath(source) if isinstance(source, str) else source
-        fs, path = storage.fs, storage.path
+        return _StoredSource(name, url, kind, stores.of(storage.fs), storage.path)
     except ValueError as error:
         raise InvalidRequestError(
             f"{name}: {url!r} is not a URL that Airflow's object storage reads ({error}): check its scheme, and that "
@@ -256,30 +318,61 @@ def _stored_files(
         ) from None
     except Exception as error:  # object stores raise all kinds of exceptions
         raise _unreadable(name, url, error) from None
+
+
+def _looked_at(sources: Sequence[_StoredSource]) -> dict[int, Mapping[str, Any] | BaseException]:
+    """Look at the objects that are named one by one, many at once where the store can do that."""
+    looked: dict[int, Mapping[str, Any] | BaseException] = {}
+    by_store: dict[Store, list[_StoredSource]] = {}
+    for source in sources:
+        if source.names_one and source.store.loop is not None:
+            by_store.setdefault(source.store, []).append(source)
+    for store, several in by_store.items():
+        infos = store.infos([source.path for source in several])
+        looked |= {id(source): info for source, info in zip(several, infos, strict=True)}
+    return looked
+
+
+def _files_of(
+    source: _StoredSource, looked: Mapping[str, Any] | BaseException | None, types: Mapping[str, str]
+) -> Iterator[File]:
+    # Imported here, as Airflow does: fsspec is slow to import, and most uploads are of local files.
+    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
+    fs, path, url = source.store.fs, source.path, source.url
     try:
-        fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-        if glob.has_magic(url) and not fs.exists(path):
-            found = fs.glob(path, detail=True)
-            if "**" in url:
-                found = {key: info for key, info in found.items() if info["type"] != "directory"}
-        elif url.endswith("/"):
-            found = fs.find(path, detail=True)
-        else:
-            found = {path: fs.info(path)}
+        if isinstance(looked, BaseException):
+            raise looked
+        found: _Found = {path: looked} if looked is not None else _listed(source)
     except FileNotFoundError:
         # A broken link exists, and is reported as a local path.
         found = {path: {"type": "link"}} if isinstance(fs, LocalFileSystem) and _is_link(path) else {}
     except Exception as error:  # object stores raise all kinds of exceptions
-        raise _unreadable(name, url, error) from None
+        raise _unreadable(source.name, url, error) from None
     if not found:
-        raise FileUnavailableError(f"{name}: there is no file at {url!r}.")
-    for key, info in sorted(found.items()):
+        raise FileUnavailableError(f"{source.name}: there is no file at {url!r}.")
+    for key in sorted(found):
+        info = found.pop(key)
         if info["type"] == "directory":
-            raise _directory(fs.unstrip_protocol(key), url, kind)
+            raise _directory(fs.unstrip_protocol(key), url, source.kind)
         if isinstance(fs, LocalFileSystem):
             yield _local_file(key, types)
         else:
-            yield _stored_file(fs, key, info, types)
+            yield _stored_file(source.store, key, info, types)
+
+
+def _listed(source: _StoredSource) -> _Found:
+    fs, path = source.store.fs, source.path
+    found: _Found
+    if glob.has_magic(source.url) and not fs.exists(path):
+        found = fs.glob(path, detail=True)
+        if "**" in source.url:
+            found = {key: info for key, info in found.items() if info["type"] != "directory"}
+    elif source.url.endswith("/"):
+        found = fs.find(path, detail=True)
+    else:
+        found = {path: fs.info(path)}
+    return found
 
 
 def _unreadable(name: str, url: str, error: Exception) -> FileUnavailableError:
@@ -297,29 +390,15 @@ def _directory(found: str, url: str, kind: type) -> FileUnavailableError:
     return FileUnavailableError(f"{found!r} is a directory: {advice}.")
 
 
-def _stored_file(fs: Any, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
-    source = repr(fs.unstrip_protocol(key))
+def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
+    source = repr(store.fs.unstrip_protocol(key))
     if info["type"] != "file":
         raise FileUnavailableError(f"{source} is not a file, but of type {info['type']!r}: leave it out.")
     if info.get("size") is None:
         raise FileUnavailableError(
             f"{source} has no known size, which an upload requires: copy it to a file first."
         )
-    name = PurePosixPath(key).name
-    return File(
-        name=name,
-        size=info["size"],
-        content_type=_content_type(name, types),
-        source=source,
-        open=lambda: fs.open(key, "rb", block_size=_BLOCK),
-        fingerprint=lambda: _stored_fingerprint(fs, key),
-    )
-
-
-def _stored_fingerprint(fs: Any, key: str) -> object:
-    fs.invalidate_cache(key)
-    info = fs.info(key)
-    return tuple(str(info.get(field)) for field in _FINGERPRINT)
+    return StoredFile(store, key, info, _content_type(key.rstrip("/").rpartition("/")[2], types))
 
 
 # Content types ----------------------------------------------------------------------------------------
@@ -329,6 +408,13 @@ def _content_type(name: str, types: Mapping[str, str]) -> str:
     for pattern, content_type in types.items():
         if fnmatch.fnmatch(name, pattern):
             return content_type
+    # Each name has an extension of its own at worst, and there are very many names.
+    stem, dot, extensions = name.lstrip(".").partition(".")
+    return _guessed(f"{stem and 'a'}{dot}{extensions}")
+
+
+@functools.lru_cache
+def _guessed(name: str) -> str:
     guessed, compressed = mimetypes.guess_type(name)
     if compressed:  # the compressed file is sent, not its content
         return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Progress", "mebibytes"]
+from workflow_automation_provider.client.files import Element, File
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.protocol import Request
+
+__all__ = ["Progress", "count_of", "mebibytes", "name_of", "names_of", "size_of"]
 
 _INTERVAL = 15.0
 _MIB = 1024 * 1024
+
+# As many names as can be read at a glance.
+_NAMES = 10
 
 
 def mebibytes(size: float) -> str:
@@ -16,32 +26,107 @@ def mebibytes(size: float) -> str:
     return f"{size / _MIB:,.1f} MiB" if size >= _MIB / 10 else f"{size:.0f} bytes"
 
 
+def count_of(elements: Sequence[Element]) -> str:
+    """Say how many elements there are, and of which size."""
+    return f"{_files(len(elements))} of {mebibytes(size_of(elements))}"
+
+
+def size_of(elements: Iterable[Element]) -> int:
+    """Return the total size of the files among the elements."""
+    return sum(element.size for element in elements if isinstance(element, File))
+
+
+def name_of(element: Element) -> str | None:
+    """Return the name of a file, None for a mapping."""
+    if not isinstance(element, File):
+        return None
+    # XComs, logs and the record cannot store a file name that is not valid Unicode (surrogate escapes).
+    return element.name.encode(errors="backslashreplace").decode()
+
+
+def names_of(elements: Iterable[Element], count: int) -> str:
+    """
+    Name the first elements.
+
+    :param count: how many there are in all
+    """
+    names = [name_of(element) or "a mapping" for element in islice(elements, _NAMES)]
+    rest = count - len(names)
+    return ", ".join(names) + (f" and {rest:,} more" if rest else "")
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'' if count == 1 else 's'}"
+
+
 class Progress:
     """
-    Log the progress of an upload every 15 seconds, so not at all for a short one.
+    Log the progress of an upload, at most once in 15 seconds, so not at all that of a short one.
 
-    :param total: number of bytes to send
+    :param files: number of files to send
+    :param size: their total size in bytes
     """
 
-    def __init__(self, total: int, log: Any) -> None:
-        self._total = total
+    def __init__(self, files: int, size: int, log: Any) -> None:
+        self._files = files
+        self._size = size
         self._log = log
-        self._sent = 0
+        self._files_done = self._size_done = 0
+        self._current: Element | None = None
         self._began = self._logged = time.monotonic()
+        self.request((), 0)
 
-    def __call__(self, size: int) -> None:
-        """Add bytes that were sent."""
-        self._sent += size
+    def request(self, elements: Sequence[Element], length: int) -> Callable[[int], None]:
+        """
+        Begin with a request, also with one that is sent again.
+
+        :param length: size of its body in bytes
+        :return: to be called with the size of each piece that was sent
+        """
+        self._elements = elements
+        self._length = length
+        self._sent = self._begun = 0
+        return self._add
+
+    def sending(self, request: Request) -> Callable[[int], Callable[[int], None]]:
+        """Return what begins with a request, see :meth:`.FlowClient.send_upload`."""
+        return lambda length: self.request(request.files, length)
+
+    def begun(self, element: Element) -> None:
+        """Note which element is being sent."""
+        self._current = element
+        self._begun += 1
+
+    def confirmed(self) -> None:
+        """Note that the current request was confirmed."""
+        self._files_done += len(self._elements)
+        self._size_done += size_of(self._elements)
+        self.request((), 0)
+
+    def is_due(self) -> bool:
+        """Tell whether a line may be logged, and count it if so."""
         now = time.monotonic()
-        if now - self._logged < _INTERVAL or self._sent >= self._total:
-            return
+        if now - self._logged < _INTERVAL:
+            return False
         self._logged = now
-        rate = self._sent / (now - self._began)
+        return True
+
+    def _add(self, size: int) -> None:
+        self._sent += size
+        if self._sent >= self._length or not self.is_due():
+            return
+        # Of a request, only the length of its body is known byte by byte.
+        part = self._sent / self._length
+        done = self._size_done + part * size_of(self._elements)
+        rate = done / (time.monotonic() - self._began)
         self._log.info(
-            "Uploaded %s of %s (%d %%), %s/s, about %d s left.",
-            mebibytes(self._sent),
-            mebibytes(self._total),
-            100 * self._sent // self._total,
+            "Uploaded %s of %s, %s of %s (%d %%), %s/s%s. Sending %s.",
+            f"{self._files_done + max(0, self._begun - 1):,}",
+            _files(self._files),
+            mebibytes(done),
+            mebibytes(self._size),
+            100 * done / self._size if self._size else 100 * part,
             mebibytes(rate),
-            (self._total - self._sent) / rate,
+            f", about {(self._size - done) / rate:.0f} s left" if rate else "",
+            (name_of(self._current) if self._current else None) or "a mapping",
         )

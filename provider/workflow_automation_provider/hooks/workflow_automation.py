@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.flow_client import FlowClient
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.hooks.file_sources import FileSource
+    from workflow_automation_provider.hooks.upload_progress import Progress
 else:
     try:
         from airflow.sdk.log import mask_secret
@@ -190,6 +191,7 @@ class WorkflowAutomationHook(BaseHook):
         *,
         file_format: FileFormat | None = None,
         content_types: Mapping[str, str] | None = None,
+        read_ahead_bytes: int | None = None,
     ) -> str:
         """
         Upload files for a run, in one request, as a stream.
@@ -202,6 +204,8 @@ class WorkflowAutomationHook(BaseHook):
         :param flow_id: the flow of the run, by default the connection's
         :param file_format: the format of each file, by default the connection's
         :param content_types: media types by name pattern, by default guessed from the file's extension
+        :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its
+            turn, by default 32 MiB
         :return: the service's response
         :raises InvalidRequestError: if a file or value is invalid, naming it, before anything is sent
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
@@ -212,7 +216,7 @@ class WorkflowAutomationHook(BaseHook):
         from workflow_automation_provider.hooks.file_sources import resolve
 
         with self._locating(flow_id):
-            elements = resolve(files, content_types=content_types)
+            elements = resolve(files, content_types=content_types, read_ahead_bytes=read_ahead_bytes)
         (request,) = self.prepare_uploads(run_id, elements, flow_id, file_format=file_format)
         return self.send_upload(request)
 
@@ -251,21 +255,29 @@ class WorkflowAutomationHook(BaseHook):
             self._check_key_expiry()
         return requests
 
-    def send_upload(self, request: Request) -> str:
+    def send_upload(self, request: Request, *, progress: Progress | None = None) -> str:
         """
         Send a request from :meth:`prepare_uploads`, once, and log the progress.
 
+        :param progress: logs that of several requests, by default only that of this one
         :return: the service's response
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see
             :mod:`workflow_automation_provider.exceptions`
         """
         # Imported here, because only uploads need it.
-        from workflow_automation_provider.hooks.upload_progress import Progress
+        from workflow_automation_provider.hooks import upload_progress
 
+        if progress is None:
+            progress = upload_progress.Progress(
+                len(request.files), upload_progress.size_of(request.files), self.log
+            )
         with self._locating(request.flow_id):
             return self.get_conn().send_upload(
-                request, timeout=self.request_timeout, progress=lambda total: Progress(total, self.log)
+                request,
+                timeout=self.request_timeout,
+                progress=progress.sending(request),
+                begun=progress.begun,
             )
 
     def withhold(self, secret: str) -> None:

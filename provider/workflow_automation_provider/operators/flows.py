@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
-from workflow_automation_provider.client.checks import is_limit
+from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     OutcomeUnknownError,
@@ -315,11 +315,12 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
 class UploadFilesOperator(FlowOperator["UploadResult"]):
     """
-    Upload files for a run, as a stream: memory does not grow with their size or number.
+    Upload files for a run, as a stream: memory does not grow with their size.
 
-    Returns ``run_id``, the number of ``files``, their ``bytes``, and ``requests``, each with the names of its
-    ``files``, their ``bytes`` and the service's ``response``. Confirmed requests are recorded (Airflow 3.3+):
-    a retry sends only what is missing. Clearing the task sends everything again.
+    Returns a summary: ``run_id``, the number of ``files``, their ``bytes``, the ``request_count``, and the
+    first ``requests``, each with the names of its first ``files``, their ``count``, their ``bytes`` and the
+    service's ``response``. Confirmed requests are recorded (Airflow 3.3+): a retry sends only what is missing.
+    Clearing the task sends everything again.
 
     Follows section 4.3 of the interface.
 
@@ -342,6 +343,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         unlimited
     :param max_file_bytes: the maximum size of a file in bytes, by default unlimited; a larger one is an error
         before anything is sent
+    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
+        by default 32 MiB, at least 8 MiB
     :param on_unknown_upload: what to do if it is unknown whether files were accepted: ``"send_again"``, or
         ``"fail"`` without a retry
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
@@ -367,6 +370,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         files_per_request: int | None = None,
         max_request_bytes: int | None = None,
         max_file_bytes: int | None = None,
+        read_ahead_bytes: int | None = None,
         on_unknown_upload: OnUnknownUpload = "send_again",
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
@@ -392,6 +396,11 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
+        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
+            raise ValueError(
+                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or "
+                "more, or None for 32 MiB."
+            )
         if file_format is not None or content_types is not None:
             # Imported only if there is something to check: most DAG files set neither.
             from workflow_automation_provider.client.files import check_content_types, check_file_format
@@ -408,6 +417,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
         self.max_file_bytes = max_file_bytes
+        self.read_ahead_bytes = read_ahead_bytes
         self.on_unknown_upload = on_unknown_upload
 
     def _run_once(self, context: Context) -> UploadResult:
@@ -432,6 +442,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                     files_per_request=self.files_per_request,
                     max_request_bytes=self.max_request_bytes,
                     max_file_bytes=self.max_file_bytes,
+                    read_ahead_bytes=self.read_ahead_bytes,
                 ),
             )
 

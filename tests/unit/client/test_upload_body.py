@@ -416,12 +416,22 @@ def test_small_files_go_out_together():
     assert all(len(piece) >= _SMALL_PIECE for piece in pieces[:-1])
 
 
-def test_progress_counts_every_byte():
+def test_progress_counts_every_byte_and_element():
     counted: list[int] = []
-    plain = body_of([in_memory(b"x" * 3 * CHUNK)] * 3)
-    body = plain.watched(counted.append)
-    assert b"".join(body) == b"".join(plain)
-    assert sum(counted) == len(body) == len(plain)
+    begun: list[object] = []
+    elements = [in_memory(b"x" * 3 * CHUNK)] * 3
+    body = body_of(elements)
+    with body.opened(lambda: False, begun.append, counted.append) as pieces:
+        assert b"".join(pieces) == b"".join(body)
+    assert sum(counted) == len(body)
+    assert begun == elements
+
+
+def test_little_is_kept_of_a_file_that_can_be_encoded_again():
+    """With 100,000 of them, what is kept adds up."""
+    (one,) = measure([in_memory(b"x")])
+    assert one._kept is DEFAULT_FILE_FORMAT
+    assert b"".join(part for part in one.parts if isinstance(part, bytes)).startswith(b'{"name":')
 
 
 # Requests -----------------------------------------------------------------------------------------------

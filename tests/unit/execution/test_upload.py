@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]  # has no types
 
 from workflow_automation_provider.client.files import File
 from workflow_automation_provider.exceptions import (
@@ -17,11 +20,19 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     RejectedError,
 )
+from workflow_automation_provider.execution import confirmed_files
 from workflow_automation_provider.execution.retry import Patience
 from workflow_automation_provider.execution.task_state import UploadRecord
 from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+from workflow_automation_provider.hooks import upload_progress
+from workflow_automation_provider.hooks.stores import FINGERPRINT
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+try:
+    from airflow.sdk.io import attach
+except ImportError:  # Airflow 2
+    from airflow.io.store import attach  # type: ignore[import-not-found, no-redef]  # not there in Airflow 3
 
 KEY = "workflow_automation_upload"
 
@@ -91,9 +102,10 @@ class TestResult:
             "run_id": "1001",
             "files": 4,
             "bytes": 6,
+            "request_count": 2,
             "requests": [
-                {"files": ["a", None], "bytes": 1, "response": "2 files received"},
-                {"files": ["b", "c"], "bytes": 5, "response": "2 files received"},
+                {"files": ["a", None], "count": 2, "bytes": 1, "response": "2 files received"},
+                {"files": ["b", "c"], "count": 2, "bytes": 5, "response": "2 files received"},
             ],
         }
 
@@ -107,9 +119,10 @@ class TestResult:
             "run_id": "1001",
             "files": 2,
             "bytes": 3,
+            "request_count": 2,
             "requests": [
-                {"files": ["a"], "bytes": 1, "response": "1 file received"},
-                {"files": ["b"], "bytes": 2, "response": "1 file received"},
+                {"files": ["a"], "count": 1, "bytes": 1, "response": "1 file received"},
+                {"files": ["b"], "count": 1, "bytes": 2, "response": "1 file received"},
             ],
         }
 
@@ -239,9 +252,10 @@ class TestWhatIsSentAgain:
             f"demo-flow 1001 {path!r} 1 {fingerprint}",
             f"demo-flow 1001 {json.dumps(row, separators=(',', ':'))}",
         ]
-        assert store.entries[f"{KEY}_0"]["request"]["digests"] == [
-            hashlib.sha256(identity.encode()).hexdigest()[:32] for identity in identities
-        ]
+        kept = base64.b64decode(store.entries[f"{KEY}_0"]["request"]["identities"]["each"])
+        assert kept == b"".join(
+            sorted(hashlib.sha256(identity.encode()).digest()[:12] for identity in identities)
+        )
 
     def test_what_on_unknown_upload_no_longer_stops(self, service, attempt):
         service.faults.add("drop_after", operation="upload")
@@ -249,6 +263,136 @@ class TestWhatIsSentAgain:
             upload({"row": 1}, on_unknown_upload="fail").execute(attempt())
         upload({"row": 1}).execute(attempt(try_number=2))
         assert len(service.uploads) == 2
+
+
+class TestListingThatChanges:
+    """Between two tries, files are added, removed and written again."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        folder = tmp_path / "files"
+        folder.mkdir()
+        for number in range(12):
+            (folder / f"{number:02}").write_text("x")
+        return folder
+
+    @pytest.mark.parametrize("few", [1000, 2])
+    @pytest.mark.parametrize("per_request", [5, 3, 1])
+    def test_what_was_confirmed_is_not_sent_again_and_what_is_new_is(
+        self, service, attempt, folder, monkeypatch, few, per_request
+    ):
+        monkeypatch.setattr(confirmed_files, "_FEW", few)
+        let_fail(service, "busy", after=10 // per_request - 1)
+        with pytest.raises(BusyError):
+            upload(f"{folder}/*", files_per_request=per_request).execute(attempt())
+        sent = [name for request in uploaded(service) for name in request]
+        (folder / "00a").write_text("new")
+        (folder / "01").write_text("written again")
+        (folder / "02").unlink()
+        (folder / "99").write_text("new")
+        result = upload(f"{folder}/*", files_per_request=per_request).execute(attempt(try_number=2))
+        again = [name for request in uploaded(service) for name in request][len(sent) :]
+        expected = {path.name for path in folder.iterdir()} - {*sent} | {"01"}
+        assert again == sorted(expected)
+        assert result["files"] == 13
+
+    def test_more_changes_than_can_be_told_send_the_request_again(
+        self, service, attempt, folder, monkeypatch, log
+    ):
+        monkeypatch.setattr(confirmed_files, "_FEW", 2)
+        let_fail(service, "busy", after=1)
+        for number in range(12, 700):
+            (folder / f"{number:03}").write_text("x")
+        with pytest.raises(BusyError):
+            upload(f"{folder}/*", files_per_request=600).execute(attempt())
+        for number in range(100, 600):
+            (folder / f"{number:03}").write_text("written again")
+        upload(f"{folder}/*").execute(attempt(try_number=2))
+        assert [len(files) for files in uploaded(service)] == [600, 700]
+        assert "1 confirmed requests of many files cannot be told" in log()
+
+    def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
+        files = {f"{folder}/{number:02}" for number in range(12)}
+        UploadFilesOperator(task_id="upload", run_id="1001", files=files, file_format="name").execute(
+            context(task_id="upload")
+        )
+        assert uploaded(service) == [[f"{number:02}" for number in range(12)]]
+
+
+class TestVeryMany:
+    """100,000 files in real uploads: here fewer, and limits to match."""
+
+    def test_state_and_result_are_bounded(self, service, store, attempt):
+        rows = [{"row": number} for number in range(3000)]
+        result = upload(*rows).execute(attempt())
+        assert len(json.dumps(store.entries[f"{KEY}_0"])) < 32_000
+        assert len(json.dumps(result)) < 1000
+        assert result["requests"][0]["files"] == [None] * 20
+        assert result["requests"][0]["count"] == 3000
+
+    def test_a_result_has_the_first_requests(self, attempt):
+        result = upload(*[{"row": number} for number in range(25)], files_per_request=1).execute(attempt())
+        assert (result["request_count"], len(result["requests"])) == (25, 20)
+
+    def test_names_are_logged_as_far_as_they_can_be_read(self, context, write, log):
+        names = [f"file-{number}" for number in range(40)]
+        upload(*map(write, names)).execute(context(task_id="upload"))
+        assert "file-9 and 30 more." in (text := log())
+        assert "file-10" not in text
+
+
+class TestEntriesOfTheFirstVersion:
+    """A task that began with it ends with this one."""
+
+    def entry(self, attempt, digests, names):
+        now = attempt()
+        return {
+            "request": {
+                "files": names,
+                "bytes": 3,
+                "response": "2 files received",
+                "digests": digests,
+                "target": "demo-flow 1001",
+            },
+            "try_number": 1,
+            "max_tries": now["ti"].max_tries,
+            "clear_number": 0,
+            "dag_run_start": now["dag_run"].start_date.isoformat(),
+        }
+
+    def test_files_and_mappings(self, service, store, attempt, write):
+        path, row = write("a", "1"), {"row": 1}
+        state = os.stat(path)  # noqa: PTH116 - as the provider does
+        fingerprint = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+        told = [f"demo-flow 1001 {path!r} 1 {fingerprint}", 'demo-flow 1001 {"row":1}']
+        digests = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in told]
+        store.entries[f"{KEY}_0"] = self.entry(attempt, digests, ["a", None])
+        result = upload(path, row, {"row": 2}).execute(attempt(try_number=2))
+        assert uploaded(service) == [[{"row": 2}]]
+        assert result["requests"] == [
+            {"files": ["a", None], "count": 2, "bytes": 3, "response": "2 files received"},
+            {"files": [None], "count": 1, "bytes": 0, "response": "1 file received"},
+        ]
+
+    def test_objects_which_it_looked_at_one_by_one(self, service, store, attempt):
+        fs = MemoryFileSystem()
+        attach("memory", fs=fs)
+        fs.pipe({"/first-version/a": b"1", "/first-version/b": b"2"})
+        info = {name: str(fs.info("/first-version/a").get(name)) for name in FINGERPRINT}
+        told = f"demo-flow 1001 'memory:///first-version/a' 1 {tuple(info.values())}"
+        digest = hashlib.sha256(told.encode()).hexdigest()[:32]
+        store.entries[f"{KEY}_0"] = self.entry(attempt, [digest], ["a"])
+        upload("memory://first-version/").execute(attempt(try_number=2))
+        assert uploaded(service) == [["b"]]
+
+    def test_one_that_can_no_longer_be_looked_at_is_not_what_was_sent(self, service, store, attempt):
+        def look():
+            raise KeyError("gone")
+
+        file = File("a", 1, "text/csv", "a", open=lambda: io.BytesIO(b"x"), fingerprint=look)
+        store.entries[f"{KEY}_0"] = self.entry(attempt, ["0" * 32], ["a"])
+        with pytest.raises(FileUnavailableError, match="can no longer be read"):
+            upload(file).execute(attempt(try_number=2))
 
 
 def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, attempt):
@@ -266,9 +410,20 @@ class TestLog:
         upload(*files, files_per_request=2).execute(context(task_id="upload"))
         text = log()
         assert "Uploading 3 files of 2.0 MiB for run 1001." in text
-        assert "Request 1 of 2 confirmed: 2 files of 1 bytes. The service said: 2 files received" in text
-        assert "Request 2 of 2 confirmed: 1 file of 2.0 MiB. The service said: 1 file received" in text
+        assert "Uploaded 3 files in 2 requests: a, a mapping, b. The service said: 1 file received" in text
+        assert "Request 1 of" not in text
         assert "earlier try" not in text
+
+    def test_a_long_upload_is_told_of_now_and_then(self, context, write, log, monkeypatch):
+        """Each look at the clock is 6 seconds after the last."""
+        now = iter(range(0, 10_000, 6))
+        monkeypatch.setattr(upload_progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        upload(*[write(name) for name in "abcdefghijkl"], files_per_request=1).execute(
+            context(task_id="upload")
+        )
+        text = log()
+        assert [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text] == [3, 6, 9]
+        assert "Uploaded 12 files in 12 requests: a, b, c, d, e, f, g, h, i, j and 2 more." in text
 
     def test_a_retry(self, service, attempt, write, log):
         files = [write(name, name * 3) for name in "abc"]
@@ -279,7 +434,7 @@ class TestLog:
         upload(*files, files_per_request=1).execute(attempt(try_number=2))
         text = log()
         assert "An earlier try uploaded 1 of them; 2 files of 6 bytes to go." in text
-        assert "Request 2 of 2 confirmed: 1 file of 3 bytes." in text
+        assert "Uploaded 2 files in 2 requests: b, c." in text
 
     def test_nothing_of_earlier_requests_where_there_were_none(self, service, attempt, log):
         let_fail(service, "busy")
@@ -298,7 +453,12 @@ class TestRecord:
 
     @pytest.mark.parametrize(
         ("error", "why"),
-        [(PermissionError(13, "Permission denied"), "Permission denied"), (KeyError("a"), "KeyError")],
+        [
+            (PermissionError(13, "Permission denied"), "Permission denied"),
+            (KeyError("a"), "KeyError: 'a'"),
+            (ValueError(), "ValueError"),
+            (ValueError("x" * 300 + "\ny"), f"ValueError: {'x' * 200}"),
+        ],
     )
     def test_a_file_that_can_no_longer_be_looked_at_is_not_sent(self, service, store, attempt, error, why):
         """Stores raise errors of their own kinds."""
@@ -318,12 +478,10 @@ class TestRecord:
     @pytest.mark.parametrize(("kept", "told"), [({"reply": "1 file received"}, "1 file received"), ({}, "")])
     def test_one_of_a_version_before_the_first_release(self, service, store, attempt, kept, told):
         upload({"row": 1}).execute(attempt())
-        request = store.entries[f"{KEY}_0"]["request"]
-        store.entries[f"{KEY}_0"]["request"] = {
-            name: request[name] for name in ("files", "bytes", "digests")
-        } | kept
+        digest = hashlib.sha256(b'demo-flow 1001 {"row":1}').hexdigest()[:32]
+        store.entries[f"{KEY}_0"]["request"] = {"files": [None], "bytes": 0, "digests": [digest]} | kept
         result = upload({"row": 1}).execute(attempt(try_number=2))
-        assert result["requests"] == [{"files": [None], "bytes": 0, "response": told}]
+        assert result["requests"] == [{"files": [None], "count": 1, "bytes": 0, "response": told}]
         assert len(service.uploads) == 1
 
     def test_a_mapping_that_is_no_json_is_named_beside_what_was_sent(self, service, attempt):

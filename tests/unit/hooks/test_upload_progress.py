@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import time
 
 import pytest
 
-from workflow_automation_provider.hooks.upload_progress import Progress, mebibytes
+from workflow_automation_provider.client.files import File
+from workflow_automation_provider.hooks.upload_progress import Progress, mebibytes, names_of
 
 MIB = 1024 * 1024
 LOG = logging.getLogger("of the task")
@@ -46,31 +48,81 @@ def test_sizes(size, text):
     assert mebibytes(size) == text
 
 
+def files(*sizes):
+    return [File(f"{number}.csv", size, "text/csv", "there", io.BytesIO) for number, size in enumerate(sizes)]
+
+
 def test_a_long_upload_is_told_of_every_fifteen_seconds(clock, logged):
-    sent = Progress(100 * MIB, LOG)
-    for _ in range(9):
+    """Files and their bytes, of which the body is a third longer."""
+    elements = files(*[10 * MIB] * 10)
+    progress = Progress(10, 100 * MIB, LOG)
+    sent = progress.request(elements, 140 * MIB)
+    for element in elements[:-1]:
+        progress.begun(element)
         clock(5)
-        sent(10 * MIB)
+        sent(14 * MIB)
 
     assert logged() == [
         (
             "of the task",
             "INFO",
-            f"Uploaded {done}.0 MiB of 100.0 MiB ({done} %), 2.0 MiB/s, about {left} s left.",
+            (
+                f"Uploaded {done - 1} of 10 files, {done}0.0 MiB of 100.0 MiB ({done}0 %), 2.0 MiB/s, "
+                f"about {left} s left. Sending {done - 1}.csv."
+            ),
         )
-        for done, left in ((30, 35), (60, 20), (90, 5))
+        for done, left in ((3, 35), (6, 20), (9, 5))
+    ]
+
+
+def test_several_requests_are_told_of_as_one_upload(clock, logged):
+    first, second = files(*[10 * MIB] * 5), [*files(*[10 * MIB] * 4), {"row": 1}]
+    progress = Progress(10, 90 * MIB, LOG)
+    progress.request(first, 70 * MIB)(70 * MIB)
+    progress.confirmed()
+    clock(50)
+    progress.request(second, 60 * MIB)(30 * MIB)  # and then the service was busy
+    sent = progress.request(second, 60 * MIB)
+    for element in second:
+        progress.begun(element)
+    clock(20)
+    sent(15 * MIB)
+    assert [text for _, _, text in logged()] == [
+        "Uploaded 5 of 10 files, 70.0 MiB of 90.0 MiB (77 %), 1.4 MiB/s, about 14 s left. Sending a mapping.",
+        "Uploaded 9 of 10 files, 60.0 MiB of 90.0 MiB (66 %), 0.9 MiB/s, about 35 s left. Sending a mapping.",
+    ]
+
+
+def test_mappings_have_no_bytes(clock, logged):
+    progress = Progress(2, 0, LOG)
+    sent = progress.request([{"row": 1}, {"row": 2}], 100)
+    progress.begun({"row": 1})
+    clock(20)
+    sent(50)
+    assert [text for _, _, text in logged()] == [
+        "Uploaded 0 of 2 files, 0 bytes of 0 bytes (50 %), 0 bytes/s. Sending a mapping."
     ]
 
 
 def test_a_short_upload_is_not_told_of(clock, logged):
-    sent = Progress(100 * MIB, LOG)
+    sent = Progress(1, 100 * MIB, LOG).request(files(100 * MIB), 140 * MIB)
     clock(14.9)
     sent(90 * MIB)
     assert logged() == []
 
 
 def test_what_is_done_is_not_told_of(clock, logged):
-    sent = Progress(100 * MIB, LOG)
+    sent = Progress(1, 100 * MIB, LOG).request(files(100 * MIB), 140 * MIB)
     clock(20)
-    sent(100 * MIB)
+    sent(140 * MIB)
     assert logged() == []
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(1, "0.csv"), (3, "0.csv, 1.csv, 2.csv"), (12, ", 9.csv and 2 more"), (1010, "and 1,000 more")],
+)
+def test_the_first_names_are_told(count, text):
+    names = names_of(files(*range(count)), count)
+    assert names.endswith(text)
+    assert names.count(".csv") == min(count, 10)

@@ -1,0 +1,293 @@
+"""
+Read objects ahead of their turn: while one is sent, the next ones are fetched, in order and in bounded memory.
+
+An asynchronous file system of fsspec has an event loop in a thread of its own; the objects are fetched there. Any
+other file system is read in the thread that sends, one file after the other: few of them can be shared by threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from workflow_automation_provider.client.deadline import StoppedError
+from workflow_automation_provider.client.files import ChangedError
+from workflow_automation_provider.hooks.stores import AT_ONCE, SILENCE, StoredFile, compare
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.files import File
+    from workflow_automation_provider.hooks.stores import Response
+
+__all__ = ["DEFAULT_READ_AHEAD", "ObjectReading"]
+
+DEFAULT_READ_AHEAD = 32 * 1024 * 1024
+"""Bytes to fetch ahead: at 100 MiB/s and 20 ms for each request, 2 MiB are on the way; the rest evens out speeds."""
+
+# A multiple of 3, so that base64 of each chunk joins without padding.
+_CHUNK = 3 * 64 * 1024
+
+# How much of one object is fetched ahead. Any smaller object is fetched whole.
+_WINDOW = 8 * 1024 * 1024
+
+# What an object takes however small it is, in bytes.
+_TASK = 64 * 1024
+
+# How often a response that broke off is taken up again without a MiB of progress, and the first wait.
+_RESUMES = 5
+_FIRST_WAIT = 0.1
+_PROGRESS = 1024 * 1024
+
+# How soon reading ends after the task was ended, in seconds, and how long tasks may take to be cancelled.
+_NAP = 0.1
+_CANCELLING = 2.0
+
+
+class ObjectReading:
+    """
+    The objects of a request, see :class:`~workflow_automation_provider.client.files.Reading`.
+
+    :param files: in the order in which their content is needed
+    :param stopped: returns whether to stop
+    :param budget: bytes that may be held at once
+    """
+
+    def __init__(self, files: Iterable[File], stopped: Callable[[], bool], budget: int) -> None:
+        self._waiting = iter(files)
+        self._stopped = stopped
+        self._budget = budget
+        self._reserved = 0
+        self._next: StoredFile | None = None
+        self._fetches: deque[_Fetch] = deque()
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+
+    def chunks(self, file: File) -> Iterator[bytes]:
+        """Return the content of the next file."""
+        self._begin()
+        fetch = self._fetches.popleft()
+        if fetch.file is not file:
+            raise AssertionError("Files are read in the order that was told")
+        try:
+            yield from fetch.chunks(self._stopped)
+        finally:
+            fetch.cancel()
+            self._reserved -= fetch.reserved
+
+    def close(self) -> None:
+        """Cancel what is being fetched, and wait until it has ended."""
+        self._waiting = iter(())
+        self._fetches.clear()
+        for loop in self._loops.values():
+            loop.close()
+        self._loops.clear()
+
+    def _begin(self) -> None:
+        """Begin to fetch as many of the next files as there is memory for, at least one."""
+        while True:
+            file = self._next = self._next or self._following()
+            if file is None:
+                return
+            # What is small counts for what it takes as well: a task, and buffers.
+            overhead = min(file.size, file.store.overhead) + _TASK
+            window = min(file.size, _WINDOW, self._budget - overhead)
+            reserved = window + overhead
+            if self._fetches and self._reserved + reserved > self._budget:
+                return
+            event_loop = file.store.loop
+            fetch = _Fetch(file, window, reserved, event_loop)
+            self._fetches.append(fetch)
+            self._reserved += reserved
+            self._next = None
+            if event_loop is None:
+                return  # read when its turn has come
+            if event_loop not in self._loops:
+                self._loops[event_loop] = _Loop(event_loop)
+            self._loops[event_loop].start(fetch)
+
+    def _following(self) -> StoredFile | None:
+        for file in self._waiting:
+            if isinstance(file, StoredFile):
+                return file
+        return None
+
+
+class _Loop:
+    """An event loop that fetches objects."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def start(self, fetch: _Fetch) -> None:
+        self._loop.call_soon_threadsafe(self._start, fetch)
+
+    def _start(self, fetch: _Fetch) -> None:
+        if not self._is_closed:
+            fetch.task = task = self._loop.create_task(fetch.run(self._at_once))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        closing = asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            closing.result(_CANCELLING)
+
+    async def _cancel(self) -> None:
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+class _Fetch:
+    """One object that is being fetched: written by the event loop, read by the thread that sends."""
+
+    def __init__(
+        self, file: StoredFile, window: int, reserved: int, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        self.file = file
+        self.reserved = reserved
+        self.task: asyncio.Task[None] | None = None
+        self._loop = loop
+        # Chunks, then None or what went wrong.
+        self._queue: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+        self._window = window
+        self._given = self._taken = 0
+        self._room = asyncio.Event()
+        self._is_full = False
+
+    # In the thread that sends
+
+    def chunks(self, stopped: Callable[[], bool]) -> Iterator[bytes]:
+        if self._loop is None:
+            yield from _read_at_once(self.file, stopped)
+            return
+        while True:
+            try:
+                # In short naps: a signal handler may end the task meanwhile, and must not set an event.
+                found = self._queue.get(timeout=_NAP)
+            except queue.Empty:
+                if stopped():
+                    raise StoppedError from None
+                continue
+            if found is None:
+                return
+            if isinstance(found, Exception):
+                raise found
+            yield found
+            self._taken += len(found)
+            if self._is_full:
+                self._is_full = False
+                self._loop.call_soon_threadsafe(self._room.set)
+
+    def cancel(self) -> None:
+        if self._loop is not None and self.task is not None and not self.task.done():
+            self._loop.call_soon_threadsafe(self.task.cancel)
+
+    # In the event loop
+
+    async def run(self, at_once: asyncio.Semaphore) -> None:
+        try:
+            async with at_once:
+                await self._fetch()
+            self._queue.put(None)
+        except Exception as error:
+            self._queue.put(error)
+
+    async def _fetch(self) -> None:
+        file, store = self.file, self.file.store
+        buffer = bytearray()
+        position = counted = failures = 0
+        while True:
+            has_response = False
+            try:
+                response = await store.respond(file, position)
+                has_response = True
+                try:
+                    while content := await self._read(response):
+                        position += len(content)
+                        buffer += content
+                        if position > file.size:
+                            raise ChangedError("it is longer than it was")
+                        while len(buffer) > _CHUNK:
+                            await self._give(bytes(memoryview(buffer)[:_CHUNK]))
+                            del buffer[:_CHUNK]
+                    if position < file.size:
+                        raise EOFError(f"it ended after {position} of {file.size} bytes")
+                finally:
+                    await response.close()
+                break
+            except Exception as error:
+                if position - counted >= _PROGRESS:
+                    counted, failures = position, 0
+                failures += 1
+                has_asked_again = store.asks_again and not has_response
+                if failures > _RESUMES or has_asked_again or not _may_resume(error, file):
+                    raise
+                if position >= file.size:
+                    # All of it is there, but was damaged on the way.
+                    if self._given:
+                        raise
+                    buffer.clear()
+                    position = counted = 0
+                await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
+        if not response.is_of_version:
+            await store.look(file)
+        if buffer:
+            await self._give(bytes(buffer))
+
+    async def _read(self, response: Response) -> bytes:
+        async with asyncio.timeout(SILENCE):
+            return await response.read(_CHUNK)
+
+    async def _give(self, chunk: bytes) -> None:
+        while not self._has_room(chunk):
+            self._room.clear()
+            self._is_full = True
+            # The other thread may have taken a chunk before it could see that it is waited for.
+            if self._has_room(chunk):
+                break
+            await self._room.wait()
+        self._given += len(chunk)
+        self._queue.put(chunk)
+
+    def _has_room(self, chunk: bytes) -> bool:
+        waiting = self._given - self._taken
+        return not waiting or waiting + len(chunk) <= self._window
+
+
+def _may_resume(error: Exception, file: StoredFile) -> bool:
+    """Tell whether to ask for the rest of an object after an error."""
+    if isinstance(error, ChangedError | FileNotFoundError | PermissionError | NotImplementedError):
+        return False
+    # Only then is it known that the rest is of the same version.
+    return bool(file.told)
+
+
+def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    left = file.size
+    with file.open() as stream:
+        while left and (chunk := _exactly(stream.read, min(_CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
+            if stopped():
+                raise StoppedError
+        if not left and stream.read(1):
+            raise ChangedError("it is longer than it was")
+    file.store.fs.invalidate_cache(file.key)
+    compare(file, file.store.fs.info(file.key))
+
+
+def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
+    """Read so many bytes, fewer only at the end: stores may return less than requested."""
+    chunk = read(size)
+    while chunk and len(chunk) < size and (more := read(size - len(chunk))):
+        chunk += more
+    return chunk

@@ -1,0 +1,570 @@
+"""
+Objects in the stores of fsspec: what a listing tells of one, and how exactly that version of it is read.
+
+Where a store can be asked for a version (S3, Google Cloud Storage, Azure, HTTP), and says in its response that it is
+that version, an object costs one request. Elsewhere, it is looked at once more after it was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import IO, Any, Protocol
+
+from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
+
+__all__ = [
+    "AT_ONCE",
+    "FINGERPRINT",
+    "SILENCE",
+    "ChangedError",
+    "Response",
+    "Store",
+    "StoredFile",
+    "compare",
+    "store_of",
+    "told",
+]
+
+# Values that change whenever the content does, as fsspec's stores name them. The first that a store tells is
+# enough: a time beside it also changes if the same content is written again.
+_OF_CONTENT = (
+    "generation",
+    "ETag",
+    "etag",
+    "VersionId",
+    "version_id",
+    "md5Hash",
+    "content_md5",
+    "Content-MD5",
+    "crc32c",
+    "Digest",
+    "hex",
+    "sha",
+)
+
+# Times of the last write ("created" is that of an object that is never changed, only replaced), and what
+# identifies a file.
+_OF_FILE = (
+    "Last-Modified",
+    "LastModified",
+    "created",
+    "ctime",
+    "last_modified",
+    "modificationTime",
+    "modified",
+    "modify",
+    "mtime",
+    "updated",
+    "fileId",
+    "ino",
+)
+
+FINGERPRINT = (
+    "size",
+    "Content-MD5",
+    "Digest",
+    "ETag",
+    "VersionId",
+    "content_md5",
+    "crc32c",
+    "etag",
+    "generation",
+    "hex",
+    "md5Hash",
+    "sha",
+    "version_id",
+    "Last-Modified",
+    "LastModified",
+    "created",
+    "ctime",
+    "last_modified",
+    "modificationTime",
+    "modified",
+    "modify",
+    "mtime",
+    "updated",
+    "fileId",
+    "ino",
+)
+"""The same in the order in which digests of the task state store have had them since the first release."""
+
+# What a store that cannot stream is asked for at once.
+_PART = 2 * 1024 * 1024
+
+# What opens an object for random access reads at once.
+_BLOCK = 4 * 1024 * 1024
+
+# The buffers of a connection, in bytes.
+_CONNECTION = 64 * 1024
+
+AT_ONCE = 16
+"""Objects that are asked for at once, about as many as by the command line tools of the stores."""
+
+SILENCE = 60.0
+"""Seconds without a byte after which a response is given up, to be taken up again where it broke off."""
+
+
+class Response(Protocol):
+    """
+    The content of an object from some byte on.
+
+    :param is_of_version: whether the store said that it is of the version that was listed
+    """
+
+    is_of_version: bool
+
+    async def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most so many, and none at the end."""
+
+    async def close(self) -> None:
+        """Release the connection."""
+
+
+def told(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a listing tells of an object's version: names and values in turn."""
+    for name in _OF_CONTENT:
+        if info.get(name):
+            return name, str(info[name])
+    return tuple(text for name in _OF_FILE if info.get(name) for text in (name, _text(info[name])))
+
+
+def _text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+class StoredFile(File):
+    """An object in a store. Little is kept of each, for there may be very many."""
+
+    __slots__ = ("_told", "_version_id", "key", "store")
+
+    key: str
+    store: Store
+
+    def __init__(self, store: Store, key: str, info: Mapping[str, Any], content_type: str) -> None:
+        # The class is frozen.
+        keep = functools.partial(object.__setattr__, self)
+        keep("store", store)
+        keep("key", key)
+        keep("size", info["size"])
+        keep("content_type", content_type)
+        keep("_told", told(info))
+        keep("_version_id", info.get("VersionId"))
+
+    @property
+    def name(self) -> str:
+        """The last part of its key."""
+        return self.key.rstrip("/").rpartition("/")[2]
+
+    @property
+    def source(self) -> str:
+        """Its URL, in quotes."""
+        return repr(self.store.fs.unstrip_protocol(self.key))
+
+    def open(self) -> IO[bytes]:
+        """Open it for random access, block by block."""
+        stream: IO[bytes] = self.store.fs.open(self.key, "rb", block_size=_BLOCK)
+        return stream
+
+    def fingerprint(self) -> object:
+        """Look at it, and return what the store tells."""
+        self.store.fs.invalidate_cache(self.key)
+        info = self.store.fs.info(self.key)
+        return tuple(str(info.get(field)) for field in FINGERPRINT)
+
+    @property
+    def version(self) -> object:
+        """What the listing told."""
+        return (self.size, *self._told)
+
+    @property
+    def read_ahead(self) -> ReadAhead:
+        """What reads it and others ahead of their turn."""
+        return self.store.read_ahead
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """What the listing told of its version, by name."""
+        return dict(zip(self._told[::2], self._told[1::2], strict=True))
+
+    @property
+    def version_id(self) -> str | None:
+        """The version, if the store keeps several and told it."""
+        return self._version_id if self._version_id not in (None, "", "null") else None
+
+    _told: tuple[str, ...]
+    _version_id: str | None
+
+
+class Store:
+    """
+    A file system of fsspec.
+
+    :param read_ahead: reads its objects
+    """
+
+    overhead = 2 * _PART
+    """What an object takes in memory besides its content that was read ahead, in bytes."""
+    asks_again = False
+    """Whether a request that the store does not respond to as it should is sent again by its client."""
+
+    def __init__(self, fs: Any, read_ahead: ReadAhead) -> None:
+        self.fs = fs
+        self.read_ahead = read_ahead
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of an asynchronous file system, None of any other."""
+        if not getattr(self.fs, "async_impl", False) or getattr(self.fs, "asynchronous", False):
+            return None
+        loop: asyncio.AbstractEventLoop | None = self.fs.loop
+        return loop
+
+    def infos(self, paths: Sequence[str]) -> list[Mapping[str, Any] | BaseException]:
+        """Look at objects of an asynchronous file system, many at once; what failed is returned, not raised."""
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def look(path: str) -> Mapping[str, Any]:
+            async with at_once:
+                info: Mapping[str, Any] = await self.fs._info(path)
+                return info
+
+        async def look_at_all() -> list[Mapping[str, Any] | BaseException]:
+            return await asyncio.gather(*map(look, paths), return_exceptions=True)
+
+        return asyncio.run_coroutine_threadsafe(look_at_all(), self.fs.loop).result()
+
+    async def respond(self, file: StoredFile, start: int) -> Response:
+        """
+        Ask for the content of an object.
+
+        :param start: the first byte
+        :raises ChangedError: if it is no longer the one that was listed
+        """
+        return _Parts(self, file, start)
+
+    async def part(self, file: StoredFile, start: int, end: int) -> bytes:
+        """
+        Return a part of an object.
+
+        :raises ChangedError: if it is no longer the one that was listed
+        """
+        if start == 0 and end >= file.size:
+            # All of it: what an object that has grown sends too much of tells of that.
+            content: bytes = await self.fs._cat_file(file.key)
+        else:
+            content = await self.fs._cat_file(file.key, start=start, end=end)
+        return content
+
+    async def look(self, file: StoredFile) -> None:
+        """
+        Look whether an object is still the one that was listed.
+
+        :raises ChangedError: if it is not
+        """
+        self.fs.invalidate_cache(file.key)
+        compare(file, await self.fs._info(file.key))
+
+
+def compare(file: StoredFile, info: Mapping[str, Any]) -> None:
+    """
+    Compare what a store tells of an object with what the listing told.
+
+    :raises ChangedError: if it is another
+    """
+    if info.get("size") not in (None, file.size):
+        raise ChangedError(f"it has {info['size']} bytes instead of {file.size}")
+    # A listing may tell more of an object, or less, than a look at it alone.
+    if any(info.get(name) and _differ(value, _text(info[name])) for name, value in file.told.items()):
+        raise ChangedError("it was written again")
+
+
+def _differ(listed: str, found: str) -> bool:
+    """Tell whether two values differ, and not only in how a store writes a time."""
+    times = _time(listed), _time(found)
+    if None in times:
+        return times == (None, None) and listed != found
+    return times[0] != times[1]
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+class _Parts:
+    """The content of an object, read part by part."""
+
+    def __init__(self, store: Store, file: StoredFile, start: int, *, is_of_version: bool = False) -> None:
+        self.is_of_version = is_of_version
+        self._store = store
+        self._file = file
+        self._next = start
+        self._is_begun = False
+
+    async def read(self, _: int, /) -> bytes:
+        size = self._file.size
+        start, end = self._next, min(self._next + _PART, size)
+        if start >= end and self._is_begun:
+            return b""
+        self._is_begun = True
+        content = await self._store.part(self._file, start, end)
+        # Of a whole object, the length is checked by who reads it.
+        if len(content) != end - start and (start, end) != (0, size):
+            raise EOFError(f"the part from byte {start} on has {len(content)} bytes instead of {end - start}")
+        self._next = end
+        return content
+
+    async def close(self) -> None:
+        """Do nothing: no connection is kept."""
+
+
+# S3 ---------------------------------------------------------------------------------------------------
+
+
+class S3(Store):
+    """Read by ``If-Match`` and, where there are versions, by the one that was listed."""
+
+    overhead = _CONNECTION
+    asks_again = True
+
+    def __init__(self, fs: Any, read_ahead: ReadAhead) -> None:
+        super().__init__(fs, read_ahead)
+        if getattr(fs, "_s3", True) is None:  # not connected yet
+            # The SDK's default of 10 connections would be fewer than the requests.
+            fs.config_kwargs.setdefault("max_pool_connections", AT_ONCE)
+
+    async def respond(self, file: StoredFile, start: int) -> Response:
+        """Send a conditional GET."""
+        bucket, key, version = self.fs.split_path(file.key)
+        etag = file.told.get("ETag")
+        options = {"Bucket": bucket, "Key": key}
+        if version := file.version_id or version:
+            options["VersionId"] = version
+        if etag:
+            options["IfMatch"] = etag
+        if start:
+            options["Range"] = f"bytes={start}-"
+        try:
+            found = await self.fs._call_s3("get_object", getattr(self.fs, "req_kw", {}), **options)
+        except Exception as error:
+            if _status_of(error) in (409, 412):
+                raise ChangedError("it was written again") from None
+            raise
+        body = found["Body"]
+        try:
+            etag = found.get("ETag")
+            check_response(file, start, etag, found.get("ContentLength"), found.get("ContentRange"))
+        except BaseException:
+            body.close()
+            raise
+        return _S3Response(body, is_of_version=bool(etag))
+
+
+class _S3Response:
+    def __init__(self, body: Any, *, is_of_version: bool) -> None:
+        self.is_of_version = is_of_version
+        self._body = body
+        self.read = body.read
+
+    async def close(self) -> None:
+        self._body.close()
+
+
+def _status_of(error: BaseException | None) -> int | None:
+    """Return the status of the response that an error of botocore is about."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, Mapping):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return int(status) if status else None
+        error = error.__cause__ or error.__context__
+    return None
+
+
+# HTTP and Google Cloud Storage ------------------------------------------------------------------------
+
+
+# What tells the version of an object in a response, by its name in a listing.
+_VERSION_HEADERS = {
+    "ETag": "ETag",
+    "Last-Modified": "Last-Modified",
+    "Content-MD5": "Content-MD5",
+    "Digest": "Digest",
+    "generation": "x-goog-generation",
+}
+
+
+class _HttpResponse:
+    def __init__(self, response: Any, *, is_of_version: bool) -> None:
+        self.is_of_version = is_of_version
+        self._response = response
+        self.read = response.content.read
+
+    async def close(self) -> None:
+        self._response.close()
+
+
+class Http(Store):
+    """Read by ``If-Match``; what a server tells of the object in its response must be what it told before."""
+
+    overhead = _CONNECTION
+
+    async def respond(self, file: StoredFile, start: int) -> Response:
+        """Send a conditional GET."""
+        session = await self.fs.set_session()
+        options = dict(self.fs.kwargs)
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        etag = file.told.get("ETag", "")
+        if etag and not etag.startswith("W/"):
+            headers["If-Match"] = etag
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        options.setdefault("timeout", _timeout())
+        return await _answer(
+            file, start, await session.get(self.fs.encode_url(file.key), headers=headers, **options)
+        )
+
+
+class Gcs(Store):
+    """Read by the generation."""
+
+    overhead = _CONNECTION
+
+    async def respond(self, file: StoredFile, start: int) -> Response:
+        """Send a conditional GET."""
+        # Buckets in one zone are read by gRPC, which gcsfs has only for parts.
+        is_in_one_zone = getattr(self.fs, "_is_zonal_bucket", None)
+        if is_in_one_zone is not None and await is_in_one_zone(self.fs.split_path(file.key)[0]):
+            return await super().respond(file, start)
+        session = await self.fs._set_session()
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        generation = file.told.get("generation")
+        response = await session.get(
+            self.fs.url(file.key),
+            params=self.fs._get_params({"ifGenerationMatch": generation}),
+            headers=self.fs._get_headers({**headers, "Accept-Encoding": "gzip"}),
+            timeout=_timeout(),
+            auto_decompress=False,
+        )
+        return await _answer(file, start, response)
+
+
+async def _answer(file: StoredFile, start: int, response: Any) -> Response:
+    headers = response.headers
+    try:
+        if response.status == 412:
+            raise ChangedError("it was written again")
+        if response.status in (404, 410):
+            raise FileNotFoundError(file.key)
+        if response.status in (401, 403):
+            raise PermissionError(f"the store returned {response.status}")
+        response.raise_for_status()
+        if response.status not in (200, 206) or headers.get("Content-Encoding", "identity") not in (
+            "identity",
+            "",
+        ):
+            raise ChangedError(
+                f"the store returned {response.status} {headers.get('Content-Encoding', '')}".rstrip()
+            )
+        length = headers.get("Content-Length")
+        check_response(
+            file,
+            start,
+            headers.get("ETag"),
+            None if length is None else int(length),
+            headers.get("Content-Range"),
+        )
+        version = {name: headers.get(header) for name, header in _VERSION_HEADERS.items()}
+        compare(file, version)
+    except BaseException:
+        response.close()
+        raise
+    return _HttpResponse(response, is_of_version=any(version.get(name) for name in file.told))
+
+
+def _timeout() -> Any:
+    import aiohttp
+
+    # Without a limit for the whole: how long it takes is up to the service that the file is sent to.
+    return aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+
+
+def check_response(
+    file: StoredFile, start: int, etag: str | None, length: int | None, content_range: str | None
+) -> None:
+    """
+    Check that a response is of the object that was listed, from the byte on that was asked for.
+
+    :raises ChangedError: if it is not
+    """
+    expected = file.told.get("ETag")
+    if etag and expected and etag != expected:
+        raise ChangedError("it was written again")
+    if start and not (content_range or "").startswith(f"bytes {start}-"):
+        raise ChangedError(f"the store does not send it from byte {start} on")
+    if length is not None and length != file.size - start:
+        raise ChangedError(f"it has {start + length} bytes instead of {file.size}")
+
+
+# Azure ------------------------------------------------------------------------------------------------
+
+
+class Azure(Store):
+    """Read by ``If-Match``, in parts: its client has all of a response in memory."""
+
+    async def respond(self, file: StoredFile, start: int) -> Response:
+        """Read part by part."""
+        return _Parts(self, file, start, is_of_version="etag" in file.told)
+
+    async def part(self, file: StoredFile, start: int, end: int) -> bytes:
+        """Send a conditional GET."""
+        from azure.core import MatchConditions
+        from azure.core.exceptions import ResourceModifiedError, ResourceNotFoundError
+
+        container, name, version = self.fs.split_path(file.key)
+        options: dict[str, Any] = {}
+        etag = file.told.get("etag")
+        if etag:
+            options = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
+        if end > start:
+            options |= {"offset": start, "length": end - start}
+        async with self.fs.service_client.get_blob_client(container=container, blob=name) as client:
+            try:
+                stream = await client.download_blob(version_id=version, max_concurrency=1, **options)
+                found = stream.properties
+                # The SDK is not agreed with itself on the quotes.
+                if etag and found.etag and found.etag.strip('"') != etag.strip('"'):
+                    raise ChangedError("it was written again")
+                whole = (found.content_range or "").rpartition("/")[2]
+                if whole.isdigit() and int(whole) != file.size:
+                    raise ChangedError(f"it has {whole} bytes instead of {file.size}")
+                content: bytes = await stream.readall()
+            except ResourceModifiedError:
+                raise ChangedError("it was written again") from None
+            except ResourceNotFoundError:
+                raise FileNotFoundError(file.key) from None
+        return content
+
+
+# Which is which ---------------------------------------------------------------------------------------
+
+_KINDS = {
+    "s3fs.core.S3FileSystem": S3,
+    "gcsfs.core.GCSFileSystem": Gcs,
+    "adlfs.spec.AzureBlobFileSystem": Azure,
+    "fsspec.implementations.http.HTTPFileSystem": Http,
+}
+
+
+def store_of(fs: Any, read_ahead: ReadAhead) -> Store:
+    """Return how a file system is read."""
+    # By name, because importing all of them to compare would take seconds.
+    names: Iterator[str] = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(fs).__mro__)
+    kind = next((_KINDS[name] for name in names if name in _KINDS), Store)
+    return kind(fs, read_ahead)
