@@ -160,14 +160,14 @@ class BatchRecord(_TaskRecord):
         return f"{_BATCH}_{number}{self._suffix}"
 
 
-def _ranges(indexes: Sequence[int]) -> list[tuple[int, int]]:
+def _ranges(indexes: Sequence[int]) -> list[list[int]]:
     """Return indexes as ranges, both ends included, in the same order."""
-    ranges: list[tuple[int, int]] = []
+    ranges: list[list[int]] = []
     for index in indexes:
         if ranges and index == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], index)
+            ranges[-1][1] = index
         else:
-            ranges.append((index, index))
+            ranges.append([index, index])
     return ranges
 
 
