@@ -53,7 +53,7 @@ _BATCH = "workflow_automation_batch"
 DIGEST_BYTES = 6
 """Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
 
-_LARGEST = 32 * 1024
+_LARGEST = 16 * 1024
 
 ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
 """What became of an item."""
@@ -103,8 +103,9 @@ class BatchRecord(_TaskRecord):
     def __init__(self, context: Context, name: str, *, nested: bool) -> None:
         super().__init__(context, name, nested=nested)
         self._number = 0
-        self._opened: list[tuple[int, bytes]] = []
-        self._results: dict[int, BatchItem] = {}
+        self._ranges: list[list[int]] = []
+        self._digests = b""
+        self._results: dict[str, Any] = {}
         self._size = 0
 
     def read(self) -> Iterator[BatchEntry]:
@@ -134,41 +135,40 @@ class BatchRecord(_TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to another
             process: then nothing is opened, and the results are to be written again
         """
-        number, was_opened, had_results, size = self._number, self._opened, self._results, self._size
-        if size >= _LARGEST:
-            number, was_opened, had_results, size = number + 1, [], {}, 0
-        more = {item["index"]: item for item in results}
-        now_opened, now_results = [*was_opened, *opened], {**had_results, **more}
-        stored = {str(index): {k: v for k, v in item.items() if k != "index"} for index, item in more.items()}
-        size += len(json.dumps(stored)) + len(opened) * (DIGEST_BYTES * 4 // 3 + 2)
+        if self._size >= _LARGEST:
+            self._number += 1
+            self._ranges, self._digests, self._results, self._size = [], b"", {}, 0
+        ranges = _ranges(self._ranges, [index for index, _ in opened])
+        digests = b"".join((self._digests, *(digest for _, digest in opened)))
+        # A dict, because results are written again if it is unknown whether they were written.
+        more = {str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results}
         self._set(
-            self._key(number),
+            self._key(self._number),
             {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "opened": _ranges([index for index, _ in now_opened]),
-                "digests": base64.b64encode(b"".join(digest for _, digest in now_opened)).decode(),
-                "results": {
-                    str(index): {k: v for k, v in item.items() if k != "index"}
-                    for index, item in now_results.items()
-                },
+                "opened": ranges,
+                "digests": base64.b64encode(digests).decode(),
+                "results": {**self._results, **more},
             },
         )
-        self._number, self._opened, self._results, self._size = number, now_opened, now_results, size
+        self._ranges, self._digests = ranges, digests
+        self._results.update(more)
+        self._size += len(json.dumps(more)) + len(opened) * DIGEST_BYTES * 4 // 3
 
     def _key(self, number: int) -> str:
         # The number precedes the name: after it, it could be part of another name.
         return f"{_BATCH}_{number}{self._suffix}"
 
 
-def _ranges(indexes: Sequence[int]) -> list[list[int]]:
-    """Return indexes as ranges, both ends included, in the same order."""
-    ranges: list[list[int]] = []
+def _ranges(ranges: Sequence[Sequence[int]], indexes: Sequence[int]) -> list[list[int]]:
+    """Return ranges, both ends included, with more indexes at their end, in the same order."""
+    longer = [[*ends] for ends in ranges]
     for index in indexes:
-        if ranges and index == ranges[-1][1] + 1:
-            ranges[-1][1] = index
+        if longer and index == longer[-1][1] + 1:
+            longer[-1][1] = index
         else:
-            ranges.append([index, index])
-    return ranges
+            longer.append([index, index])
+    return longer
 
 
 def _with_digests(ranges: Sequence[Sequence[int]], digests: bytes) -> list[tuple[int, bytes]]:
