@@ -29,6 +29,8 @@ some 300 entries. Each contains, besides what tells a retry from a Clear:
 - ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
 - ``results``: what became of items that this or an earlier entry opened, by index
 
+Results that are too many for one entry are written in several, before the next items are opened.
+
 What a later entry says of an item replaces what an earlier one says.
 """
 
@@ -135,12 +137,23 @@ class BatchRecord(_TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to another
             process: then nothing is opened, and the results are to be written again
         """
+        part: list[BatchItem] = []
+        size = 0
+        for item in results:
+            length = _size_of(item)
+            if part and size + length > _LARGEST:
+                self._add((), part)
+                part, size = [], 0
+            part.append(item)
+            size += length
+        self._add(opened, part)
+
+    def _add(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
         if self._size >= _LARGEST:
             self._number += 1
             self._ranges, self._digests, self._results, self._size = [], b"", {}, 0
         ranges = _ranges(self._ranges, [index for index, _ in opened])
         digests = b"".join((self._digests, *(digest for _, digest in opened)))
-        # A dict, because results are written again if it is unknown whether they were written.
         more = {str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results}
         self._set(
             self._key(self._number),
@@ -153,11 +166,15 @@ class BatchRecord(_TaskRecord):
         )
         self._ranges, self._digests = ranges, digests
         self._results.update(more)
-        self._size += len(json.dumps(more)) + len(opened) * DIGEST_BYTES * 4 // 3
+        self._size += _size_of(more) + len(opened) * DIGEST_BYTES * 4 // 3
 
     def _key(self, number: int) -> str:
         # The number precedes the name: after it, it could be part of another name.
         return f"{_BATCH}_{number}{self._suffix}"
+
+
+def _size_of(value: object) -> int:
+    return len(json.dumps(value))
 
 
 def _ranges(ranges: Sequence[Sequence[int]], indexes: Sequence[int]) -> list[list[int]]:

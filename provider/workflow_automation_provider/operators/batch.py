@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TriggerFlowBatchOperator"]
 
+# More threads than that only wait for each other. What opens a window must fit into one entry of the task state store.
+_MOST_THREADS, _LARGEST_WINDOW = 256, 1000
+
 
 class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     """
@@ -94,9 +97,12 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             )
         if on_refused not in ("fail", "skip"):
             raise ValueError(f"on_refused {on_refused!r} is not supported; expected 'fail' or 'skip'.")
-        for name, limit in (("max_concurrency", max_concurrency), ("window_size", window_size)):
-            if not is_limit(limit):
-                raise ValueError(f"{name} is {limit!r}: expected a whole number of 1 or more.")
+        for name, limit, most in (
+            ("max_concurrency", max_concurrency, _MOST_THREADS),
+            ("window_size", window_size, _LARGEST_WINDOW),
+        ):
+            if not is_limit(limit) or limit > most:
+                raise ValueError(f"{name} is {limit!r}: expected a whole number from 1 to {most}.")
         if max_starts_per_second is not None and not (
             isinstance(max_starts_per_second, int | float)
             and not isinstance(max_starts_per_second, bool)

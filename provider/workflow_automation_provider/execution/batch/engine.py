@@ -222,15 +222,14 @@ class BatchStarter:
 
     def _jobs_of(self, template: Request) -> Iterator[tuple[_Job, bytes]]:
         """Yield what is to be sent, and its digest."""
-        for item in self._source:
+        number = 0
+        for number, item in enumerate(self._source, start=1):  # noqa: B007 - used after the loop
             if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
-                raise InvalidRequestError(
-                    f"batch[{item.index}] changed while the batch was read.",
-                    consequence="It was not sent.",
-                    next_step="Let the batch be complete before this task begins.",
-                )
+                raise _changed(item.index)
             if self._is_missing(item.index):
                 yield _Job(item.index, with_inputs(template, item.inputs)), item.digest
+        if number < self._outcomes.total:
+            raise _changed(number)
 
     def _run(self, jobs: Iterator[tuple[_Job, bytes]]) -> None:
         """Open items and collect what becomes of them, until there are no more."""
@@ -284,7 +283,7 @@ class BatchStarter:
     def _settle(self, item: BatchItem) -> None:
         self._windows.settle(item, time.monotonic())
         self._outcomes.put(item)
-        if item["status"] == "unknown":
+        if item["status"] in ("unknown", "unidentified"):
             self._unknown_in_a_row += 1
         elif item["status"] != "not started":
             self._unknown_in_a_row = 0
@@ -480,6 +479,13 @@ class _Progress:
             f"{done} of {counts['total']} items: {counts['started']} started, {counts['rejected']} rejected, "
             f"{counts['unknown']} unknown; {rate:.1f} per second{left}."
         )
+
+
+def _changed(index: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"batch[{index}] changed while the batch was read.",
+        next_step="Let the batch be complete before this task begins.",
+    )
 
 
 def _consequence(counts: BatchCounts) -> str:

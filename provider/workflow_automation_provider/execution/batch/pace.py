@@ -52,8 +52,9 @@ class Pace:
                 now = time.monotonic()
                 at = max(self._paused_until, self._next)
                 if at <= now:
-                    # A thread that wakes up late does not delay those after it, by up to one interval.
-                    self._next = max(self._next, now - self._interval) + self._interval
+                    # A thread that wakes up a little late does not delay those after it.
+                    is_on_time = now - self._next < self._interval
+                    self._next = (self._next if is_on_time else now) + self._interval
                     return True
             time.sleep(min(at - now, _NAP))
         return False
