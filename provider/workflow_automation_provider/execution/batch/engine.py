@@ -174,8 +174,9 @@ class BatchStarter:
         for item in self._source:
             earlier.check(item)
             self._digests += item.digest
-        self._outcomes.total = len(self._digests) // DIGEST_BYTES
-        earlier.check_length(self._outcomes.total)
+        total = len(self._digests) // DIGEST_BYTES
+        earlier.check_length(total)
+        self._outcomes.total = total
         if earlier.are_known:
             self._log.info("Earlier tries: %s", _consequence(self._outcomes.counts))
 
@@ -310,7 +311,8 @@ class BatchStarter:
         self._hook.stop()  # takes effect before the next hand-over
         stop = _Stop(NotSentError("The batch was interrupted."), f"It ended with {type(error).__name__}.")
         self._end_early(stop)
-        deadline = time.monotonic() + _LAST_RESPONSES
+        # An exception leaves time for the responses, which all have a timeout; an interruption does not.
+        deadline = time.monotonic() + (float("inf") if isinstance(error, Exception) else _LAST_RESPONSES)
         while self._windows.sent_or_waiting and time.monotonic() < deadline:
             self._collect(_LOOK_UP_EVERY)
         results = self._windows.take_results()
@@ -320,9 +322,10 @@ class BatchStarter:
         except Exception:
             self._log.warning("The last results could not be recorded; here they are.")
             self._mention(results)
-        if self._windows.sent_or_waiting:
+        if unsettled := self._windows.unsettled:
             self._log.warning(
-                "%d requests had no response yet: they may have started runs.", self._windows.sent_or_waiting
+                "These items have no response yet, and may have started runs: %s",
+                ", ".join(f"batch[{index}]" for index in unsettled),
             )
 
     def _mention(self, results: list[BatchItem]) -> None:
@@ -391,13 +394,24 @@ class BatchStarter:
     def _report(self, output: OutputFile | None) -> list[BatchItem] | BatchSummary:
         self._tell_progress(at_the_end=True)
         why_not = self._stop.why if self._stop else ""
+        error = self._error()
         if output:
-            self._write_output(output, why_not)
-        if error := self._error():
+            try:
+                output.write(self._items(why_not))
+            except Exception:
+                if self._record.outlives_try and not error:
+                    raise  # the next try starts nothing again, and writes it
+                self._log.exception("The output file could not be written. Here is what it would tell.")
+                self._mention(list(self._outcomes.in_order()))
+                error = error or self._account(
+                    WorkflowAutomationError("The output file could not be written. The log names the runs.")
+                )
+            else:
+                if error:
+                    error.next_step += f"\nWhat became of each item is in {output.path}."
+        if error:
             raise error
-        if output:
-            return {"path": output.path, **self._outcomes.counts}
-        return list(self._items(why_not))
+        return {"path": output.path, **self._outcomes.counts} if output else list(self._items(why_not))
 
     def _items(self, why_not: str) -> Iterator[BatchItem]:
         for item in self._outcomes.in_order(why_not):
@@ -405,18 +419,6 @@ class BatchStarter:
                 # So that an upload can be mapped over the items.
                 item["flow_id"] = self._plan.flow_id
             yield item
-
-    def _write_output(self, output: OutputFile, why_not: str) -> None:
-        try:
-            output.write(self._items(why_not))
-        except Exception:
-            if self._record.outlives_try:
-                raise  # the next try starts nothing again, and writes it
-            self._mention(list(self._outcomes.in_order()))
-            raise WorkflowAutomationError(
-                f"The output file {output.path!r} could not be written.",
-                consequence="The log names the runs that were started.",
-            ) from None
 
     def _error(self) -> WorkflowAutomationError | None:
         """Return the error to end with, None if the batch is complete."""
@@ -437,24 +439,20 @@ class BatchStarter:
             return None
         table = self._outcomes.table()
         look = Operation.TRIGGER_BY_KEY.look if counts["unknown"] else ""
-        where = f"What became of each item is in {self._plan.output_path}." if self._plan.output_path else ""
-        error.next_step = "\n".join(filter(None, (table, error.next_step, where, look)))
-        self._account(error)
-        return error
+        error.next_step = "\n".join(filter(None, (table, error.next_step, look)))
+        return self._account(error)
 
-    def _account(self, error: WorkflowAutomationError) -> None:
-        """Say in an error what this and earlier tries did."""
+    def _account(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Say in an error what this and earlier tries did, and return it."""
         counts = self._outcomes.counts
-        if counts["total"]:
+        if counts["total"] > counts["remaining"] or self._stop:
             error.consequence = _consequence(counts)
-        if isinstance(error, OutcomeUnknownError):
-            return
-        if counts["started"] or self._outcomes.number("unidentified"):
-            error.accepted = Accepted.YES
-        elif counts["unknown"]:
-            error.accepted = Accepted.MAYBE
-        else:
-            error.accepted = Accepted.NO
+        if not isinstance(error, OutcomeUnknownError):
+            if counts["started"] or self._outcomes.number("unidentified"):
+                error.accepted = Accepted.YES
+            else:
+                error.accepted = Accepted.MAYBE if counts["unknown"] else Accepted.NO
+        return error
 
 
 class _Progress:
