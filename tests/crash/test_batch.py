@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -65,10 +66,13 @@ def test_three_kills(
                 found.setdefault(run.inputs["n"], []).append(str(run.run_id))
         return found
 
+    def has_started(number: int) -> bool:
+        return len(runs()) >= number
+
     deployment.api.trigger("batch", case, {"batch": str(batch), "output": str(output)})
     for number, blow in enumerate(("task", "supervisor", "both")):
         started = (number + 1) * ITEMS // 5
-        wait_for(f"{started} runs", lambda started=started: len(runs()) >= started, 120)
+        wait_for(f"{started} runs", functools.partial(has_started, started), 120)
         current = deployment.gate.tries_of(case)[-1]
         assert len(deployment.gate.tries_of(case)) == number + 1
         kill(blow, current)

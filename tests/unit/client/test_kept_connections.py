@@ -123,7 +123,12 @@ def test_a_connection_that_the_server_closed_is_not_used_again(server):
     closing.respond = respond
     sockets = []
     serve = closing._serve
-    closing._serve = lambda connection: sockets.append(connection) or serve(connection)
+
+    def keep_and_serve(connection):
+        sockets.append(connection)
+        serve(connection)
+
+    closing._serve = keep_and_serve
     closing.hang_up = lambda: sockets[-1].shutdown(socket.SHUT_RDWR)
     with client_of(closing) as client, client.keep_connections():
         for _ in range(3):

@@ -59,7 +59,9 @@ def state(record):
 @st.composite
 def histories(draw):
     """Draw what several tries write: in each write, items to open, and results of items that are open."""
-    unopened, opened, history = [*range(draw(st.integers(0, 300)))], [], []
+    unopened = [*range(draw(st.integers(0, 300)))]
+    opened: list[int] = []
+    history = []
     for _ in range(draw(st.integers(1, 3))):
         writes = []
         for _ in range(draw(st.integers(0, 12))):
@@ -76,7 +78,8 @@ def histories(draw):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(), run_id=st.text(min_size=1, max_size=200))
 def test_what_was_written_is_read(context, history, run_id):
-    store, expected = SizedStore(), {}
+    store = SizedStore()
+    expected: dict[int, tuple[bytes, object]] = {}
     for number, writes in enumerate(history, start=1):
         record = record_of(context, store, try_number=number)
         assert state(record) == expected

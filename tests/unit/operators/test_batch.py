@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 import signal
+import socket
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -33,21 +35,29 @@ needs_store = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def batch(workflow_automation_context, service):
-    """Execute a batch as a try of a task does; ``batch.task`` is the operator, ``batch.context`` its context."""
+class Batches:
+    """Execute batches, each as a try of a task does; ``task`` and ``context`` are those of the last one."""
 
-    def run(items, *, try_number=1, store=None, before=None, **arguments):
+    task: TriggerFlowBatchOperator
+    context: Any
+
+    def __init__(self, make_context):
+        self._make_context = make_context
+
+    def __call__(self, items, *, try_number=1, store=None, before=None, **arguments):
         options = {"send_retry_timeout": 0, "retries": 3, **arguments}
-        run.task = TriggerFlowBatchOperator(task_id="batch", batch=items, **options)
-        run.context = workflow_automation_context(run.task, try_number=try_number)
+        self.task = TriggerFlowBatchOperator(task_id="batch", batch=items, **options)
+        self.context = self._make_context(self.task, try_number=try_number)
         if store is not None:
-            run.context["task_state_store"] = store(run.context["task_state_store"])
+            self.context["task_state_store"] = store(self.context["task_state_store"])
         if before:
-            before(run.task)
-        return run.task.execute(run.context)
+            before(self.task)
+        return self.task.execute(self.context)
 
-    return run
+
+@pytest.fixture
+def batch(workflow_automation_context, workflow_automation_connection):
+    return Batches(workflow_automation_context)
 
 
 def rows(number, **more):
@@ -139,11 +149,14 @@ def test_an_empty_batch_starts_nothing(batch, service, tmp_path, output):
 
 def test_connections_are_kept(batch, service, monkeypatch):
     """16 threads need 16 connections at most."""
-    import socket
-
     connections = []
     create = socket.create_connection
-    monkeypatch.setattr(socket, "create_connection", lambda *a, **k: connections.append(1) or create(*a, **k))
+
+    def count(*arguments, **named):
+        connections.append(arguments)
+        return create(*arguments, **named)
+
+    monkeypatch.setattr(socket, "create_connection", count)
     batch(rows(300))
     assert len(service.runs) == 300
     assert len(connections) <= 16
@@ -362,9 +375,7 @@ def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
     killed = RuntimeError("Killed")
 
     def store(inner):
-        watched = Watched(inner, lambda: times_started(service), fail_at=3, error=killed)
-        inner.set, inner_set = lambda *a, **k: inner_set(*a, **k), inner.set
-        return watched
+        return Watched(inner, lambda: times_started(service), fail_at=3, error=killed)
 
     with pytest.raises(RuntimeError, match="Killed"):
         batch(rows(200), store=store, window_size=16, max_concurrency=4)
@@ -599,7 +610,7 @@ def test_an_execution_timeout_leaves_nothing_in_doubt_that_had_a_response(batch,
 def test_without_a_store_it_says_once_what_it_cannot_promise(service, log, context, request):
     request.getfixturevalue("workflow_automation_connection")
     task = TriggerFlowBatchOperator(task_id="trigger", batch=rows(100))
-    items = task.execute(context())
+    items: Any = task.execute(context())
     text = log()
     assert text.count("does not persist across tries before Airflow 3.3") == 1
     # So the log names the runs.
@@ -704,7 +715,8 @@ def test_a_batch_inside_a_task(workflow_automation_context, service):
     context = workflow_automation_context(outer)
     for name in ("ada", "bob"):
         inner = TriggerFlowBatchOperator(task_id=name, batch=[{"n": name}])
-        assert inner.execute(context)[0]["status"] == "started"
+        items: Any = inner.execute(context)
+        assert items[0]["status"] == "started"
     with pytest.raises(InvalidRequestError, match="already used"):
         TriggerFlowBatchOperator(task_id="ada", batch=[{"n": "again"}]).execute(context)
     if has_state_store():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
 
 import pytest
+from airflow.providers.common.compat.sdk import BaseHook
 
 from workflow_automation_provider.exceptions import BusyError, NotSentError
 from workflow_automation_provider.execution.batch.pace import Pace
@@ -34,7 +34,7 @@ def clock(monkeypatch):
 
 
 def pace(patience=60.0, per_second=None, is_stopped=lambda: False):
-    return Pace(patience, per_second, logging.getLogger(__name__), is_stopped)
+    return Pace(patience, per_second, BaseHook().log, is_stopped)
 
 
 def test_starts_are_spread_evenly(clock):

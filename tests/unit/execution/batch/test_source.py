@@ -55,7 +55,7 @@ def test_digests_tell_items_apart(batch):
 def test_a_long_sequence_is_read_in_slices():
     """As Airflow's lazy sequence of XComs, which asks for each slice or element."""
 
-    class Lazy(list):
+    class Lazy(list[dict[str, int]]):
         slices = 0
 
         def __getitem__(self, key):
