@@ -139,6 +139,8 @@ class BatchStarter:
         self._stop: _Stop | None = None
         self._is_stopped = False
         self._unknown_in_a_row = 0
+        self._writes = 0
+        self._writing = 0.0  # seconds
         self._progress = _Progress()
 
     def start(self) -> list[BatchItem] | BatchSummary:
@@ -220,6 +222,10 @@ class BatchStarter:
                 self._is_stopped = True
                 for _ in threads:
                     self._jobs.put(None)
+        if self._record.outlives_try and self._writes:
+            self._log.info(
+                "The record took %d writes of %.0f ms.", self._writes, self._writing / self._writes * 1000
+            )
 
     def _jobs_of(self, template: Request) -> Iterator[tuple[_Job, bytes]]:
         """Yield what is to be sent, and its digest."""
@@ -262,7 +268,10 @@ class BatchStarter:
             opened.append(following)
             following = next(jobs, None)
         results = self._windows.take_results()
+        began = time.monotonic()
         self._record.write([(job.index, digest) for job, digest in opened], results)
+        self._writes += 1
+        self._writing += time.monotonic() - began
         self._windows.written([job.index for job, _ in opened], results, self._settled.qsize())
         for job, _ in opened:
             self._jobs.put(job)
