@@ -117,7 +117,10 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": _INTEGRATION,
-                "python-modules": ["workflow_automation_provider.operators.flows"],
+                "python-modules": [
+                    "workflow_automation_provider.operators.flows",
+                    "workflow_automation_provider.operators.batch",
+                ],
             }
         ],
         "hooks": [

@@ -65,13 +65,23 @@ class Deployment(Airflow):
 
     def records(self, dag_id: str, run_id: str) -> dict[int, dict[str, Any]]:
         """Return the start records of a DAG run's task, by map index."""
+        return {index: entry for index, _, entry in self._entries(dag_id, run_id)}
+
+    def batches(self, dag_id: str, run_id: str) -> dict[int, list[dict[str, Any]]]:
+        """Return the entries of a DAG run's batches, in the order in which they were written, by map index."""
+        found: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+        for index, key, entry in self._entries(dag_id, run_id):
+            found.setdefault(index, []).append((int(key.rpartition("_")[2]), entry))
+        return {index: [entry for _, entry in sorted(entries)] for index, entries in found.items()}
+
+    def _entries(self, dag_id: str, run_id: str) -> list[tuple[int, str, dict[str, Any]]]:
         with contextlib.closing(sqlite3.connect(self._file.path)) as database:
             columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
             # Airflow 3.4 renamed it.
             index = "map_index" if "map_index" in columns else "region_index"
-            query = f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger' "
-            query += "AND key = 'workflow_automation_start'"
-            return {index: json.loads(value) for index, value in database.execute(query, (dag_id, run_id))}
+            query = f"SELECT {index}, key, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
+            rows = database.execute(query, (dag_id, run_id)).fetchall()
+        return [(index, key, json.loads(value)) for index, key, value in rows]
 
     def executions_seen(self, run_id: str) -> int:
         """Return how often the scheduler has seen a task of a DAG run leave its worker."""

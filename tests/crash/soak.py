@@ -3,6 +3,8 @@ Many mapped task instances at once, with random kills and random faults: what ho
 
     python tests/crash/soak.py --instances 300 --seconds 600 --seed 1
 
+Among them are batches, of which the same holds for each item.
+
 No task instance has two runs; every run in the service's journal is in its task instance's start record, or
 named in its failure; every success has a run. Any breach is an error that names the task instance.
 """
@@ -57,17 +59,19 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
 SHARE_FAULTED = 0.35
 SHARE_KILLED = 0.5  # of all tries, those that end too soon included
 LATEST_KILL = 1.2  # seconds after a try began
+ITEMS, SHARE_OF_ITEMS_FAULTED = 60, 0.1  # of each batch
+INSTANCES_PER_BATCH = 15
 
 
 class Killer(threading.Thread):
     """Kills a share of the tries, each at a random moment: the task process or its supervisor."""
 
-    def __init__(self, gate: Gate, run_id: str, chance: random.Random) -> None:
+    def __init__(self, gate: Gate, run_ids: tuple[str, ...], chance: random.Random) -> None:
         super().__init__(daemon=True)
         self.killed: Counter[str] = Counter()
         self.done = threading.Event()
         self._gate = gate
-        self._run_id = run_id
+        self._run_ids = run_ids
         self._chance = chance
 
     def run(self) -> None:
@@ -76,7 +80,7 @@ class Killer(threading.Thread):
         while not self.done.wait(0.02):
             tries = self._gate.tries
             for found in tries[seen:]:
-                if found.run_id == self._run_id and self._chance.random() < SHARE_KILLED:
+                if found.run_id in self._run_ids and self._chance.random() < SHARE_KILLED:
                     victim = self._chance.choice(["task", "supervisor"])
                     # A supervisor is a worker that goes on to other tasks: it is one only while its task lives.
                     at = time.monotonic() + self._chance.uniform(0, LATEST_KILL)
@@ -111,14 +115,24 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
             kind, options = chance.choice(FAULTS)
             service.faults.add(kind, inputs={"case": f"{run_id}/{n}"}, **options)
             faulted += 1
+    batches = max(instances // INSTANCES_PER_BATCH, 2)
+    for b in range(batches):
+        for n in range(ITEMS):
+            if chance.random() < SHARE_OF_ITEMS_FAULTED:
+                kind, options = chance.choice(FAULTS)
+                service.faults.add(kind, inputs={"case": f"{run_id}/{b}/{n}"}, **options)
+                faulted += 1
     began = time.monotonic()
     deployment.api.trigger("soak", run_id, {"instances": instances})
-    killer = Killer(deployment.gate, run_id, chance)
-    # The first task only makes the list, and is left alone.
+    deployment.api.trigger("soak_batch", run_id, {"batches": batches, "items": ITEMS})
+    killer = Killer(deployment.gate, (run_id,), chance)
+    # The first tasks only make the lists, and are left alone.
     wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances), 180)
+    wait_for("the batches", lambda: task_instances(deployment, run_id, batches, "soak_batch"), 180)
     killer.start()
     try:
         wait_for("the soak", lambda: all_finished(deployment, run_id, instances), seconds)
+        wait_for("the batches", lambda: all_finished(deployment, run_id, batches, "soak_batch"), seconds)
     finally:
         killer.done.set()
         killer.join()
@@ -128,10 +142,12 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
     time.sleep(max(options.get("seconds", 0) for _, options in FAULTS))
     lines = judge(deployment, service, run_id, instances)
+    lines += judge_batches(deployment, service, run_id, batches)
     return "\n".join(
         [
             (
-                f"{instances} task instances in {took:.0f} s (seed {seed}): {len(ours) - 1} tries, {faulted} faults, "
+                f"{instances} task instances and {batches} batches of {ITEMS} items in {took:.0f} s (seed {seed}): "
+                f"{len(ours) - 2} tries, {faulted} faults, "
                 f"killed {killer.killed['task']} tasks and {killer.killed['supervisor']} supervisors"
             ),
             *lines,
@@ -139,22 +155,26 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     )
 
 
-def task_instances(deployment: Deployment, run_id: str, instances: int) -> list[dict[str, Any]]:
+def task_instances(
+    deployment: Deployment, run_id: str, instances: int, dag_id: str = "soak"
+) -> list[dict[str, Any]]:
     """Return the mapped task instances, none until all are there."""
     found: list[dict[str, Any]] = []
     while True:
-        path = f"/dags/soak/dagRuns/{run_id}/taskInstances/trigger/listMapped?limit=100&offset={len(found)}"
+        path = (
+            f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/trigger/listMapped?limit=100&offset={len(found)}"
+        )
         page = deployment.api.ask("GET", path)["task_instances"]
         found += page
         if len(page) < 100:
             return found if len(found) == instances else []
 
 
-def all_finished(deployment: Deployment, run_id: str, instances: int) -> bool:
+def all_finished(deployment: Deployment, run_id: str, instances: int, dag_id: str = "soak") -> bool:
     time.sleep(1)  # polling is work, too, for two processors
-    if deployment.api.dag_run("soak", run_id)["state"] not in FINISHED:
+    if deployment.api.dag_run(dag_id, run_id)["state"] not in FINISHED:
         return False
-    return all(found["state"] in FINISHED for found in task_instances(deployment, run_id, instances))
+    return all(found["state"] in FINISHED for found in task_instances(deployment, run_id, instances, dag_id))
 
 
 def judge(deployment: Deployment, service: LocalService, run_id: str, instances: int) -> list[str]:
@@ -182,6 +202,38 @@ def judge(deployment: Deployment, service: LocalService, run_id: str, instances:
                 breaches.append(
                     "\n".join((f"{index}: {state}, and nothing tells of the run {started}:", *logs))
                 )
+    assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
+    return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
+
+
+def judge_batches(deployment: Deployment, service: LocalService, run_id: str, batches: int) -> list[str]:
+    """Return the counts, once all holds for each item of each batch: its record knows of every run."""
+    runs: dict[str, list[str]] = defaultdict(list)
+    for run in service.runs:
+        runs[run.inputs["case"]].append(str(run.run_id))
+    records = deployment.batches("soak_batch", run_id)
+    counts: Counter[str] = Counter()
+    breaches = []
+    for found in task_instances(deployment, run_id, batches, "soak_batch"):
+        b, state = found["map_index"], found["state"]
+        statuses: dict[int, tuple[str, str]] = {}
+        for entry in records.get(b, []):
+            for first, last in entry["opened"]:
+                statuses.update(dict.fromkeys(range(first, last + 1), ("open", "")))
+            for n, item in entry["results"].items():
+                statuses[int(n)] = item["status"], item.get("run_id", "")
+        for n in range(ITEMS):
+            started = runs[f"{run_id}/{b}/{n}"]
+            status, recorded = statuses.get(n, ("not opened", ""))
+            counts[f"items {status}, {len(started)} runs"] += 1
+            expected = {
+                "started": started == [recorded],
+                "unidentified": len(started) == 1,
+                "unknown": len(started) <= 1,
+                "open": len(started) <= 1,
+            }.get(status, not started)
+            if not expected or (state == "success" and status != "started"):
+                breaches.append(f"{b}/{n}: {state}, {status} {recorded}, the runs {started}")
     assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
     return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
 

@@ -9,6 +9,7 @@ import shlex
 import textwrap
 from importlib.metadata import metadata, version
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
@@ -18,16 +19,21 @@ from packaging.version import Version
 from code_blocks import read_code_blocks
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import Accepted, RejectedError, WorkflowAutomationError
+from workflow_automation_provider.execution.batch_state import ItemStatus
 from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
 from workflow_automation_provider.hooks.connection import ConnectionExtra
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 ROOT = Path(__file__).parents[2]
-README, CONNECTION, OPERATORS, PROMISES, UPLOADS = PAGES = [
+README, BATCH, CONNECTION, OPERATORS, PROMISES, UPLOADS = PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("connection.md", "operators.md", "promises.md", "uploads.md")),
+    *(
+        ROOT / "docs" / name
+        for name in ("batch.md", "connection.md", "operators.md", "promises.md", "uploads.md")
+    ),
 ]
 AIRFLOW = Version(version("apache-airflow")).release[:2]
 RESCHEDULES = AIRFLOW >= (3, 4)
@@ -36,6 +42,8 @@ RESCHEDULES = AIRFLOW >= (3, 4)
 # of its page.
 PYTHON = {
     "README.md Trigger a flow": [(1, 1)],
+    "batch.md Batches": [(2, 0)],
+    "batch.md Result": [(2, 0)],
     "operators.md TriggerFlowOperator": [(1, 0)],
     "operators.md Pass on the result": [(1, 1)],
     "operators.md Map over a list": [(2, 2), (2, 2)],
@@ -79,6 +87,7 @@ def data(tmp_path):
         path = tmp_path / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("customer,total")
+    (tmp_path / "data" / "customers.jsonl").write_text('{"customer": "Ada"}\n{"customer": "Grace"}\n')
     return tmp_path / "data"
 
 
@@ -327,9 +336,12 @@ def parameters(function):
     return {name: p for name, p in found.items() if name not in ("self", "kwargs")}
 
 
-@pytest.mark.parametrize("operator", [TriggerFlowOperator, UploadFilesOperator])
+@pytest.mark.parametrize("operator", [TriggerFlowOperator, UploadFilesOperator, TriggerFlowBatchOperator])
 def test_the_arguments_of_an_operator(operator):
-    rows = table(OPERATORS, "Argument", f"## {operator.__name__}")
+    if operator is TriggerFlowBatchOperator:
+        rows = table(BATCH, "Argument")
+    else:
+        rows = table(OPERATORS, "Argument", f"## {operator.__name__}")
     known = parameters(operator.__init__)
     assert {row[0].strip("`") for row in rows} == set(known)
     for name, _, default, templated, _ in rows:
@@ -338,6 +350,35 @@ def test_the_arguments_of_an_operator(operator):
         if default.startswith("`") and name != "`inputs`":
             assert default == f"`{parameter.default!r}`".replace("'", '"')
         assert templated.startswith("yes") is (name.strip("`") in operator.template_fields)
+
+
+def test_the_statuses_of_an_item():
+    assert [row[0].strip("`") for row in table(BATCH, "Status")] == [
+        "started",
+        "rejected",
+        "unknown",
+        "unidentified",
+        "not started",
+    ]
+    assert {row[0].strip("`") for row in table(BATCH, "Status")} == {*get_args(ItemStatus)}
+
+
+def test_what_a_batch_returns(run_dag, data, workflow_automation_service, workflow_automation_connection):
+    items, summary = (json.loads(block.text) for block in read_code_blocks(BATCH, "json"))
+    workflow_automation_service.faults.add("reject", inputs={"customer": "Grace"}, body="", times=2)
+    result = run_dag(f"""
+        from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+
+        with DAG("what_a_batch_returns", schedule=None, start_date=START):
+            options = {{"batch": "{data}/customers.jsonl", "on_refused": "skip"}}
+            TriggerFlowBatchOperator(task_id="items", **options)
+            TriggerFlowBatchOperator(task_id="summary", output_path="{data}/runs.jsonl", **options)
+    """)
+    returned = json.dumps(result.xcom("items")).replace(
+        workflow_automation_service.url, "https://service.example"
+    )
+    assert re.sub(r"\b100\d\b", "1001", returned) == json.dumps(items)
+    assert result.xcom("summary") == {**summary, "path": f"{data}/runs.jsonl"}
 
 
 def test_the_arguments_of_trigger_flow_once():

@@ -68,6 +68,23 @@ def test_taskflow(run_dag, workflow_automation_service, connection):
     assert result.xcom("trigger") == [run.run_id for run in runs]
 
 
+@pytest.mark.parametrize("rejected", [False, True])
+def test_batch(run_dag, workflow_automation_service, connection, tmp_path, rejected):
+    if rejected:
+        workflow_automation_service.faults.add("reject", inputs={"customer": "Grace"})
+    result = run_dag("workflow_automation_batch.py", run_conf={"folder": f"file://{tmp_path}"})
+
+    assert result.state == "success"
+    expected = {"Ada": "north", "Grace": "south", "Edsger": "west", "Barbara": "north"}
+    if rejected:
+        del expected["Grace"]
+    started = {run.inputs["customer"]: run.inputs["region"] for run in workflow_automation_service.runs}
+    assert started == expected
+    assert (
+        result.xcom("report") == f"{4 - rejected} of 4 runs were started, {int(rejected)} rows were rejected."
+    )
+
+
 CUSTOMERS = ["Ada", "Edsger", "Grace"]
 
 

@@ -166,3 +166,16 @@ def test_prefix_sends_only_what_is_missing(upload, bucket, workflow_automation_s
         ["a.csv"],
         ["b.csv"],
     ]
+
+
+def test_a_batch_of_a_bucket(run_dag, bucket, workflow_automation_service, workflow_automation_connection):
+    """The example: rows of a CSV in a bucket, a batch in it, and what became of it."""
+    put(bucket, customers=b"customer,region\nAda,north\nGrace,south\n")
+    result = run_dag(
+        "workflow_automation_batch.py", run_conf={"source": f"{URL}/customers.csv", "folder": URL}
+    )
+    assert result.state == "success"
+    assert sorted(run.inputs["customer"] for run in workflow_automation_service.runs) == ["Ada", "Grace"]
+    assert result.xcom("report") == "2 of 2 runs were started, 0 rows were rejected."
+    names = [entry["Key"] for entry in bucket.list_objects_v2(Bucket=BUCKET)["Contents"]]
+    assert [name.partition("-")[0] for name in sorted(names)] == ["batch", "customers.csv", "runs"]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stack import Stack
 
 EXAMPLES = {
+    "workflow_automation_batch": 4,
     "workflow_automation_trigger": 1,
     "workflow_automation_trigger_upload": 1,
     "workflow_automation_trigger_mapped": 3,

@@ -1,8 +1,10 @@
-"""A worker is killed with -9, its whole tree, in the middle of a trigger and of an upload."""
+"""A worker is killed with -9, its whole tree, in the middle of a trigger, a batch and an upload."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +57,39 @@ def test_kill_in_the_middle_of_a_trigger(
     task = stack.api.task("system_trigger", case, "trigger")
     assert (task["state"], task["try_number"]) == ("failed", 2)
     assert UNKNOWN in stack.api.log("system_trigger", case, "trigger", 2)
+
+
+def test_kill_in_the_middle_of_a_batch(
+    stack: Stack, service: Service, note: Callable[[str], None], tmp_path: Path
+) -> None:
+    case, items = "kill-batch", 1000
+    batch, output = tmp_path / "batch.jsonl", tmp_path / "output.jsonl"
+    batch.write_text("".join(f"{json.dumps({'case': case, 'n': n})}\n" for n in range(items)))
+    tmp_path.chmod(0o755)
+
+    def started() -> Counter[int]:
+        return Counter(run.inputs["n"] for run in service.journal.runs() if run.inputs.get("case") == case)
+
+    stack.api.trigger("system_batch", case, {"batch": str(batch), "output": str(output)})
+    pid = stack.api.running("system_batch", case, "trigger")
+    wait_for("a third of the batch", lambda: len(started()) > items / 3, 120)
+    stack.kill_worker_of(pid)
+    killed = time.monotonic()
+
+    state = stack.api.finished("system_batch", case)
+    found = Counter(json.loads(line)["status"] for line in output.read_text().splitlines())
+    note(f"{case}: {state} {time.monotonic() - killed:.0f} s after the kill: {dict(found)}")
+    # What was open is unknown, at most one window; all else was started, once.
+    assert state == "failed"
+    assert found.keys() == {"started", "unknown"}
+    assert found["unknown"] <= 64
+    assert max(started().values()) == 1
+    assert len(started()) >= found["started"]
+    task = stack.api.task("system_batch", case, "trigger")
+    assert (task["state"], task["try_number"]) == ("failed", 2)
+    assert f"It is unknown whether runs of {found['unknown']} items were started" in stack.api.log(
+        "system_batch", case, "trigger", 2
+    )
 
 
 def test_kill_in_the_middle_of_an_upload(

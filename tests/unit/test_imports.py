@@ -72,12 +72,15 @@ def test_hook(imported, tmp_path):
 def test_dag_file():
     only_tasks = [
         "workflow_automation_provider.client.protocol",
+        "workflow_automation_provider.execution.batch",
+        "workflow_automation_provider.execution.batch_state",
         "workflow_automation_provider.execution.start",
         "workflow_automation_provider.execution.task_state",
         "workflow_automation_provider.hooks",
     ]
     script = f"""
 import sys
+import workflow_automation_provider.operators.batch
 import workflow_automation_provider.operators.flows
 print(*({{*{only_tasks}}} & {{*sys.modules}}), file=sys.stderr)
 """

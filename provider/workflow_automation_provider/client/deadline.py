@@ -2,7 +2,8 @@
 An httpx transport that tracks how much of a request was sent, and sets one deadline for the whole response.
 
 httpx limits the time of each *read*, so a response that trickles in never times out. httpcore's network
-backend sees every read and write, so the limits are enforced there. Each request has its own connection.
+backend sees every read and write, so the limits are enforced there. Each request has its own connection, unless
+:mod:`~.kept_connections` keeps them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import httpcore
 import httpx
 
-__all__ = ["Exchange", "ExchangeTransport", "StoppedError"]
+__all__ = ["Exchange", "ExchangeTransport", "Line", "StoppedError"]
 
 # A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
@@ -60,6 +61,8 @@ class Exchange:
         """Whether the last byte of the request may have been sent."""
         self.write_error: Exception | None = None
         """What aborted the request, if anything did."""
+        self.has_read = False
+        """Whether anything was read from the network since the request was sent."""
         self._stopped = stopped
         self._handing_over = handing_over
         self._body_left = content_length
@@ -96,6 +99,7 @@ class Exchange:
             # The first read after the request starts the deadline of the whole response.
             seconds = self.seconds if self.write_error is None else min(self.seconds, _EARLY_RESPONSE)
             self._overdue, self._deadline = httpcore.ReadTimeout, time.monotonic() + seconds
+            self.has_read = True
         try:
             return stream.read(max_bytes, self.time_left())
         except httpcore.ReadTimeout:
@@ -137,15 +141,15 @@ class Exchange:
 
 
 class _Stream(httpcore.NetworkStream):
-    def __init__(self, inner: httpcore.NetworkStream, exchange: Exchange) -> None:
+    def __init__(self, inner: httpcore.NetworkStream, backend: _Backend) -> None:
         self._inner = inner
-        self._exchange = exchange
+        self._backend = backend
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._exchange.read(self._inner, max_bytes)
+        return self._backend.exchange.read(self._inner, max_bytes)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._exchange.write(self._inner, buffer)
+        self._backend.exchange.write(self._inner, buffer)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # does not change what was sent and read before
@@ -154,22 +158,25 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
+        exchange = self._backend.exchange
         try:
-            self._exchange.check_stop()
-            inner = self._inner.start_tls(ssl_context, server_hostname, self._exchange.time_left())
+            exchange.check_stop()
+            inner = self._inner.start_tls(ssl_context, server_hostname, exchange.time_left())
         except BaseException:
             self.close()  # httpcore does not
             raise
-        return _Stream(inner, self._exchange)
+        return _Stream(inner, self._backend)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
 
 
 class _Backend(httpcore.NetworkBackend):
-    def __init__(self, exchange: Exchange) -> None:
+    exchange: Exchange
+    """The exchange that uses the connection at present."""
+
+    def __init__(self) -> None:
         self._inner = httpcore.SyncBackend()
-        self._exchange = exchange
 
     def connect_tcp(
         self,
@@ -179,20 +186,20 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        self._exchange.check_stop()
+        self.exchange.check_stop()
         # One by one, because httpcore would allow the full timeout for each address.
         addresses = _addresses(host, port)
         for address in addresses:
-            self._exchange.check_stop()
+            self.exchange.check_stop()
             try:
                 inner = self._inner.connect_tcp(
-                    address, port, self._exchange.time_left(), local_address, socket_options
+                    address, port, self.exchange.time_left(), local_address, socket_options
                 )
             except httpcore.ConnectError:
                 if address == addresses[-1]:
                     raise
             else:
-                return _Stream(inner, self._exchange)
+                return _Stream(inner, self)
         raise AssertionError("A host has at least one address")
 
 
@@ -211,18 +218,41 @@ def _addresses(host: str, port: int) -> list[str]:
     return addresses if len(addresses) > 1 else [host]
 
 
+class Line:
+    """
+    One connection to the service, opened when a request is sent, for one request at a time.
+
+    :param pool: makes a pool for a network backend; it will have one connection at most
+    """
+
+    def __init__(self, pool: Callable[[httpcore.NetworkBackend], httpcore.ConnectionPool]) -> None:
+        self._backend = _Backend()
+        self._pool = pool(self._backend)
+
+    def send(self, request: httpcore.Request, exchange: Exchange) -> httpcore.Response:
+        """Send a request, tracked by its exchange."""
+        self._backend.exchange = exchange
+        return self._pool.handle_request(request)
+
+    def close(self) -> None:
+        """Close the connection, if it is open."""
+        self._pool.close()
+
+
 class _ResponseBody(httpx.SyncByteStream):
-    def __init__(self, parts: Iterable[bytes], pool: httpcore.ConnectionPool) -> None:
+    def __init__(self, parts: Iterable[bytes], done: Callable[[], None]) -> None:
         self._parts = parts
-        self._pool = pool
+        self._done = done
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._parts
 
     def close(self) -> None:
-        with contextlib.closing(self._pool):
+        try:
             if hasattr(self._parts, "close"):
                 self._parts.close()
+        finally:
+            self._done()
 
 
 class ExchangeTransport(httpx.BaseTransport):
@@ -237,40 +267,60 @@ class ExchangeTransport(httpx.BaseTransport):
     def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
         self._tls = tls
         self._proxy = proxy
-        self._pool(httpcore.SyncBackend()).close()
+        self._pool(httpcore.SyncBackend(), 0).close()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request and return the response, its body still unread."""
         exchange: Exchange = request.extensions["exchange"]
         if not isinstance(request.stream, httpx.SyncByteStream):
             raise TypeError("The request's body is asynchronous.")
-        pool = self._pool(_Backend(exchange))
+        line = self._take()
         try:
-            response = pool.handle_request(
+            response = line.send(
                 httpcore.Request(
                     request.method,
                     _core_url(request.url),
                     headers=request.headers.raw,
                     content=request.stream,
                     extensions=request.extensions,
-                )
+                ),
+                exchange,
             )
         except BaseException:
-            pool.close()
+            line.close()
             raise
         if not isinstance(response.stream, Iterable):
             raise TypeError("The response's body is asynchronous.")
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_ResponseBody(response.stream, pool),
+            stream=_ResponseBody(response.stream, lambda: self._give_back(line)),
             extensions=response.extensions,
         )
 
-    def _pool(self, backend: httpcore.NetworkBackend) -> httpcore.ConnectionPool:
+    def _take(self) -> Line:
+        """Return the line for a request."""
+        return Line(lambda backend: self._pool(backend, 0))
+
+    def _give_back(self, line: Line) -> None:
+        """Release a line after the response was read."""
+        line.close()
+
+    def _pool(
+        self, backend: httpcore.NetworkBackend, keepalive: int, expiry: float = 0.0
+    ) -> httpcore.ConnectionPool:
+        """
+        Return a pool.
+
+        :param keepalive: how many connections it keeps open
+        :param expiry: for how many seconds it keeps one open
+        """
         if self._proxy is None:
             return httpcore.ConnectionPool(
-                ssl_context=self._tls, max_keepalive_connections=0, network_backend=backend
+                ssl_context=self._tls,
+                max_keepalive_connections=keepalive,
+                keepalive_expiry=expiry,
+                network_backend=backend,
             )
         url = _core_url(self._proxy.url)
         if self._proxy.url.scheme.startswith("socks"):
@@ -278,7 +328,8 @@ class ExchangeTransport(httpx.BaseTransport):
                 url,
                 proxy_auth=self._proxy.raw_auth,
                 ssl_context=self._tls,
-                max_keepalive_connections=0,
+                max_keepalive_connections=keepalive,
+                keepalive_expiry=expiry,
                 network_backend=backend,
             )
         return httpcore.HTTPProxy(
@@ -286,7 +337,8 @@ class ExchangeTransport(httpx.BaseTransport):
             proxy_auth=self._proxy.raw_auth,
             ssl_context=self._tls,
             proxy_ssl_context=self._tls if self._proxy.url.scheme == "https" else None,
-            max_keepalive_connections=0,
+            max_keepalive_connections=keepalive,
+            keepalive_expiry=expiry,
             network_backend=backend,
         )
 

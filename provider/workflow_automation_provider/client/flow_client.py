@@ -25,13 +25,14 @@ from workflow_automation_provider.client.config import (
     proxy_secrets,
     tls_context,
 )
-from workflow_automation_provider.client.deadline import Exchange, ExchangeTransport, StoppedError
+from workflow_automation_provider.client.deadline import Exchange, StoppedError
 from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
     Element,
     FileFormat,
     check_file_format,
 )
+from workflow_automation_provider.client.kept_connections import KeepingTransport
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -57,7 +58,7 @@ class FlowClient:
     A client for the workflow automation service.
 
     Each request has its own connection: the service may close one that was kept alive just when a request is
-    sent, and it would be unknown whether a run was started.
+    sent, and it would be unknown whether a run was started. :meth:`keep_connections` accepts that, for speed.
 
     :param base_url: URL of the service, see :func:`~.protocol.parse_base_url`
     :param api_key: the key of one workflow; None if only triggering by path is needed
@@ -117,8 +118,9 @@ class FlowClient:
             key=self._api_key or "",
         )
         guard_wire_logs(self._redactor)
+        self._transport = self._make_transport(tls, proxy)
         self._http = httpx.Client(
-            transport=self._transport(tls, proxy),
+            transport=self._transport,
             headers={
                 "User-Agent": "airflow-provider-workflow-automation",
                 "Accept": "application/json",
@@ -132,10 +134,10 @@ class FlowClient:
             event_hooks={"response": [_hide_location]},
         )
 
-    def _transport(self, tls: ssl.SSLContext, proxy: str | None) -> ExchangeTransport:
+    def _make_transport(self, tls: ssl.SSLContext, proxy: str | None) -> KeepingTransport:
         try:
             urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
-            return ExchangeTransport(tls, httpx.Proxy(proxy) if proxy else None)
+            return KeepingTransport(tls, httpx.Proxy(proxy) if proxy else None)
         except (httpx.InvalidURL, ValueError, RuntimeError):
             # Without the original message, which quotes the URL: it may contain a password.
             name = "The proxy from the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
@@ -177,6 +179,14 @@ class FlowClient:
     def redact(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return self._redactor.text(text)
+
+    def keep_connections(self) -> contextlib.AbstractContextManager[None]:
+        """
+        Keep connections open for the requests that are sent within this context, from any thread.
+
+        It is faster where many requests follow each other. See :mod:`~.kept_connections` for what it risks.
+        """
+        return self._transport.keeping()
 
     def trigger_flow(
         self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None

@@ -10,7 +10,7 @@ import enum
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -37,6 +37,7 @@ __all__ = [
     "path_segment",
     "trigger_request",
     "upload_request",
+    "with_inputs",
 ]
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
@@ -316,11 +317,25 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
         raise InvalidRequestError(
             f"inputs is {kind_of(inputs)}: expected a dict of input names and values ({{}} for none)."
         )
-    content = b'{"inputs":%b}' % json_values.encode("inputs", inputs)
+    content = _trigger_body(json_values.encode("inputs", inputs))
     if flow_id is None:
         return Request(Operation.TRIGGER_BY_KEY, f"{base_url}/trigger", None, content)
     segment = path_segment("flow_id", flow_id)
     return Request(Operation.TRIGGER_BY_PATH, f"{base_url}/flows/{segment}/trigger", str(flow_id), content)
+
+
+def with_inputs(request: Request, encoded: bytes) -> Request:
+    """
+    Return a trigger request with other inputs.
+
+    :param request: as :func:`trigger_request` returns it
+    :param encoded: the inputs, as :func:`~.json_values.encode` returns them
+    """
+    return replace(request, content=_trigger_body(encoded))
+
+
+def _trigger_body(inputs: bytes) -> bytes:
+    return b'{"inputs":%b}' % inputs
 
 
 def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequence[Element]) -> Request:

@@ -32,6 +32,7 @@ else:
         RetryPolicyBase = object
 
 __all__ = [
+    "BATCH_ADVICE",
     "GIVEN_RUN",
     "START_ADVICE",
     "UPLOAD_ADVICE",
@@ -229,6 +230,18 @@ def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted,
     }
 
 
+BATCH_ADVICE: Mapping[Accepted, str] = {
+    Accepted.NO: "Fix the cause, then clear the task.",
+    Accepted.MAYBE: (
+        "Start the items that have no run in a batch of their own: clearing the task starts all items again."
+    ),
+    Accepted.YES: (
+        "Fix the cause, then start the items that have no run in a batch of their own: clearing the task starts all "
+        "items again."
+    ),
+}
+"""What to do about a batch that Airflow does not retry, depending on what the service did."""
+
 UPLOAD_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task to upload all files.",
     Accepted.MAYBE: (
@@ -323,8 +336,10 @@ def _outlook(
         then = advice[error.accepted] if in_doubt else "Clear the task later."
         return "Airflow has no retries left for this task.", then
     number = f"try {ti.try_number + 1} of {ti.max_tries + 1}"
-    # Files may be uploaded twice, and so their advice knows no run that was started for certain.
-    again = ", which may start a second run" if in_doubt and Accepted.YES in advice else ""
+    # Files may be uploaded twice, and so their advice knows no run that was started for certain. Runs that a batch
+    # started for certain are not started again.
+    is_risky = error.accepted is Accepted.MAYBE and Accepted.YES in advice
+    again = ", which may start a second run" if is_risky else ""
     then = "If the run is there, mark the task as success before then." if again else ""
     if policy is not None and not ours:
         return f"The task's retry_policy decides whether Airflow retries this task ({number}){again}.", then

@@ -1,4 +1,4 @@
-"""What both operators share: their arguments, the hook, and how a task ends."""
+"""What the operators share: their arguments, the hook, and how a task ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def rendered(name: str, value: Any) -> Any:
 
 
 class FlowOperator(BaseOperator, Generic[_Result]):
-    """Base class of both operators: the connection, one hook per task, and the errors of a task."""
+    """Base class of the operators: the connection, one hook per task, and the errors of a task."""
 
     workflow_automation_conn_id: str
     is_ended: bool

@@ -10,6 +10,7 @@ import pendulum
 from airflow.providers.common.compat.sdk import DAG, task
 
 from workflow_automation_provider.execution.start import trigger_flow_once
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
@@ -99,6 +100,15 @@ with DAG("taskflow", schedule=None, start_date=START, default_args=THRICE):
 
     start_once("{{ run_id }}")
 
+# A file of items, and a file for what became of them.
+with DAG("batch", schedule=None, start_date=START, default_args=THRICE):
+    TriggerFlowBatchOperator(
+        task_id="trigger",
+        batch="{{ dag_run.conf['batch'] }}",
+        output_path="{{ dag_run.conf['output'] }}",
+        request_timeout=4,
+    )
+
 with DAG(
     "soak", schedule=None, start_date=START, default_args={"retries": 3, "retry_delay": timedelta(seconds=1)}
 ):
@@ -136,3 +146,19 @@ with DAG("waits_mapped", schedule=None, start_date=START, default_args={"retries
     TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True, request_timeout=20).expand(
         inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
     )
+
+with DAG("soak_batch", schedule=None, start_date=START, default_args=THRICE):
+
+    @task
+    def batches(dag_run=None) -> list[list[dict[str, str]]]:
+        batches, items = dag_run.conf["batches"], dag_run.conf["items"]
+        return [[{"case": f"{dag_run.run_id}/{b}/{n}"} for n in range(items)] for b in range(batches)]
+
+    TriggerFlowBatchOperator.partial(
+        task_id="trigger",
+        window_size=8,
+        max_concurrency=4,
+        request_timeout=4,
+        send_retry_timeout=1,
+        max_active_tis_per_dagrun=4,
+    ).expand(batch=batches())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pendulum
 from airflow.sdk import DAG
 
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
@@ -51,6 +52,11 @@ with DAG("system_upload", schedule=None, default_args=THRICE, **TEST):
         run_id=trigger().output["run_id"],
         files=["{{ dag_run.conf['file'] }}"],
         workflow_automation_conn_id="slow_lane",
+    )
+
+with DAG("system_batch", schedule=None, default_args=THRICE, **TEST):
+    TriggerFlowBatchOperator(
+        task_id="trigger", batch="{{ dag_run.conf['batch'] }}", output_path="{{ dag_run.conf['output'] }}"
     )
 
 with DAG("nightly_report", schedule=None, **TEST):

@@ -1,0 +1,333 @@
+"""
+Measure what starting many runs costs, beside the other ways to do it: ``make bench-batch``.
+
+One Airflow on PostgreSQL runs them in turn, one at a time, against a service that only responds, at once or after 50
+ms, with and without TLS. The time of a single task is taken inside of it, around ``execute``; that of mapped tasks is from the
+start of the first to the end of the last. Where fewer items are started, the time is scaled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import certifi
+import httpx
+import trustme
+
+from airflow_launcher.airflow import Airflow, temporary_home
+from airflow_launcher.api import FINISHED, AirflowApi
+from airflow_launcher.databases import PostgreSQL
+from airflow_launcher.ports import free_port
+from airflow_launcher.waiting import wait_for
+
+THREADS, SLOTS, KEY = 16, 8, "bench-key"
+LATENCIES = {"quick": 0.0, "slow": 0.05}
+ITEMS, LOOPED, MAPPED = (2000, 10_000), 200, 100
+MOST, MOST_MIB = 100_000, 60
+AIMS = {
+    ("httpx", "slow"): 0.8,
+    ("httpx", "quick"): 0.6,
+    ("loop", "slow"): 10,
+    ("mapped_http", "quick"): 50,
+    ("mapped_http", "slow"): 50,
+    ("mapped_provider", "quick"): 50,
+    ("mapped_provider", "slow"): 50,
+}
+TITLES = {
+    "batch": "TriggerFlowBatchOperator",
+    "wide": "TriggerFlowBatchOperator, window_size=512",
+    "httpx": f"bare httpx, {THREADS} threads",
+    "loop": "HttpHook in a loop",
+    "mapped_http": "HttpOperator, mapped",
+    "mapped_provider": "TriggerFlowOperator, mapped",
+}
+
+DAGS = """
+import json, os, resource, time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from airflow.sdk import DAG, task
+from airflow.providers.http.operators.http import HttpOperator
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+THREADS, MAPPED = NUMBERS
+HEADERS = {"Content-Type": "application/json", "X-API-Key": os.environ["BENCH_KEY"]}
+CONN_ID = "{{ dag_run.conf['service'] }}"
+
+def tell(context, seconds):
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with open(os.environ["BENCH_TIMES"], "a") as times:
+        times.write(json.dumps([context["dag_run"].dag_id, context["dag_run"].run_id, seconds, peak]) + "\\n")
+
+def before(context):
+    global began
+    began = time.perf_counter()
+
+def after(context, result):
+    tell(context, time.perf_counter() - began)
+
+for dag_id, options in {"batch": {}, "wide": {"window_size": 512}}.items():
+    with DAG(dag_id, schedule=None):
+        TriggerFlowBatchOperator(
+            task_id="start", batch="{{ dag_run.conf['items'] }}", output_path="{{ dag_run.conf['items'] }}.out",
+            max_concurrency=THREADS, workflow_automation_conn_id=CONN_ID, pre_execute=before, post_execute=after,
+            **options,
+        )
+
+with DAG("httpx", schedule=None):
+    @task(task_id="start", pre_execute=before, post_execute=after)
+    def bare(dag_run=None):
+        import httpx
+
+        def start(line):
+            response = client.post(url, content=b'{"inputs":%b}' % line.strip(), headers=HEADERS)
+            response.raise_for_status()
+            return response.json()
+
+        url = dag_run.conf["url"] + "/api/trigger"
+        limits = httpx.Limits(max_connections=THREADS, max_keepalive_connections=THREADS)
+        with httpx.Client(limits=limits) as client, ThreadPoolExecutor(THREADS) as pool, open(dag_run.conf["items"], "rb") as items:
+            runs = list(pool.map(start, items))
+        with open(dag_run.conf["items"] + ".out", "w") as out:
+            out.writelines(json.dumps(run) + "\\n" for run in runs)
+
+    bare()
+
+with DAG("loop", schedule=None):
+    @task(task_id="start", pre_execute=before, post_execute=after)
+    def loop(dag_run=None):
+        from airflow.providers.http.hooks.http import HttpHook
+
+        hook = HttpHook(http_conn_id="http_" + dag_run.conf["service"])
+        with open(dag_run.conf["items"], "rb") as items:
+            for line in islice(items, dag_run.conf["count"]):
+                hook.run("api/trigger", data=b'{"inputs":%b}' % line.strip(), headers=HEADERS).json()
+
+    loop()
+
+INPUTS = [{"customer": "Ada", "number": number} for number in range(MAPPED)]
+
+with DAG("mapped_http", schedule=None):
+    HttpOperator.partial(
+        task_id="start", endpoint="api/trigger", headers=HEADERS, http_conn_id="http_" + CONN_ID,
+        response_filter=lambda response: response.json(),
+    ).expand(data=[json.dumps({"inputs": inputs}) for inputs in INPUTS])
+
+with DAG("mapped_provider", schedule=None):
+    TriggerFlowOperator.partial(task_id="start", workflow_automation_conn_id=CONN_ID).expand(inputs=INPUTS)
+"""
+
+
+class Measured(NamedTuple):
+    """
+    What one DAG run took.
+
+    :param rate: items in a second
+    :param peak: the largest resident memory of the task in MiB, 0 if that was not measured
+    """
+
+    rate: float
+    peak: float = 0.0
+
+
+Results = dict[tuple[str, str, int], list[Measured]]
+
+
+@contextmanager
+def services(certificate: Path | None, trusted: Path | None) -> Iterator[dict[str, str]]:
+    """Start a service for each latency, in a process of its own; yield their URLs."""
+    with ExitStack() as stack:
+        urls = {}
+        for name, latency in LATENCIES.items():
+            port = free_port()
+            command = [sys.executable, str(Path(__file__).with_name("quick_service.py")), "--port", str(port)]
+            command += ["--latency", str(latency), *(["--certfile", str(certificate)] if certificate else [])]
+            process = subprocess.Popen(command)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            urls[name] = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
+
+            def answers(url: str = urls[name]) -> bool:
+                try:
+                    verify = httpx.create_ssl_context(str(trusted)) if trusted else True
+                    return httpx.post(url, verify=verify, trust_env=False).status_code == 201
+                except httpx.TransportError:
+                    return False
+
+            wait_for("the service", answers, 20)
+        yield urls
+
+
+def airflow(home: Path, variables: Mapping[str, str]) -> Airflow:
+    """
+    Return an Airflow with LocalExecutor on PostgreSQL.
+
+    :param variables: more environment variables for its tasks
+    """
+    (home / "dags").mkdir()
+    (home / "dags" / "bench.py").write_text(DAGS.replace("NUMBERS", f"{THREADS}, {MAPPED}"))
+    settings = {
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": str(SLOTS),
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        # Longer than the benchmark: it would add work at some tasks and not at others.
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+        "DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600",
+    }
+    found = Airflow(home, home / "dags", database=PostgreSQL(home), settings=settings)
+    found.env |= variables
+    return found
+
+
+class Bench:
+    """One Airflow, and the services that its tasks reach."""
+
+    def __init__(self, api: AirflowApi, home: Path, urls: Mapping[str, str]) -> None:
+        self._api = api
+        self._home = home
+        self._urls = urls
+        self._runs = 0
+
+    def measure(self, who: str, service: str, items: int) -> Measured:
+        """Start ``items`` runs in one way."""
+        self._runs += 1
+        run_id = f"{self._runs}_{service}_{items}"
+        path = self._home / f"{items}.jsonl"
+        if not path.exists():
+            path.write_text(
+                "".join(f'{{"customer": "Ada", "number": {number}}}\n' for number in range(items))
+            )
+        conf = {"service": service, "url": self._urls[service], "items": str(path), "count": items}
+        self._api.trigger(who, run_id, conf)
+        # Seldom: the api-server that is asked here also serves the tasks.
+        while self._api.dag_run(who, run_id)["state"] not in FINISHED:
+            time.sleep(1)
+        if (state := self._api.finished(who, run_id)) != "success":
+            raise SystemExit(f"{who} {run_id}: {state}\n{self._api.log(who, run_id, 'start', 1)}")
+        if who.startswith("mapped"):
+            tasks = self._task_instances(who, run_id)
+            began = min(datetime.fromisoformat(task["start_date"]) for task in tasks)
+            ended = max(datetime.fromisoformat(task["end_date"]) for task in tasks)
+            return Measured(len(tasks) / (ended - began).total_seconds())
+        for dag_id, found, seconds, peak in map(json.loads, (self._home / "times").open()):
+            if (dag_id, found) == (who, run_id):
+                return Measured(items / seconds, peak)
+        raise SystemExit(f"{who} {run_id} has told no time")
+
+    def _task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/start/listMapped?limit={MAPPED}"
+        found: list[dict[str, Any]] = self._api.ask("GET", path)["task_instances"]
+        return found
+
+
+def run(scheme: str, rounds: int, most: int) -> Results:
+    """Measure against services that speak ``scheme``."""
+    results: Results = {}
+    with temporary_home("bench") as home, ExitStack() as stack:
+        variables = {"BENCH_TIMES": str(home / "times"), "BENCH_KEY": KEY}
+        certificate = trusted = None
+        if scheme == "https":
+            authority, certificate, trusted = trustme.CA(), home / "service.pem", home / "trusted.pem"
+            authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+            trusted.write_bytes(Path(certifi.where()).read_bytes() + authority.cert_pem.bytes())
+            variables |= {"SSL_CERT_FILE": str(trusted), "REQUESTS_CA_BUNDLE": str(trusted)}
+        urls = stack.enter_context(services(certificate, trusted))
+        running = stack.enter_context(airflow(home, variables))
+        for name, url in urls.items():
+            running.api.add_connection(name, f"{url}/api", KEY)
+            http = {"connection_id": f"http_{name}", "conn_type": "http", "host": url}
+            running.api.ask("POST", "/connections", http)
+        bench = Bench(running.api, home, urls)
+        plan = [(who, items) for items in ITEMS for who in ("batch", "httpx", "wide")]
+        plan += [("loop", LOOPED), ("mapped_http", MAPPED), ("mapped_provider", MAPPED)]
+        bench.measure("batch", "quick", 100)  # to warm up
+        for number in range(rounds):
+            for service in LATENCIES:
+                for who, items in plan:
+                    if number and who.startswith("mapped"):
+                        continue  # they take longest, and are furthest from the aim
+                    found = bench.measure(who, service, items)
+                    results.setdefault((who, service, items), []).append(found)
+                    print(
+                        f"{scheme} {service:5} {items:6} {found.rate:8.1f}/s  {TITLES[who]}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+        if most:
+            for items in (100, most):
+                results["memory", "quick", items] = [bench.measure("batch", "quick", items)]
+    return results
+
+
+def rate(results: Results, who: str, service: str, items: int) -> float:
+    """Return how many items were started in a second: the median."""
+    return statistics.median(found.rate for found in results[who, service, items])
+
+
+def table(measured: Mapping[str, Results]) -> Iterator[str]:
+    """Write the results as Markdown."""
+    yield "| service | latency | items | | runs per second | for 10,000 |"
+    yield "| --- | ---: | ---: | --- | ---: | ---: |"
+    for scheme, results in measured.items():
+        for who, service, items in results:
+            if who != "memory":
+                speed = rate(results, who, service, items)
+                yield (
+                    f"| {scheme} | {LATENCIES[service] * 1000:.0f} ms | {items:,} | {TITLES[who]} | {speed:,.1f} | "
+                    f"{10_000 / speed:,.0f} s |"
+                )
+
+
+def aims(measured: Mapping[str, Results]) -> Iterator[str]:
+    """Write how far from the aims the results are."""
+    for scheme, results in measured.items():
+        for (who, service), aim in AIMS.items():
+            for items in ITEMS:
+                other = next(key[2] for key in results if key[0] == who) if who != "httpx" else items
+                for mine in ("batch", "wide") if who == "httpx" else ("batch",):
+                    times = rate(results, mine, service, items) / rate(results, who, service, other)
+                    yield (
+                        f"{'met   ' if times >= aim else 'missed'} {scheme} {LATENCIES[service] * 1000:.0f} ms, {items:,} items: "
+                        f"{times:.2f} times {TITLES[who]} (aim: {aim}){' with window_size=512' if mine == 'wide' else ''}"
+                    )
+        sizes = sorted(items for who, _, items in results if who == "memory")
+        if sizes:
+            small, large = (results["memory", "quick", items][0].peak for items in sizes)
+            met = "met   " if large - small <= MOST_MIB else "missed"
+            yield f"{met} {scheme}: {sizes[1]:,} items take {large - small:.0f} MiB more than {sizes[0]:,} (aim: {MOST_MIB})"
+
+
+def main() -> None:
+    """Print the table, and how far from the aims it is."""
+    parser = argparse.ArgumentParser(description="Measure what starting many runs costs.")
+    parser.add_argument("schemes", nargs="*", default=["http", "https"], help="http, https; both by default")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--most", type=int, default=MOST, help="items to measure the memory with; 0 for not")
+    arguments = parser.parse_args()
+    measured = {
+        scheme: run(scheme, arguments.rounds, arguments.most if number == 0 else 0)
+        for number, scheme in enumerate(arguments.schemes)
+    }
+    print("\n".join(table(measured)))
+    print(
+        f"\nPython {platform.python_version()}, {os.cpu_count()} cores; medians of {arguments.rounds} rounds."
+    )
+    print("\n".join(aims(measured)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""
+Connections that stay open from one request to the next, where many requests follow each other closely.
+
+With TLS to a distant service, each new connection costs two round trips or more.
+
+A server may close an idle connection just when a request is sent on it; then it is unknown whether the request
+was acted on. These rules make that rare:
+
+- A connection is used again only if it was idle for less than a second: servers hang up after several.
+- One whose response announced ``Connection: close``, or was not read to its end, is not used again.
+- One on which something arrived while it was idle, be it the server's goodbye or bytes that no request asked
+  for, is not used again.
+
+They are enough, because nothing rests on them. A request on a used connection is never sent again either: if the
+connection ends without a response after the request was handed over, its outcome is *unknown*, like that of any
+other request. If it ends before, the server has not received the whole request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import httpcore
+
+from workflow_automation_provider.client.deadline import ExchangeTransport, Line
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["KeepingTransport"]
+
+# Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
+_LONGEST_IDLE = 1.0
+
+
+class KeepingTransport(ExchangeTransport):
+    """A transport that can keep connections open between requests; otherwise each request has its own."""
+
+    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
+        super().__init__(tls, proxy)
+        # Threads share it: append() and pop() of a list are atomic.
+        self._idle: list[Line] | None = None
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep connections open for the requests that are sent meanwhile, from any thread."""
+        self._idle = []
+        try:
+            yield
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the idle connections, and keep none from now on."""
+        idle, self._idle = self._idle, None
+        for line in idle or ():
+            line.close()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """
+        Send a request and return the response, its body still unread.
+
+        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
+            belongs to another one
+        """
+        response = super().handle_request(request)
+        if not request.extensions["exchange"].has_read:
+            response.close()
+            raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
+        return response
+
+    def _take(self) -> Line:
+        idle = self._idle
+        if idle is None:
+            return super()._take()
+        try:
+            return idle.pop()  # the one that was used last
+        except IndexError:
+            return Line(lambda backend: self._pool(backend, 1, _LONGEST_IDLE))
+
+    def _give_back(self, line: Line) -> None:
+        # httpcore has closed its connection if it must not be used again, and opens another in its place.
+        idle = self._idle
+        if idle is None:
+            super()._give_back(line)
+        else:
+            idle.append(line)

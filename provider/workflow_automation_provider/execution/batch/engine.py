@@ -1,0 +1,527 @@
+"""
+Start a run for each item of a batch exactly once: the only place that does.
+
+1. **Read** what earlier tries recorded, and all items of the batch, to check them. Nothing is sent yet.
+2. **Open** items: one write records the results since the last one, and opens the next items
+   (:mod:`~workflow_automation_provider.execution.batch_state`).
+3. **Send** the open items, each once, from several threads over one client; :class:`~.pace.Pace` makes all of
+   them wait while the service is busy.
+4. **Report**, in the order of the batch.
+
+Only the main thread talks to Airflow: the record, the XComs and the log of the progress. It reads and writes while
+the threads send, so that they wait only if the window has no room left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Literal
+
+from workflow_automation_provider.client.protocol import Operation, with_inputs
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    ResponseUnusableError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.batch.earlier import EarlierTries
+from workflow_automation_provider.execution.batch.pace import Pace
+from workflow_automation_provider.execution.batch.report import BatchSummary, Outcomes, OutputFile
+from workflow_automation_provider.execution.batch.source import Batch, BatchSource
+from workflow_automation_provider.execution.batch.windows import Windows
+from workflow_automation_provider.execution.batch_state import DIGEST_BYTES, BatchItem
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from workflow_automation_provider.client.protocol import Request, Run
+    from workflow_automation_provider.execution.batch.report import BatchCounts
+    from workflow_automation_provider.execution.batch_state import BatchRecord
+    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.start import OnUnknownStart
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["PROGRESS_XCOM", "BatchPlan", "BatchStarter", "OnRefused"]
+
+OnRefused = Literal["fail", "skip"]
+"""What the task does at the end if the service rejected items."""
+
+PROGRESS_XCOM = "progress"
+"""Key of the XCom with the counts, while the task runs."""
+
+# Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
+_DOOMED = frozenset({401, 402, 403, 404, 405, 407, 410})
+
+# Seconds between two lines of progress, the longest wait for a result, and how long a task that was interrupted
+# waits for the responses to what it has sent.
+_PROGRESS_EVERY, _LOOK_UP_EVERY, _LAST_RESPONSES = 5.0, 0.1, 5.0
+
+# How much of a reason is kept, in characters, and of a response without run_id, which may have up to 1 MiB.
+_KEPT_REASON, _KEPT_RESPONSE = 500, 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPlan:
+    """
+    What to start, and how.
+
+    :param batch: as the DAG author gave it, rendered
+    :param flow_id: the flow, None if the API key identifies it
+    :param max_concurrency: how many requests are sent at a time
+    :param max_starts_per_second: None for no limit
+    :param window_size: how many items may be open at a time
+    :param output_path: where to write what became of the items; None to return it
+    """
+
+    batch: Batch
+    flow_id: str | None
+    max_concurrency: int
+    max_starts_per_second: float | None
+    window_size: int
+    on_unknown_start: OnUnknownStart
+    on_refused: OnRefused
+    output_path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    index: int
+    request: Request
+
+
+@dataclass(slots=True)
+class _Stop:
+    """Why the batch ends before its end, and the error for it."""
+
+    error: WorkflowAutomationError
+    why: str
+
+
+class BatchStarter:
+    """
+    Start the runs of a batch that no earlier try started.
+
+    :param record: what the task instance knows about the batch
+    :param hook: sends the requests; closed afterwards
+    :param patience: how long the service may be busy or unreachable at a stretch
+    :param context: of the task, for the XComs
+    """
+
+    def __init__(
+        self,
+        record: BatchRecord,
+        hook: WorkflowAutomationHook,
+        patience: Patience,
+        context: Context,
+        plan: BatchPlan,
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._patience = patience
+        self._log = patience.log
+        self._ti = context["ti"]
+        self._plan = plan
+        self._source = BatchSource(plan.batch, plan.flow_id)
+        self._digests = bytearray()
+        self._windows = Windows(plan.window_size)
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._settled: SimpleQueue[BatchItem | _Stop] = SimpleQueue()
+        self._stop: _Stop | None = None
+        self._is_stopped = False
+        self._unknown_in_a_row = 0
+        self._writes = 0
+        self._writing = 0.0  # seconds
+        self._progress = _Progress()
+
+    def start(self) -> list[BatchItem] | BatchSummary:
+        """
+        Start the runs, and return what became of the items.
+
+        :return: all items in the order of the batch; with an ``output_path``, the path and the counts
+        :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they were
+        """
+        output = OutputFile(self._plan.output_path) if self._plan.output_path else None
+        with Outcomes() as self._outcomes:
+            try:
+                if output:
+                    output.prepare()
+                self._check()
+                with self._hook:
+                    self._start_missing()
+            except WorkflowAutomationError as error:
+                self._account(error)
+                raise
+            return self._report(output)
+
+    def _check(self) -> None:
+        """Read what earlier tries recorded, and check all items of the batch."""
+        earlier = EarlierTries(self._record, self._outcomes)
+        if not self._record.outlives_try:
+            self._log.warning(
+                "Task state does not persist across tries before Airflow 3.3: if this try fails after it started runs, "
+                "the next starts all items again. The log names the runs."
+            )
+        if self._record.was_cleared:
+            self._log.warning("The task has been cleared since an earlier try: starting all items again.")
+        for item in self._source:
+            earlier.check(item)
+            self._digests += item.digest
+        total = len(self._digests) // DIGEST_BYTES
+        earlier.check_length(total)
+        self._outcomes.total = total
+        if earlier.are_known:
+            self._log.info("Earlier tries: %s", _consequence(self._outcomes.counts))
+
+    def _is_missing(self, index: int) -> bool:
+        match self._outcomes.status(index):
+            case None | "not started":
+                return True
+            case "unknown":
+                return self._plan.on_unknown_start == "start_again"
+        return False
+
+    def _start_missing(self) -> None:
+        missing = sum(map(self._is_missing, range(self._outcomes.total)))
+        if not missing:
+            return
+        template = self._hook.prepare_trigger({}, self._plan.flow_id)
+        self._pace = Pace(
+            self._patience.seconds, self._plan.max_starts_per_second, self._log, lambda: self._is_stopped
+        )
+        number = min(self._plan.max_concurrency, self._plan.window_size, missing)
+        self._log.info(
+            "Starting %d runs of %s via connection %s, %d at a time.",
+            missing,
+            f"flow {flow}" if (flow := self._hook.flow_of(template)) else "the flow of the API key",
+            self._hook.workflow_automation_conn_id,
+            number,
+        )
+        self._log.info(
+            "If this try is killed, up to %d runs may have been started that only a later try reports. After the last "
+            "try, look in the workflow's list of runs.",
+            self._plan.window_size,
+        )
+        # Daemons, so that a request that hangs does not keep the process of an ended task alive.
+        threads = [Thread(target=self._work, name=f"batch-{n}", daemon=True) for n in range(number)]
+        with self._hook.get_conn().keep_connections():
+            for thread in threads:
+                thread.start()
+            try:
+                self._run(self._jobs_of(template))
+            finally:
+                self._is_stopped = True
+                for _ in threads:
+                    self._jobs.put(None)
+        if self._record.outlives_try and self._writes:
+            self._log.info(
+                "The record took %d writes of %.0f ms.", self._writes, self._writing / self._writes * 1000
+            )
+
+    def _jobs_of(self, template: Request) -> Iterator[tuple[_Job, bytes]]:
+        """Yield what is to be sent, and its digest."""
+        number = 0
+        for number, item in enumerate(self._source, start=1):  # noqa: B007 - used after the loop
+            if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
+                raise _changed(item.index)
+            if self._is_missing(item.index):
+                yield _Job(item.index, with_inputs(template, item.inputs)), item.digest
+        if number < self._outcomes.total:
+            raise _changed(number)
+
+    def _run(self, jobs: Iterator[tuple[_Job, bytes]]) -> None:
+        """Open items and collect what becomes of them, until there are no more."""
+        try:
+            following = next(jobs, None)
+            while True:
+                if self._patience.is_ended() and not self._stop:
+                    self._end_early(
+                        _Stop(NotSentError("The task was ended."), "The task was ended by Airflow.")
+                    )
+                more = following is not None and not self._stop
+                if not more and not self._windows.open:
+                    return
+                if self._windows.is_due(self._jobs.qsize(), time.monotonic(), more=more):
+                    following = self._write(following, jobs)
+                else:
+                    self._collect(_LOOK_UP_EVERY)
+                self._tell_progress()
+        except BaseException as error:
+            self._save_what_is_known(error)
+            raise
+
+    def _write(
+        self, following: tuple[_Job, bytes] | None, jobs: Iterator[tuple[_Job, bytes]]
+    ) -> tuple[_Job, bytes] | None:
+        """Record what is known, and open the next items; return the first that was not opened."""
+        opened: list[tuple[_Job, bytes]] = []
+        while following and not self._stop and len(opened) < self._windows.room:
+            opened.append(following)
+            following = next(jobs, None)
+        results = self._windows.take_results()
+        began = time.monotonic()
+        self._record.write([(job.index, digest) for job, digest in opened], results)
+        self._writes += 1
+        self._writing += time.monotonic() - began
+        self._windows.written([job.index for job, _ in opened], results, self._settled.qsize())
+        for job, _ in opened:
+            self._jobs.put(job)
+        if not self._record.outlives_try:
+            self._mention(results)
+        return following
+
+    def _collect(self, seconds: float) -> None:
+        """Take all that the threads have settled, waiting for the first of it."""
+        with contextlib.suppress(Empty):
+            found = self._settled.get(timeout=seconds)
+            while True:
+                if isinstance(found, _Stop):
+                    self._end_early(found)
+                else:
+                    self._settle(found)
+                found = self._settled.get_nowait()
+
+    def _settle(self, item: BatchItem) -> None:
+        self._windows.settle(item, time.monotonic())
+        self._outcomes.put(item)
+        if item["status"] in ("unknown", "unidentified"):
+            self._unknown_in_a_row += 1
+        elif item["status"] != "not started":
+            self._unknown_in_a_row = 0
+        # So many were under way at the same time: what befell them may be over. More are not by chance.
+        if self._unknown_in_a_row > self._plan.max_concurrency:
+            error = OutcomeUnknownError(
+                f"{self._unknown_in_a_row} requests in a row were sent without a usable response. The last one: "
+                f"{item.get('why', '')}"
+            )
+            self._end_early(_Stop(error, "Too many outcomes in a row were unknown."))
+
+    def _end_early(self, stop: _Stop) -> None:
+        """Send nothing more; what is waiting was not started."""
+        self._is_stopped = True
+        if self._stop is None:
+            self._stop = stop
+            self._log.warning("Sending nothing more. %s", stop.why)
+        with contextlib.suppress(Empty):
+            while job := self._jobs.get_nowait():
+                self._settle(_not_started(job.index, stop.why))
+
+    def _save_what_is_known(self, error: BaseException) -> None:
+        """Record and log what became of the requests under way, after an error of Airflow or an interruption."""
+        self._hook.stop()  # takes effect before the next hand-over
+        stop = _Stop(NotSentError("The batch was interrupted."), f"It ended with {type(error).__name__}.")
+        self._end_early(stop)
+        # An exception leaves time for the responses, which all have a timeout; an interruption does not.
+        deadline = time.monotonic() + (float("inf") if isinstance(error, Exception) else _LAST_RESPONSES)
+        while self._windows.sent_or_waiting and time.monotonic() < deadline:
+            self._collect(_LOOK_UP_EVERY)
+        results = self._windows.take_results()
+        try:
+            if results:
+                self._record.write([], results)
+        except Exception:
+            self._log.warning("The last results could not be recorded; here they are.")
+            self._mention(results)
+        if unsettled := self._windows.unsettled:
+            self._log.warning(
+                "These items have no response yet, and may have started runs: %s",
+                ", ".join(f"batch[{index}]" for index in unsettled),
+            )
+
+    def _mention(self, results: list[BatchItem]) -> None:
+        """Name the runs in the log, where no record does."""
+        if named := ", ".join(
+            f"batch[{item['index']}]: {item.get('run_id', item['status'])}"
+            for item in results
+            if item["status"] != "not started"
+        ):
+            self._log.info("Runs: %s", named)
+
+    # In the threads -----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while job := self._jobs.get():
+            try:
+                found = self._send(job)
+            except BaseException as error:
+                # Without its text, which nothing has redacted.
+                found = _unknown(job.index, f"{type(error).__name__} while it was sent.")
+            self._settled.put(found)
+
+    def _send(self, job: _Job) -> BatchItem:
+        """Send an item until the service has acted on it, or the batch is stopped."""
+        while self._pace.wait():
+            sent_at = time.monotonic()
+            try:
+                run = self._hook.send_trigger(job.request)
+            except (BusyError, NotSentError) as error:
+                if self._is_stopped or self._patience.is_ended():
+                    break
+                if not self._pace.held_up(error, sent_at):
+                    why = _reason(error)
+                    self._settled.put(_Stop(error, why))
+                    return _not_started(job.index, why)
+            except RejectedError as error:
+                self._pace.got_through()
+                if error.status in _DOOMED or 300 <= (error.status or 0) < 400:
+                    why = _reason(error)
+                    self._settled.put(_Stop(error, why))
+                    return _not_started(job.index, why)
+                return {"index": job.index, "status": "rejected", "why": _reason(error)}
+            except ResponseUnusableError as error:
+                self._pace.got_through()
+                return {"index": job.index, "status": "unidentified", "why": _reason(error)}
+            except OutcomeUnknownError as error:
+                return _unknown(job.index, _reason(error))
+            else:
+                self._pace.got_through()
+                return _started(job.index, run)
+        return _not_started(job.index, "The batch was stopped.")
+
+    # Report -------------------------------------------------------------------------------------------------
+
+    def _tell_progress(self, *, at_the_end: bool = False) -> None:
+        counts = self._outcomes.counts
+        text = self._progress.text(counts, at_the_end=at_the_end)
+        if text is None:
+            return
+        self._log.info("%s", text)
+        try:
+            self._ti.xcom_push(key=PROGRESS_XCOM, value=dict(counts))
+        except Exception:
+            self._log.warning("The progress could not be stored as an XCom.", exc_info=True)
+
+    def _report(self, output: OutputFile | None) -> list[BatchItem] | BatchSummary:
+        self._tell_progress(at_the_end=True)
+        why_not = self._stop.why if self._stop else ""
+        error = self._error()
+        if output:
+            try:
+                output.write(self._items(why_not))
+            except Exception:
+                if self._record.outlives_try and not error:
+                    raise  # the next try starts nothing again, and writes it
+                self._log.exception("The output file could not be written. Here is what it would tell.")
+                self._mention(list(self._outcomes.in_order()))
+                error = error or self._account(
+                    WorkflowAutomationError("The output file could not be written. The log names the runs.")
+                )
+            else:
+                if error:
+                    error.next_step += f"\nWhat became of each item is in {output.path}."
+        if error:
+            raise error
+        return {"path": output.path, **self._outcomes.counts} if output else list(self._items(why_not))
+
+    def _items(self, why_not: str) -> Iterator[BatchItem]:
+        for item in self._outcomes.in_order(why_not):
+            if item["status"] == "started" and self._plan.flow_id is not None:
+                # So that an upload can be mapped over the items.
+                item["flow_id"] = self._plan.flow_id
+            yield item
+
+    def _error(self) -> WorkflowAutomationError | None:
+        """Return the error to end with, None if the batch is complete."""
+        counts = self._outcomes.counts
+        unknown, unidentified = self._outcomes.number("unknown"), self._outcomes.number("unidentified")
+        error: WorkflowAutomationError
+        if self._stop:
+            error = self._stop.error
+        elif unknown:
+            error = OutcomeUnknownError(f"It is unknown whether runs of {unknown} items were started.")
+        elif unidentified:
+            error = ResponseUnusableError(
+                f"Runs of {unidentified} items were started, but their ids are unknown."
+            )
+        elif counts["rejected"] and self._plan.on_refused == "fail":
+            error = RejectedError(f"The service rejected {counts['rejected']} items.")
+        else:
+            return None
+        table = self._outcomes.table()
+        look = Operation.TRIGGER_BY_KEY.look if counts["unknown"] else ""
+        error.next_step = "\n".join(filter(None, (table, error.next_step, look)))
+        return self._account(error)
+
+    def _account(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Say in an error what this and earlier tries did, and return it."""
+        counts = self._outcomes.counts
+        if counts["total"] > counts["remaining"] or self._stop:
+            error.consequence = _consequence(counts)
+        if not isinstance(error, OutcomeUnknownError):
+            if counts["started"] or self._outcomes.number("unidentified"):
+                error.accepted = Accepted.YES
+            else:
+                error.accepted = Accepted.MAYBE if counts["unknown"] else Accepted.NO
+        return error
+
+
+class _Progress:
+    """Tells now and then how far the batch is, and how fast."""
+
+    def __init__(self) -> None:
+        self._began = self._told = time.monotonic()
+        self._before: int | None = None
+
+    def text(self, counts: BatchCounts, *, at_the_end: bool) -> str | None:
+        """Return what to log, None if it is too early for that."""
+        now = time.monotonic()
+        done = counts["total"] - counts["remaining"]
+        if self._before is None:
+            self._before = done  # by earlier tries
+        if not at_the_end and now - self._told < _PROGRESS_EVERY:
+            return None
+        self._told = now
+        rate = (done - self._before) / max(now - self._began, 0.001)
+        left = f", {counts['remaining'] / rate:.0f} s left" if rate and counts["remaining"] else ""
+        return (
+            f"{done} of {counts['total']} items: {counts['started']} started, {counts['rejected']} rejected, "
+            f"{counts['unknown']} unknown; {rate:.1f} per second{left}."
+        )
+
+
+def _changed(index: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"batch[{index}] changed while the batch was read.",
+        next_step="Let the batch be complete before this task begins.",
+    )
+
+
+def _consequence(counts: BatchCounts) -> str:
+    return (
+        f"Of {counts['total']} items, {counts['started']} were started, {counts['rejected']} were rejected, of "
+        f"{counts['unknown']} it is unknown, and {counts['remaining']} were not started."
+    )
+
+
+def _reason(error: WorkflowAutomationError) -> str:
+    text = " ".join(error.message.split())
+    return text if len(text) <= _KEPT_REASON else f"{text[: _KEPT_REASON - 1]}…"
+
+
+def _unknown(index: int, why: str) -> BatchItem:
+    return {"index": index, "status": "unknown", "why": why}
+
+
+def _not_started(index: int, why: str) -> BatchItem:
+    return {"index": index, "status": "not started", "why": why}
+
+
+def _started(index: int, run: Run) -> BatchItem:
+    item: BatchItem = {"index": index, "status": "started"}
+    if run.run_id is not None:
+        item["run_id"] = run.run_id
+    if run.run_link is not None:
+        item["run_link"] = run.run_link
+    if run.run_id is None and run.response is not None:
+        size = len(json.dumps(run.response))
+        item["response"] = run.response if size <= _KEPT_RESPONSE else f"(not kept: it has {size} characters)"
+    return item

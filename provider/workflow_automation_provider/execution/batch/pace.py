@@ -1,0 +1,94 @@
+"""When the next request of a batch may be sent: all of its threads wait together."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from workflow_automation_provider.exceptions import WorkflowAutomationError
+
+__all__ = ["Pace"]
+
+# The wait without a Retry-After, in seconds: it grows from the first to the second value.
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+
+# How soon a wait ends after the batch was stopped, in seconds.
+_NAP = 0.1
+
+
+class Pace:
+    """
+    The pace of a batch: as the service asks, and not faster than the user wants.
+
+    :param patience: how many seconds the service may be busy or unreachable at a stretch
+    :param per_second: how many requests to send in a second at most, spread evenly; None for no limit
+    :param log: logger for the waits
+    :param is_stopped: returns whether nothing more may be sent
+    """
+
+    def __init__(
+        self, patience: float, per_second: float | None, log: Logger, is_stopped: Callable[[], bool]
+    ) -> None:
+        self._patience = patience
+        self._interval = 1 / per_second if per_second else 0.0
+        self._log = log
+        self._is_stopped = is_stopped
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._paused_at = self._paused_until = 0.0
+        self._pauses = 0
+        self._held_up_since: float | None = None
+
+    def wait(self) -> bool:
+        """Wait for the turn of the next request; return whether it may be sent, False once stopped."""
+        while not self._is_stopped():
+            with self._lock:
+                now = time.monotonic()
+                at = max(self._paused_until, self._next)
+                if at <= now:
+                    # A thread that wakes up a little late does not delay those after it.
+                    is_on_time = now - self._next < self._interval
+                    self._next = (self._next if is_on_time else now) + self._interval
+                    return True
+            time.sleep(min(at - now, _NAP))
+        return False
+
+    def got_through(self) -> None:
+        """Note that the service acted on a request."""
+        if self._pauses or self._held_up_since is not None:
+            with self._lock:
+                self._pauses, self._held_up_since = 0, None
+
+    def held_up(self, error: WorkflowAutomationError, sent_at: float) -> bool:
+        """
+        Make all threads wait, because the service is busy or cannot be reached.
+
+        :param error: what came of a request
+        :param sent_at: when it was sent, by the monotonic clock
+        :return: whether to send the request again after the wait; False if it would take too long
+        """
+        with self._lock:
+            now = time.monotonic()
+            since = self._held_up_since = min(self._held_up_since or sent_at, sent_at)
+            wait = error.retry_after or 0.0
+            # One that was sent before the pause says nothing about what comes after it.
+            is_news = sent_at >= self._paused_at
+            if is_news:
+                # The jitter spreads the requests of tasks that were told to wait at the same time.
+                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2**self._pauses, _LONGEST_WAIT)  # noqa: S311
+            if max(now + wait, self._paused_until) - since > self._patience:
+                return False
+            self._paused_until = max(now + wait, self._paused_until)
+            if is_news:
+                self._paused_at = now
+                self._pauses += 1
+        if is_news:
+            text = " ".join(f"{error.message} {error.consequence}".split())
+            self._log.warning("%s The batch goes on in %.1f s.", text, wait)
+        return True

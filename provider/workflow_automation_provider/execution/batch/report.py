@@ -1,0 +1,170 @@
+"""What became of the items of a batch: kept outside of memory, and told in the order of the batch."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TypedDict, cast, get_args
+
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.execution.batch_state import BatchItem, ItemStatus
+
+__all__ = ["BatchCounts", "BatchSummary", "Outcomes", "OutputFile"]
+
+# What people read in a log or a notification: the rest is in the output file.
+_TABLE_ROWS, _TABLE_WIDTH = 20, 160
+
+_STATUSES: tuple[ItemStatus, ...] = get_args(ItemStatus)
+
+
+class BatchCounts(TypedDict):
+    """How many items of a batch there are, and what became of them so far."""
+
+    total: int
+    started: int
+    rejected: int
+    unknown: int
+    """A run may have been started, or was started but cannot be identified."""
+    remaining: int
+
+
+class BatchSummary(BatchCounts):
+    """The result of a batch whose items are in a file."""
+
+    path: str
+    """Path or URL of the file."""
+
+
+class Outcomes:
+    """What became of each item, in a temporary file; in memory are nine bytes per item."""
+
+    total: int = 0
+    """How many items there are."""
+
+    def __init__(self) -> None:
+        self._file = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - closed by __exit__
+        self._end = 0
+        # Where the item's line begins, plus 1; 0 if there is none.
+        self._at = array("Q")
+        self._status = bytearray()
+        self._counts: Counter[ItemStatus] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def put(self, item: BatchItem) -> None:
+        """Keep what became of an item, in place of what was known of it before."""
+        index, line = item["index"], json.dumps(item).encode() + b"\n"
+        if index >= len(self._at):
+            more = index + 1 - len(self._at)
+            self._at.extend([0] * more)
+            self._status.extend(bytes(more))
+        if known := self.status(index):
+            self._counts[known] -= 1
+        self._counts[item["status"]] += 1
+        self._file.seek(self._end)
+        self._file.write(line)
+        self._at[index] = self._end + 1
+        self._status[index] = _STATUSES.index(item["status"]) + 1
+        self._end += len(line)
+
+    def status(self, index: int) -> ItemStatus | None:
+        """Return what became of an item, None if nothing is known."""
+        code = self._status[index] if index < len(self._status) else 0
+        return _STATUSES[code - 1] if code else None
+
+    def number(self, *statuses: ItemStatus) -> int:
+        """Return how many items have one of these statuses."""
+        return sum(self._counts[status] for status in statuses)
+
+    @property
+    def counts(self) -> BatchCounts:
+        """The counts so far."""
+        started, rejected = self.number("started"), self.number("rejected")
+        unknown = self.number("unknown", "unidentified")
+        return {
+            "total": self.total,
+            "started": started,
+            "rejected": rejected,
+            "unknown": unknown,
+            "remaining": self.total - started - rejected - unknown,
+        }
+
+    def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
+        """
+        Yield what became of all items, in the order of the batch.
+
+        :param why_not: why nothing is known of the others: they were not started
+        """
+        for index in range(self.total):
+            if self.status(index):
+                yield self._get(index)
+            else:
+                yield {"index": index, "status": "not started", "why": why_not}
+
+    def table(self) -> str:
+        """Return the items that have no known run, but for those that were not started, and why: the first ones."""
+        rows = []
+        told = [
+            index
+            for index, code in enumerate(self._status)
+            if code and _STATUSES[code - 1] not in ("started", "not started")
+        ]
+        for index in told[:_TABLE_ROWS]:
+            item = self._get(index)
+            row = f"batch[{index}]  {item['status']}: {' '.join(item.get('why', '').split())}"
+            rows.append(row if len(row) <= _TABLE_WIDTH else f"{row[: _TABLE_WIDTH - 1]}…")
+        if len(told) > _TABLE_ROWS:
+            rows.append(f"… and {len(told) - _TABLE_ROWS} more.")
+        return "\n".join(rows)
+
+    def _get(self, index: int) -> BatchItem:
+        self._file.seek(self._at[index] - 1)
+        item: BatchItem = json.loads(self._file.readline())
+        return item
+
+
+class OutputFile:
+    """
+    The file that gets what became of the items, as JSON Lines.
+
+    :param path: local path, or URL that Airflow's object storage writes
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def prepare(self) -> None:
+        """
+        Make an empty file, before anything is started for which there would be no file then.
+
+        :raises FileUnavailableError: if it cannot be written
+        """
+        try:
+            self._write(iter(()))
+        except Exception as error:  # object stores raise all kinds of exceptions
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            raise FileUnavailableError(
+                f"output_path is {self.path!r}, which cannot be written: {why}."
+            ) from None
+
+    def write(self, items: Iterator[BatchItem]) -> None:
+        """Write all items."""
+        self._write(items)
+
+    def _write(self, items: Iterator[BatchItem]) -> None:
+        path = ObjectStoragePath(self.path) if "://" in self.path else Path(self.path)
+        with cast("IO[bytes]", path.open("wb")) as file:
+            file.writelines(json.dumps(item).encode() + b"\n" for item in items)

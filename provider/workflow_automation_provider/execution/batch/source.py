@@ -1,0 +1,177 @@
+"""Read the items of a batch in order, as often as needed, from a list, an XCom or a JSON Lines file."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.json_values import encode
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.execution.batch_state import DIGEST_BYTES
+
+__all__ = ["Batch", "BatchSource", "Item"]
+
+Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
+"""``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
+
+# How many elements of an XCom are fetched at once: one by one, each costs a request to Airflow.
+_SLICE = 500
+
+# Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
+_BLOCK = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """
+    One item of a batch.
+
+    :param index: its position, from 0
+    :param inputs: its inputs, encoded
+    :param digest: identifies its inputs and the flow
+    """
+
+    index: int
+    inputs: bytes
+    digest: bytes
+
+
+class BatchSource:
+    """
+    The items of a batch; each iteration reads them from the beginning, in constant memory.
+
+    :param batch: as the DAG author gave it, rendered
+    :param flow_id: the flow, None if the API key identifies it
+    :raises InvalidRequestError: if it cannot be a batch
+    """
+
+    def __init__(self, batch: object, flow_id: str | None) -> None:
+        self._batch = batch
+        self._prefix = f"{flow_id} ".encode()
+        self._is_file = isinstance(batch, str | os.PathLike | ObjectStoragePath)
+        if self._is_file:
+            _check_path(str(batch))
+        elif isinstance(batch, bytes | bytearray) or not (
+            hasattr(batch, "__getitem__") and _has_slices(batch)
+        ):
+            raise InvalidRequestError(
+                f"batch is {kind_of(batch)}: expected a list of inputs objects, or the path or URL of a JSON Lines file."
+            )
+
+    def __iter__(self) -> Iterator[Item]:
+        """
+        Yield the items.
+
+        :raises InvalidRequestError: if an item cannot be sent, naming it but not showing it
+        :raises FileUnavailableError: if the file is missing or cannot be read
+        """
+        for index, (place, inputs) in enumerate(self._lines() if self._is_file else self._elements()):
+            if not isinstance(inputs, Mapping):
+                raise InvalidRequestError(
+                    f"{place} is {kind_of(inputs)}: expected an object of input names and values."
+                )
+            encoded = encode(place, inputs)
+            yield Item(index, encoded, hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES])
+
+    def _elements(self) -> Iterator[tuple[str, object]]:
+        batch = cast("Sequence[Any]", self._batch)
+        index = 0
+        while part := batch[index : index + _SLICE]:
+            for inputs in part:
+                yield f"batch[{index}]", inputs
+                index += 1
+
+    def _lines(self) -> Iterator[tuple[str, object]]:
+        index = 0
+        with self._opened() as file:
+            for number, line in enumerate(self._read(file), start=1):
+                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if text.isspace() or not text:
+                    continue
+                place = f"batch[{index}] (line {number})"
+                try:
+                    yield place, json.loads(text)
+                except (ValueError, RecursionError):
+                    # Without the original message, which may quote the line.
+                    raise InvalidRequestError(
+                        f"{place} of {self._name} is not JSON: expected one inputs object in each line."
+                    ) from None
+                index += 1
+
+    def _read(self, file: IO[bytes]) -> Iterator[bytes]:
+        try:
+            yield from file
+        except Exception as error:  # object stores raise all kinds of exceptions
+            raise self._unavailable(error) from None
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._open())
+            except InvalidRequestError:
+                raise
+            except Exception as error:  # object stores raise all kinds of exceptions
+                raise self._unavailable(error) from None
+            yield file
+
+    def _open(self) -> IO[bytes]:
+        if isinstance(self._batch, ObjectStoragePath) or "://" in str(self._batch):
+            try:
+                storage = ObjectStoragePath(cast("str", self._batch))
+                fs, path = storage.fs, storage.path
+            except ValueError as error:
+                raise InvalidRequestError(
+                    f"batch is {self._name}, which is not a URL that Airflow's object storage reads ({error}): check its "
+                    "scheme, and that the provider of the store is installed."
+                ) from None
+            fs.invalidate_cache()  # what an earlier task wrote may have been replaced
+            raw = fs.open(path, "rb", block_size=_BLOCK)
+            return cast("IO[bytes]", io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw)
+        return open(cast("str", self._batch), "rb")  # noqa: PTH123 - as it is given, closed by _opened
+
+    def _unavailable(self, error: Exception) -> FileUnavailableError:
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        return FileUnavailableError(f"batch is {self._name}, which cannot be read: {why}.")
+
+    @property
+    def _name(self) -> str:
+        return repr(str(self._batch))
+
+
+def _has_slices(batch: object) -> bool:
+    # A list, a tuple, or Airflow's lazy sequence of a mapped task's XComs; not a mapping.
+    return isinstance(batch, Sequence) and not isinstance(batch, Mapping)
+
+
+def _check_path(text: str) -> None:
+    if text.lstrip().startswith(("[", "{")):
+        raise InvalidRequestError(
+            "batch is the text of a whole value: pass the XCom itself, such as upstream.output, or set "
+            "render_template_as_native_obj on the DAG."
+        )
+    if text.strip() in ("", "None"):
+        raise InvalidRequestError(
+            f"batch is {text!r}: the template or XCom that it comes from has no value.",
+            next_step="The upstream task may have been skipped, or its result may have no such key.",
+        )
+    if "{{" in text or "{%" in text:
+        raise InvalidRequestError(
+            f"batch is {text!r}, a template that was not rendered.",
+            next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
+        )
+    if text.startswith("~"):
+        raise InvalidRequestError(
+            f"batch is {text!r}, and ~ is not expanded, because it means a different folder for each user.",
+            next_step="Give an absolute path.",
+        )

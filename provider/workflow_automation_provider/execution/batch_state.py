@@ -1,0 +1,196 @@
+"""
+The state of a batch, which persists across the tries of its task instance.
+
+**An item** of the batch, as the entries of the task state store tell:
+
+===============  =======================================================  =====================================
+State            Since                                                    What the next try does
+===============  =======================================================  =====================================
+none             initially                                                may open it
+*open*           a write opened it: from then on it may be sent           reports it as *unknown*, or opens it
+                                                                          again with ``start_again``
+*started*        a write recorded the run                                 returns that run
+*unidentified*   a write recorded that a run of unknown id was started    reports it
+*rejected*       a write recorded the rejection                           reports it
+*unknown*        a write recorded that a run may have been started        as *open*
+*not started*    a write recorded that it was not sent after all          may open it
+any, *cleared*   the task has been cleared since                          may open it
+===============  =======================================================  =====================================
+
+An item is sent only while it is *open*, and is *open* only once the write that says so is durable. One write
+costs 14 to 190 ms, so items share it: it records the results since the last write, and opens the next items.
+
+**The entries** are numbered across the tries. A write adds to the last entry of this try and rewrites it; once that
+has reached :data:`_LARGEST` bytes, the next write begins another. So an entry stays well below the 64 KiB that
+Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows with the batch, and 100,000 items take
+some 300 entries. Each contains, besides what tells a retry from a Clear:
+
+- ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
+- ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
+- ``results``: what became of items that this or an earlier entry opened, by index
+
+Results that are too many for one entry are written in several, before the next items are opened.
+
+What a later entry says of an item replaces what an earlier one says.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+
+from workflow_automation_provider.execution.task_state import _TaskRecord
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = ["DIGEST_BYTES", "BatchEntry", "BatchItem", "BatchRecord", "ItemStatus"]
+
+_BATCH = "workflow_automation_batch"
+
+DIGEST_BYTES = 6
+"""Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
+
+_LARGEST = 16 * 1024
+
+ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
+"""What became of an item."""
+
+
+class BatchItem(TypedDict, total=False):
+    """What became of one item of a batch."""
+
+    index: int
+    """Its position in the batch, from 0."""
+    status: ItemStatus
+    """Only ``started`` has a run that is known."""
+    run_id: str
+    """Identifier of the run, exactly as the service wrote it."""
+    run_link: str
+    """URL of the run in the application."""
+    flow_id: str
+    """The flow; missing if only the API key identifies it."""
+    response: Any
+    """The service's whole JSON response, only if it has no ``run_id``."""
+    why: str
+    """Why there is no run, or none that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEntry:
+    """
+    One entry of the task state store.
+
+    :param at: when it was last written, as ISO 8601 text in UTC
+    :param opened: the items that it opened, each with its digest, in order
+    :param results: what became of items, by index
+    """
+
+    try_number: int
+    at: str
+    opened: Sequence[tuple[int, bytes]]
+    results: Mapping[int, BatchItem]
+
+
+class BatchRecord(_TaskRecord):
+    """The entries of one batch, in order."""
+
+    was_cleared = False
+    """Whether all that was found is from before a Clear."""
+
+    def __init__(self, context: Context, name: str, *, nested: bool) -> None:
+        super().__init__(context, name, nested=nested)
+        self._number = 0
+        self._ranges: list[list[int]] = []
+        self._digests = b""
+        self._results: dict[str, Any] = {}
+        self._size = 0
+
+    def read(self) -> Iterator[BatchEntry]:
+        """Yield what was written since the last Clear; to be read to the end before anything is written."""
+        self._number = 0
+        while entry := self._get(self._key(self._number)):
+            if not self._counts(entry):
+                self.was_cleared = not self._number
+                break
+            self._number += 1
+            yield BatchEntry(
+                entry["try_number"],
+                entry["at"],
+                _with_digests(entry["opened"], base64.b64decode(entry["digests"])),
+                {
+                    int(index): cast("BatchItem", {"index": int(index), **item})
+                    for index, item in entry["results"].items()
+                },
+            )
+
+    def write(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
+        """
+        Record results, and open items; both are durable once this returns.
+
+        :param opened: the items and their digests, which may be sent from then on
+        :param results: what became of items that were opened earlier
+        :raises Exception: if it could not be written, also because the task instance now belongs to another
+            process: then nothing is opened, and the results are to be written again
+        """
+        part: list[BatchItem] = []
+        size = 0
+        for item in results:
+            length = _size_of(item)
+            if part and size + length > _LARGEST:
+                self._add((), part)
+                part, size = [], 0
+            part.append(item)
+            size += length
+        self._add(opened, part)
+
+    def _add(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
+        if self._size >= _LARGEST:
+            self._number += 1
+            self._ranges, self._digests, self._results, self._size = [], b"", {}, 0
+        ranges = _ranges(self._ranges, [index for index, _ in opened])
+        digests = b"".join((self._digests, *(digest for _, digest in opened)))
+        more = {str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results}
+        self._set(
+            self._key(self._number),
+            {
+                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "opened": ranges,
+                "digests": base64.b64encode(digests).decode(),
+                "results": {**self._results, **more},
+            },
+        )
+        self._ranges, self._digests = ranges, digests
+        self._results.update(more)
+        self._size += _size_of(more) + len(opened) * DIGEST_BYTES * 4 // 3
+
+    def _key(self, number: int) -> str:
+        # The number precedes the name: after it, it could be part of another name.
+        return f"{_BATCH}_{number}{self._suffix}"
+
+
+def _size_of(value: object) -> int:
+    return len(json.dumps(value))
+
+
+def _ranges(ranges: Sequence[Sequence[int]], indexes: Sequence[int]) -> list[list[int]]:
+    """Return ranges, both ends included, with more indexes at their end, in the same order."""
+    longer = [[*ends] for ends in ranges]
+    for index in indexes:
+        if longer and index == longer[-1][1] + 1:
+            longer[-1][1] = index
+        else:
+            longer.append([index, index])
+    return longer
+
+
+def _with_digests(ranges: Sequence[Sequence[int]], digests: bytes) -> list[tuple[int, bytes]]:
+    indexes = [index for first, last in ranges for index in range(first, last + 1)]
+    return [
+        (index, digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES])
+        for number, index in enumerate(indexes)
+    ]

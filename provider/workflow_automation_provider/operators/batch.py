@@ -1,0 +1,154 @@
+"""Operator that starts a run for each item of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from workflow_automation_provider.client.checks import is_limit, kind_of
+from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
+from workflow_automation_provider.execution.retry import BATCH_ADVICE
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.execution.batch.engine import OnRefused
+    from workflow_automation_provider.execution.batch.report import BatchSummary
+    from workflow_automation_provider.execution.batch.source import Batch
+    from workflow_automation_provider.execution.batch_state import BatchItem
+    from workflow_automation_provider.execution.start import OnUnknownStart
+
+__all__ = ["TriggerFlowBatchOperator"]
+
+# More threads than that only wait for each other. What opens a window must fit into one entry of the task state store.
+_MOST_THREADS, _LARGEST_WINDOW = 256, 1000
+
+
+class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
+    """
+    Start a run for each item of a batch, each once, in one task.
+
+    Returns the items in the order of the batch, each with ``index`` and ``status``: ``started``, with ``run_id``
+    and ``run_link``, or else ``rejected``, with ``why``. With an ``output_path``, the items go to that file, and
+    the ``path`` and the counts are returned. While the task runs, the XCom ``progress`` has the counts.
+
+    A task instance never starts a second run for an item on its own: what became of the items is recorded (Airflow
+    3.3+), and a retry starts only those that were never sent. Clearing the task starts all items again.
+
+    Follows sections 4.1 and 4.2 of the interface.
+
+    :param batch: a list of ``inputs`` objects, an XCom with one, or the results of a mapped task; or the path or
+        URL of a JSON Lines file with an ``inputs`` object in each line, which is read as a stream (templated,
+        deeply)
+    :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
+        that renders to None or an empty string is an error
+    :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
+    :param max_concurrency: how many requests are sent at a time
+    :param max_starts_per_second: how many requests are sent in a second at most, spread evenly; by default
+        unlimited
+    :param window_size: how many items may be open at a time: sent, or about to be, and not yet recorded. So many
+        may be unknown after a kill; a smaller window sends more slowly
+    :param on_unknown_start: what to do about items of which it is unknown whether a run was started: ``"fail"``
+        at the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
+    :param on_refused: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
+        ``"skip"``: succeed
+    :param output_path: path or URL of a JSON Lines file for what became of each item, also if the task fails
+        (templated)
+    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
+        the connection's ``timeout``
+    :param send_retry_timeout: seconds that the service may be busy or unreachable at a stretch; after that,
+        Airflow retries the task, which starts the rest
+    """
+
+    _flow_left_out = "to trigger the flow of the API key"
+    _advice = BATCH_ADVICE
+
+    template_fields: Sequence[str] = ("batch", "flow_id", "workflow_automation_conn_id", "output_path")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"batch": "json"}
+
+    def __init__(
+        self,
+        *,
+        batch: Batch,
+        flow_id: str | Unset = UNSET,
+        workflow_automation_conn_id: str = "workflow_automation_default",
+        max_concurrency: int = 16,
+        max_starts_per_second: float | None = None,
+        window_size: int = 64,
+        on_unknown_start: OnUnknownStart = "fail",
+        on_refused: OnRefused = "fail",
+        output_path: str | None = None,
+        request_timeout: float | None = None,
+        send_retry_timeout: float = 60.0,
+        **kwargs: object,
+    ) -> None:
+        super().__init__(
+            flow_id=flow_id, request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs
+        )
+        if batch is None:
+            raise ValueError(
+                "batch is None: pass a list of inputs objects, or the path of a JSON Lines file."
+            )
+        if on_unknown_start not in ("fail", "start_again"):
+            raise ValueError(
+                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
+            )
+        if on_refused not in ("fail", "skip"):
+            raise ValueError(f"on_refused {on_refused!r} is not supported; expected 'fail' or 'skip'.")
+        for name, limit, most in (
+            ("max_concurrency", max_concurrency, _MOST_THREADS),
+            ("window_size", window_size, _LARGEST_WINDOW),
+        ):
+            if not is_limit(limit) or limit > most:
+                raise ValueError(f"{name} is {limit!r}: expected a whole number from 1 to {most}.")
+        if max_starts_per_second is not None and not (
+            isinstance(max_starts_per_second, int | float)
+            and not isinstance(max_starts_per_second, bool)
+            and 0 < max_starts_per_second < float("inf")
+        ):
+            raise ValueError(
+                f"max_starts_per_second is {max_starts_per_second!r}: expected a number of more than 0, or None for no limit."
+            )
+        self.batch = batch
+        self.workflow_automation_conn_id = workflow_automation_conn_id
+        self.max_concurrency = max_concurrency
+        self.max_starts_per_second = max_starts_per_second
+        self.window_size = window_size
+        self.on_unknown_start = on_unknown_start
+        self.on_refused = on_refused
+        self.output_path = output_path
+
+    def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
+        """Start the runs that no earlier try started, and return what became of the items."""
+        # Not at the top: the DAG processor needs none of it.
+        from workflow_automation_provider.execution.batch.engine import BatchPlan, BatchStarter
+        from workflow_automation_provider.execution.batch_state import BatchRecord
+
+        record = BatchRecord(context, self.task_id, nested=self._is_nested(context))
+        with record.in_use(self):
+            plan = BatchPlan(
+                batch=self.batch,
+                flow_id=self._rendered_flow_id(),
+                max_concurrency=self.max_concurrency,
+                max_starts_per_second=self.max_starts_per_second,
+                window_size=self.window_size,
+                on_unknown_start=self.on_unknown_start,
+                on_refused=self.on_refused,
+                output_path=self._rendered_output_path(),
+            )
+            return BatchStarter(record, self._open_hook(), self._patience, context, plan).start()
+
+    def _rendered_output_path(self) -> str | None:
+        if self.output_path is None:
+            return None
+        if not isinstance(self.output_path, str):
+            raise InvalidRequestError(f"output_path is {kind_of(self.output_path)}: expected a path or URL.")
+        path: str = rendered("output_path", self.output_path)
+        return path
+
+    @property
+    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
+        """Errors after which Airflow may retry the task, besides those where no run was started."""
+        return (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()

@@ -1,0 +1,226 @@
+"""Connections that are kept for a batch: when they are used again, and that nothing rests on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import trustme
+
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.exceptions import NotSentError, OutcomeUnknownError
+from workflow_automation_provider.testing import Key, LocalService
+
+
+class Server:
+    """
+    Responds to requests as a test says, and counts connections and requests.
+
+    :param respond: takes the number of the request on its connection; returns bytes to send, None to close
+    """
+
+    def __init__(self, respond):
+        self.respond = respond
+        self.connections = self.requests = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/api"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection, contextlib.suppress(OSError):
+            for number in range(1000):
+                received = b""
+                while not received.endswith(b"}}"):
+                    piece = connection.recv(65536)
+                    if not piece:
+                        return
+                    received += piece
+                self.requests += 1
+                response = self.respond(number)
+                if response is None:
+                    return
+                connection.sendall(response)
+
+    def close(self):
+        self._listener.close()
+
+
+def response(run_id, *headers):
+    body = json.dumps({"run_id": run_id}).encode()
+    head = "\r\n".join(("HTTP/1.1 201 Created", f"Content-Length: {len(body)}", *headers))
+    return f"{head}\r\n\r\n".encode() + body
+
+
+@pytest.fixture
+def server():
+    with contextlib.ExitStack() as stack:
+
+        def make(respond):
+            server = Server(respond)
+            stack.callback(server.close)
+            return server
+
+        yield make
+
+
+def client_of(server, **options):
+    return FlowClient(server.url, api_key="a-key-of-the-tests", timeout=5, **options)
+
+
+def trigger(client, number=1):
+    return client.trigger_flow({"n": number}).run_id
+
+
+def test_a_connection_is_used_again_only_within_the_context(server):
+    counting = server(lambda number: response(f"r{number}"))
+    with client_of(counting) as client:
+        assert [trigger(client) for _ in range(2)] == ["r0", "r0"]
+        assert counting.connections == 2
+        with client.keep_connections():
+            assert [trigger(client) for _ in range(3)] == ["r0", "r1", "r2"]
+        assert counting.connections == 3
+        assert trigger(client) == "r0"
+        assert counting.connections == 4
+
+
+@pytest.mark.parametrize(("idle", "connections"), [(0.5, 1), (1.1, 2)])
+def test_a_connection_that_was_idle_for_a_second_is_not_used_again(server, idle, connections):
+    counting = server(lambda number: response(f"r{number}"))
+    with client_of(counting) as client, client.keep_connections():
+        trigger(client)
+        time.sleep(idle)
+        trigger(client)
+    assert counting.connections == connections
+
+
+def test_a_connection_that_announced_its_end_is_not_used_again(server):
+    counting = server(lambda _: response("7", "Connection: close"))
+    with client_of(counting) as client, client.keep_connections():
+        assert [trigger(client) for _ in range(3)] == ["7"] * 3
+    assert counting.connections == counting.requests == 3
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again(server):
+    """The server announced nothing, but the client sees the end before it sends."""
+    closing = server(None)
+
+    def respond(number):
+        threading.Timer(0.05, closing.hang_up).start()
+        return response("7")
+
+    closing.respond = respond
+    sockets = []
+    serve = closing._serve
+
+    def keep_and_serve(connection):
+        sockets.append(connection)
+        serve(connection)
+
+    closing._serve = keep_and_serve
+    closing.hang_up = lambda: sockets[-1].shutdown(socket.SHUT_RDWR)
+    with client_of(closing) as client, client.keep_connections():
+        for _ in range(3):
+            assert trigger(client) == "7"
+            time.sleep(0.2)
+    assert closing.connections == 3
+
+
+def test_a_used_connection_that_ends_without_a_response_leaves_a_doubt(server):
+    """Never sent again, though the server may not have read it."""
+    dropping = server(lambda number: response("7") if number == 0 else None)
+    with client_of(dropping) as client, client.keep_connections():
+        assert trigger(client) == "7"
+        with pytest.raises(OutcomeUnknownError):
+            trigger(client)
+        assert dropping.requests == 2
+        assert trigger(client) == "7"
+    assert dropping.connections == 2
+
+
+def test_a_stale_connection_of_the_local_service_leaves_a_doubt():
+    key = Key("a-key-of-the-tests", flow_id="flow")
+    with LocalService(keys=[key]) as service:
+        service.faults.add("stale")
+        with FlowClient(service.base_url, api_key=key.value) as client, client.keep_connections():
+            client.trigger_flow({})
+            with pytest.raises(OutcomeUnknownError):
+                client.trigger_flow({})
+            client.trigger_flow({})
+        assert len(service.runs) == 2
+
+
+def test_a_response_that_no_request_asked_for_is_not_taken_for_another(server):
+    """Two responses to one request: the second must not become the next request's run."""
+    doubling = server(lambda number: response(f"r{number}") + (response("wrong") if number == 0 else b""))
+    with client_of(doubling) as client, client.keep_connections():
+        assert trigger(client) == "r0"
+        with pytest.raises(OutcomeUnknownError, match="the response arrived before the request was sent"):
+            trigger(client)
+        assert trigger(client) == "r0"
+    assert doubling.connections == 2
+
+
+def test_an_incomplete_response_is_not_continued_on_its_connection(server):
+    counting = server(
+        lambda _: b'HTTP/1.1 201 Created\r\nContent-Length: 3000000\r\n\r\n{"run_id": "' + b"7" * 2_000_000
+    )
+    with client_of(counting) as client, client.keep_connections():
+        for number in (1, 2):
+            with pytest.raises(Exception, match="it is longer than 1024 KiB"):
+                trigger(client)
+            assert counting.connections == number
+
+
+def test_each_thread_has_its_own_connection(server):
+    def respond(number):
+        time.sleep(0.005)
+        return response(f"{number}")
+
+    slow = server(respond)
+    with client_of(slow) as client, client.keep_connections(), ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda number: trigger(client, number), range(200)))
+    assert len(runs) == slow.requests == 200
+    assert slow.connections <= 8
+
+
+def test_a_stopped_client_sends_nothing_on_a_used_connection(server):
+    counting = server(lambda _: response("7"))
+    with client_of(counting) as client, client.keep_connections():
+        trigger(client)
+        client.stop()
+        with pytest.raises(NotSentError, match="the task was ended"):
+            trigger(client)
+    assert counting.requests == 1
+
+
+def test_connections_are_kept_over_tls_and_still_verified(tmp_path):
+    authority = trustme.CA()
+    certificate, bundle = tmp_path / "service.pem", tmp_path / "ca.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    authority.cert_pem.write_to_path(bundle)
+    key = Key("a-key-of-the-tests", flow_id="flow")
+    with LocalService(keys=[key], certfile=str(certificate)) as service:
+        service.faults.add("stale", inputs={"n": 2})
+        trusting = FlowClient(service.base_url, api_key=key.value, ca_bundle=str(bundle))
+        with trusting as client, client.keep_connections():
+            for number in range(3):
+                client.trigger_flow({"n": number})
+            # It was the same connection until now: the next request on it is lost.
+            with pytest.raises(OutcomeUnknownError):
+                client.trigger_flow({"n": 3})
+        wary = FlowClient(service.base_url, api_key=key.value)
+        with wary as client, client.keep_connections(), pytest.raises(NotSentError, match="CA bundle"):
+            client.trigger_flow({})
+        assert len(service.runs) == 3

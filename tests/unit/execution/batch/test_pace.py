@@ -1,0 +1,111 @@
+"""All threads wait together, as long as the service asks, and never beyond the user's patience."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+from airflow.providers.common.compat.sdk import BaseHook
+
+from workflow_automation_provider.exceptions import BusyError, NotSentError
+from workflow_automation_provider.execution.batch.pace import Pace
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only moves when someone sleeps."""
+
+    class Clock:
+        def __init__(self):
+            self.now = 1000.0
+            self.naps: list[float] = []
+
+        def sleep(self, seconds):
+            self.naps.append(seconds)
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    monkeypatch.setattr(random, "uniform", max)
+    return clock
+
+
+def pace(patience=60.0, per_second=None, is_stopped=lambda: False):
+    return Pace(patience, per_second, BaseHook().log, is_stopped)
+
+
+def test_starts_are_spread_evenly(clock):
+    waiting = pace(per_second=4)
+    times = []
+    for _ in range(9):
+        assert waiting.wait()
+        times.append(clock.now - 1000)
+    assert times == pytest.approx([0.25 * n for n in range(9)])
+
+
+def test_a_start_that_is_a_little_late_does_not_delay_the_next(clock):
+    waiting = pace(per_second=2)
+    assert waiting.wait()
+    times = []
+    for late in (0.7, 0.2, 10, 0):
+        clock.now += late
+        assert waiting.wait()
+        times.append(clock.now - 1000)
+    assert times == pytest.approx([0.7, 1.0, 11.0, 11.5])
+
+
+def test_all_wait_for_as_long_as_the_service_asks(clock):
+    waiting = pace()
+    assert waiting.held_up(BusyError("Busy.", retry_after=7), clock.now)
+    assert waiting.wait()
+    assert clock.now == pytest.approx(1008)  # with a jitter of up to a second
+    assert max(clock.naps) <= 0.1
+
+
+def test_the_wait_grows_with_each_pause_and_not_with_each_thread(clock):
+    waiting = pace()
+    for number in range(16):
+        # All were sent before the first of them told that there is no connection.
+        assert waiting.held_up(NotSentError("No connection."), 1000 - number / 1000)
+        clock.now += 0.001
+    assert waiting.wait()
+    assert clock.now == pytest.approx(1001, abs=0.05)
+    assert waiting.held_up(NotSentError("No connection."), clock.now)
+    began = clock.now
+    assert waiting.wait()
+    assert clock.now - began == pytest.approx(2)
+
+
+def test_patience_ends_and_is_renewed_by_a_response(clock):
+    waiting = pace(patience=10)
+    assert waiting.held_up(BusyError("Busy.", retry_after=8), clock.now)
+    assert waiting.wait()
+    assert not waiting.held_up(BusyError("Busy.", retry_after=1), clock.now)
+    waiting.got_through()
+    assert waiting.held_up(BusyError("Busy.", retry_after=8), clock.now)
+
+
+def test_time_spent_on_a_request_counts(clock):
+    waiting = pace(patience=10)
+    assert not waiting.held_up(NotSentError("No connection within 9.5 s."), clock.now - 9.5)
+
+
+def test_without_patience_nothing_is_sent_again(clock):
+    assert not pace(patience=0).held_up(BusyError("Busy.", retry_after=0), clock.now)
+
+
+def test_a_stop_ends_all_waits():
+    stopped = threading.Event()
+    waiting = pace(is_stopped=stopped.is_set)
+    assert waiting.held_up(BusyError("Busy.", retry_after=50), time.monotonic())
+    answers: list[bool] = []
+    threads = [threading.Thread(target=lambda: answers.append(waiting.wait())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    stopped.set()
+    for thread in threads:
+        thread.join(2)
+    assert answers == [False] * 4

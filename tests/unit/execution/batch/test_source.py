@@ -1,0 +1,133 @@
+"""The items of a batch: the same from a list as from a file, and a wrong one is named without being shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.execution.batch.source import BatchSource
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    max_leaves=8,
+)
+BATCHES = st.lists(st.dictionaries(st.text(st.characters(codec="utf-8")), JSON, max_size=3), max_size=30)
+
+
+def read(batch, flow_id=None):
+    return list(BatchSource(batch, flow_id))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batch=BATCHES,
+    ascii_only=st.booleans(),
+    ends=st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"]),
+    bom=st.booleans(),
+)
+def test_a_file_has_the_same_items_as_a_list(tmp_path, batch, ascii_only, ends, bom):
+    path = tmp_path / "batch.jsonl"
+    text = ends.join(json.dumps(inputs, ensure_ascii=ascii_only) for inputs in batch)
+    path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + text.encode())
+    items = read(batch)
+    assert read(str(path)) == items
+    assert [json.loads(item.inputs) for item in items] == batch
+    assert [item.index for item in items] == [*range(len(batch))]
+
+
+@given(batch=BATCHES)
+def test_digests_tell_items_apart(batch):
+    digests = {item.digest: item.inputs for item in read(batch)}
+    assert len(digests) == len({item.inputs for item in read(batch)})
+    assert {item.digest for item in read(batch, "another-flow")} & {*digests} == set()
+
+
+def test_a_long_sequence_is_read_in_slices():
+    """As Airflow's lazy sequence of XComs, which asks for each slice or element."""
+
+    class Lazy(list[dict[str, int]]):
+        slices = 0
+
+        def __getitem__(self, key):
+            assert isinstance(key, slice)
+            Lazy.slices += 1
+            return list.__getitem__(self, key)
+
+        def __iter__(self):
+            raise AssertionError("One by one takes too long")
+
+    items = read(Lazy({"n": n} for n in range(1200)))
+    assert [json.loads(item.inputs)["n"] for item in items] == [*range(1200)]
+    assert Lazy.slices == 4
+
+
+@pytest.mark.parametrize("make", [str, lambda path: path, lambda path: ObjectStoragePath(f"file://{path}")])
+def test_a_path_is_read_each_time(tmp_path, make):
+    path = tmp_path / "batch.jsonl"
+    path.write_text('{"n": 1}')
+    source = BatchSource(make(path), None)
+    assert [item.inputs for item in source] == [item.inputs for item in source] == [b'{"n":1}']
+    path.write_text('{"n": 2}\n')
+    assert [item.inputs for item in source] == [b'{"n":2}']
+
+
+SECRET = "the-customers-secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'{{}}\n\n{{"a": "{SECRET}"', r"batch\[1\] \(line 3\) of .* is not JSON"),
+        (f'{{}}\n["{SECRET}"]', r"batch\[1\] \(line 2\) is a list: expected an object"),
+        (f'"{SECRET}"', r"batch\[0\] \(line 1\) is a str"),
+        ("null", r"batch\[0\] \(line 1\) is None"),
+        (f'{{"a": "{SECRET}", "b": NaN}}', r"batch\[0\] \(line 1\).b is nan"),
+        (f'{{"a": "{SECRET}", "b": "\\ud800"}}', r"batch\[0\] \(line 1\).b is not valid Unicode text"),
+        ("[" * 100_000, r"batch\[0\] \(line 1\) of .* is not JSON"),
+    ],
+)
+def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, words):
+    path = tmp_path / "batch.jsonl"
+    path.write_text(text)
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        read(str(path))
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ([{"a": SECRET}, [SECRET]], r"batch\[1\] is a list: expected an object"),
+        ([{"a": SECRET, "b": {1}}], r"batch\[0\].b is a set"),
+        ([None], r"batch\[0\] is None"),
+        ({"a": SECRET}, "batch is a dict: expected a list"),
+        (b"batch.jsonl", "batch is a bytes: expected a list"),
+        (7, "batch is an int"),
+        (f'[{{"a": "{SECRET}"}}]', "batch is the text of a whole value: pass the XCom itself"),
+        ("", "batch is '': the template or XCom"),
+        ("None", "batch is 'None': the template or XCom"),
+        ("/data/{{ ds }}.jsonl", "a template that was not rendered"),
+        ("~/batch.jsonl", "~ is not expanded"),
+        ("nowhere://a/b", "not a URL that Airflow's object storage reads"),
+    ],
+)
+def test_a_wrong_batch_is_named_and_not_shown(batch, words):
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        read(batch)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_missing_file_may_be_there_later(tmp_path, prefix):
+    with pytest.raises(FileUnavailableError, match=r"batch is .*nothing\.jsonl', which cannot be read"):
+        read(f"{prefix}{tmp_path}/nothing.jsonl")

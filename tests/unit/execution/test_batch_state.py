@@ -1,0 +1,152 @@
+"""The record of a batch: what a try leaves, the next one reads, within the limits of Airflow's store."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workflow_automation_provider.execution.batch_state import DIGEST_BYTES, BatchRecord
+from workflow_automation_provider.testing.context import StateStore, has_state_store
+
+pytestmark = pytest.mark.skipif(not has_state_store(), reason="Before Airflow 3.3 nothing outlives a try")
+
+LIMIT = 65_535  # of [state_store] max_value_storage_bytes, which Airflow warns of
+
+
+class SizedStore(StateStore):
+    """Keeps the sizes of what is written, and fails as often as told."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes: list[int] = []
+        self.failing = False
+
+    def set(self, key, value, *, retention=None):
+        if self.failing:
+            raise RuntimeError("The store is not there")
+        assert len(key) <= 512
+        self.sizes.append(len(json.dumps(value)))
+        super().set(key, value, retention=retention)
+
+
+def digest(index):
+    return index.to_bytes(DIGEST_BYTES, "big")
+
+
+def started(index, run_id="1001"):
+    return {"index": index, "status": "started", "run_id": run_id}
+
+
+def record_of(context, store, **options):
+    return BatchRecord(context(store, task_id="batch", **options), "batch", nested=False)
+
+
+def state(record):
+    """Return what the entries say: the digest and the result of each item, None where it has no result."""
+    found: dict[int, tuple[bytes, object]] = {}
+    for entry in record.read():
+        for index, its_digest in entry.opened:
+            found[index] = (its_digest, None)
+        for index, item in entry.results.items():
+            found[index] = (found[index][0], item)
+    return found
+
+
+@st.composite
+def histories(draw):
+    """Draw what several tries write: in each write, items to open, and results of items that are open."""
+    unopened = [*range(draw(st.integers(0, 300)))]
+    opened: list[int] = []
+    history = []
+    for _ in range(draw(st.integers(1, 3))):
+        writes = []
+        for _ in range(draw(st.integers(0, 12))):
+            number = draw(st.integers(0, 40))
+            # In any order: an item may come back that was not started.
+            done = [opened.pop(draw(st.integers(0, len(opened) - 1))) for _ in range(number) if opened]
+            more, unopened = unopened[:number], unopened[number:]
+            opened += more
+            writes.append((more, done))
+        history.append(writes)
+    return history
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=histories(), run_id=st.text(min_size=1, max_size=200))
+def test_what_was_written_is_read(context, history, run_id):
+    store = SizedStore()
+    expected: dict[int, tuple[bytes, object]] = {}
+    for number, writes in enumerate(history, start=1):
+        record = record_of(context, store, try_number=number)
+        assert state(record) == expected
+        for opened, done in writes:
+            results = [started(index, run_id) for index in done]
+            record.write([(index, digest(index)) for index in opened], results)
+            expected |= {index: (digest(index), None) for index in opened}
+            expected |= {item["index"]: (digest(item["index"]), item) for item in results}
+    assert state(record_of(context, store, try_number=9)) == expected
+    assert all(size <= LIMIT for size in store.sizes)
+
+
+def test_100_000_items_stay_inside_the_limits(context):
+    store = SizedStore()
+    record = record_of(context, store)
+    link = "https://service.example/workspaces/0f0e0d0c/flows/the-flow/runs/{}"
+    for first in range(0, 100_000, 1000):
+        results = [
+            {**started(index, f"run-{index:032}"), "run_link": link.format(index)}
+            for index in range(first - 1000, first)
+            if first
+        ]
+        record.write([(index, digest(index)) for index in range(first, first + 1000)], results)
+    assert max(store.sizes) <= LIMIT
+    assert len(store._entries) < 2000
+    assert len(state(record_of(context, store, try_number=2))) == 100_000
+
+
+def test_results_that_were_not_written_are_written_again(context):
+    store = SizedStore()
+    record = record_of(context, store)
+    record.write([(0, digest(0)), (1, digest(1))], [])
+    store.failing = True
+    with pytest.raises(RuntimeError):
+        record.write([(2, digest(2))], [started(0)])
+    store.failing = False
+    record.write([], [started(0), started(1)])
+    # What that write would have opened is not open.
+    assert state(record_of(context, store, try_number=2)) == {
+        0: (digest(0), started(0)),
+        1: (digest(1), started(1)),
+    }
+
+
+@pytest.mark.parametrize("entries", [1, 3])
+def test_a_clear_starts_over(context, entries):
+    store = SizedStore()
+    for number in range(1, entries + 1):
+        record = record_of(context, store, try_number=number)
+        list(record.read())
+        record.write([(number, digest(number))], [])
+    cleared = {"try_number": entries + 1, "max_tries": entries + 4}
+    record = record_of(context, store, **cleared)
+    assert state(record) == {}
+    assert record.was_cleared
+    record.write([(7, digest(7))], [])
+    # What is left of the time before the Clear does not come back.
+    again = record_of(context, store, try_number=entries + 2, max_tries=entries + 4)
+    assert state(again) == {7: (digest(7), None)}
+    assert not again.was_cleared
+
+
+def test_entries_are_numbered_and_named(context):
+    store = SizedStore()
+    for number in (1, 2):
+        record = BatchRecord(context(store, try_number=number), "ada", nested=True)
+        list(record.read())
+        record.write([(number, digest(number))], [])
+    assert [*store._entries] == ["workflow_automation_batch_0/ada", "workflow_automation_batch_1/ada"]
+    assert all(a < b for a, b in pairwise(store._entries))
