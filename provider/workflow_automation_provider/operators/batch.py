@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from workflow_automation_provider.client.checks import is_limit, kind_of
@@ -13,7 +13,7 @@ from workflow_automation_provider.operators.base import UNSET, FlowOperator, Uns
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
     from workflow_automation_provider.execution.batch.engine import OnRefused
     from workflow_automation_provider.execution.batch.report import BatchSummary
     from workflow_automation_provider.execution.batch.source import Batch
@@ -63,7 +63,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     """
 
     _flow_left_out = "to trigger the flow of the API key"
-    _advice = BATCH_ADVICE
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
+        return BATCH_ADVICE
 
     template_fields: Sequence[str] = ("batch", "flow_id", "workflow_automation_conn_id", "output_path")
     template_fields_renderers: ClassVar[dict[str, str]] = {"batch": "json"}
