@@ -162,3 +162,9 @@ with DAG("soak_batch", schedule=None, start_date=START, default_args=THRICE):
         send_retry_timeout=1,
         max_active_tis_per_dagrun=4,
     ).expand(batch=batches())
+
+with DAG("waits_with_files", schedule=None, start_date=START, default_args=THRICE):
+    trigger(wait_for_completion=True, files="{{ dag_run.conf['file'] }}")
+
+with DAG("waits_start_again", schedule=None, start_date=START, default_args=THRICE):
+    trigger(wait_for_completion=True, on_unknown_start="start_again")
