@@ -185,7 +185,8 @@ class RunStarter:
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         earlier = self._record.read()
-        if (earlier or self._record.is_later_try) and (given := self._record.given()):
+        may_be_given = self._record.outlives_try and (earlier or self._record.is_later_try)
+        if may_be_given and (given := self._record.given()):
             if on_given:
                 on_given(earlier)
             return self._adopt_given(given)
