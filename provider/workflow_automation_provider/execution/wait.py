@@ -153,14 +153,14 @@ class CompletionWait:
             raise
         return base
 
-    def given(self, earlier: Start | None) -> None:
+    def given(self, earlier: Start | None, run: StartedRun) -> None:
         """
         Prepare to wait for a run that a person entered.
 
-        :param earlier: what the task knew. If it did not know its run, that is the one that was entered, and its
+        :param earlier: what the task knew. If it did not know its run, or if that is the one that was entered, its
             token counts; any other run was given no token, and only a person can tell how it ended
         """
-        if earlier and earlier.state != "started":
+        if earlier and earlier.run.get("run_id") in (None, run["run_id"]):
             self._record.keep_token_across_clear()
         else:
             self._record.forget_token()
@@ -288,8 +288,12 @@ class CompletionWait:
         while True:
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
-            if self._left(waiting) <= timedelta() or self._patience.is_ended():
+            if self._left(waiting) <= timedelta():
                 raise self._overdue(run)
+            if self._patience.is_ended():
+                error = RunTimeoutError("The task was ended before anybody said how the run ended.")
+                error.locate(None, run.get("flow_id"), run.get("run_id"))
+                raise error
             time.sleep(_POLL)
 
     def _redacted(self, value: Any) -> Any:
