@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -41,7 +42,7 @@ def then(service, now, parked):
 
 
 class TestQuestion:
-    def test_of_a_lost_response(self, service, store, now, then, supervisor, log):
+    def test_of_a_lost_response(self, service, store, log, now, then, supervisor):
         (question,) = supervisor.questions
         assert question.ti_id == now["ti"].id
         assert question.subject == "Was a run started?"
@@ -66,8 +67,6 @@ class TestQuestion:
     def test_of_an_unknown_flow(self, service, now, parked, supervisor, monkeypatch):
         connection = service.airflow_connection(service.keys[0], {})
         del connection["extra"]["flow_id"]
-        import json
-
         monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
         service.faults.add("drop_after")
         parked(asks(workflow_automation_conn_id="other"), now)

@@ -315,7 +315,7 @@ class TestBaseUrl:
 class TestInputs:
     def test_with_the_name_of_the_url(self, service, store, context, endpoint, waits):
         with pytest.raises(
-            InvalidRequestError, match="inputs already has 'callback_url'.*another callback_input"
+            InvalidRequestError, match=r"inputs already has 'callback_url'.*another callback_input"
         ):
             waits(inputs={"callback_url": "mine"}).execute(context(store))
         assert (requests(service), store.entries) == (0, {})
@@ -323,7 +323,7 @@ class TestInputs:
     def test_of_another_kind(self, service, store, context, endpoint, waits):
         operator = waits()
         operator.inputs = ["a"]
-        with pytest.raises(InvalidRequestError, match="inputs is .*expected a dict"):
+        with pytest.raises(InvalidRequestError, match=r"inputs is .*expected a dict"):
             operator.execute(context(store))
         assert (requests(service), store.entries) == (0, {})
 
@@ -340,7 +340,7 @@ class TestInputs:
     @pytest.mark.parametrize("name", ["", " ", None, 7])
     def test_a_name_of_the_url_that_is_none(self, waits, name):
         with pytest.raises(
-            ValueError, match="callback_input is .*: expected the name of an input of the flow"
+            ValueError, match=r"callback_input is .*: expected the name of an input of the flow"
         ):
             waits(callback_input=name)
 
@@ -568,7 +568,7 @@ class TestPerson:
 
     def test_failed(self, waits, now, then, resume):
         event = person(FAILED, result=None, message="the disk is full")
-        with pytest.raises(RunFailedError, match="^ada said that the run failed: the disk is full\n"):
+        with pytest.raises(RunFailedError, match=r"^ada said that the run failed: the disk is full\n"):
             resume(waits(), now, event, **then)
 
     def test_a_message(self, service, waits, now, then, log, resume):
