@@ -61,8 +61,8 @@ class Case:
     ) -> Hold:
         return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, lost=lost))
 
-    def begin(self) -> None:
-        self.api.trigger(self.dag_id, self.run_id)
+    def begin(self, **conf: str) -> None:
+        self.api.trigger(self.dag_id, self.run_id, conf)
 
     @property
     def state(self) -> str:
@@ -156,7 +156,7 @@ def killed_while_it_continues(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
     case.parked()
-    hold = case.hold("after", "GET", RECORD)
+    hold = case.hold("after", "GET", "/workflow_automation_wait")
     flow.end()
     wait_for("the task continues", hold.reached.is_set, 120)
     case.kill()
@@ -188,9 +188,10 @@ def told_that_it_failed(case: Case) -> None:
 
 
 def never_told(case: Case) -> None:
-    case.calls_back(result={"rows": 3}, delay=25)
+    flow = case.held_flow()
     case.begin()
     found = case.end("failed")
+    flow.end()
     assert "Nobody said within the completion_timeout (0:00:06) how the run ended." in found.log
     assert found.tries == 1
     assert len(found.runs) == 1
@@ -277,6 +278,54 @@ def a_person_answers(case: Case) -> None:
     assert [call.status for call in case.called()] == [200]  # it says the same
 
 
+def its_state_is_deleted_while_it_waits(case: Case) -> None:
+    """A task that was parked with its run starts no other, whatever it remembers."""
+    flow = case.held_flow()
+    case.begin()
+    wait_for(
+        "the task parked",
+        lambda: case.state == "awaiting_input" and case.deployment.executions_seen(case.run_id) == 1,
+        120,
+    )
+    instance = f"/dags/{case.dag_id}/dagRuns/{case.run_id}/taskInstances/trigger"
+    for entry in case.api.ask("GET", f"{instance}/state-store")["task_state_store"]:
+        case.api.ask("DELETE", f"{instance}/state-store/{entry['key']}")
+    flow.end()
+    assert [call.status for call in case.called()] == [404]
+    answer = {"result": '{"rows": 3}', "message": None}
+    case.api.ask(
+        "PATCH", f"{instance}/-1/hitlDetails", {"chosen_options": [SUCCEEDED], "params_input": answer}
+    )
+    case.end_well()
+
+
+def its_files_are_gone_once_they_are_uploaded(case: Case) -> None:
+    file = case.deployment.home / "rows.csv"
+    file.write_text("a,b\n1,2\n")
+    flow = case.held_flow()
+    case.begin(file=str(file))
+    case.parked()
+    file.unlink()
+    flow.end()
+    assert case.end_well().tries == 1
+    assert [
+        str(upload.run_id) for upload in case.service.uploads if str(upload.run_id) in case.runs
+    ] == case.runs
+
+
+def killed_in_doubt_but_told_by_the_flow_where_a_second_run_is_accepted(case: Case) -> None:
+    case.calls_back(result={"rows": 3})
+    hold = case.hold("before", "PUT", RECORD, '"started"', lost=True)
+    case.begin()
+    wait_for("the run", hold.reached.is_set, 120)
+    case.called()
+    case.kill()
+    hold.released.set()
+    found = case.end("success")
+    assert found.result == {"result": {"rows": 3}}
+    assert len(found.runs) == 1
+
+
 def mapped(case: Case) -> None:
     case.calls_back(result=lambda run: {"row": run.inputs["row"]})
     case.begin()
@@ -304,6 +353,9 @@ CASES = {
     marked_as_success: "waits",
     marked_as_failed: "waits",
     a_person_answers: "waits",
+    its_state_is_deleted_while_it_waits: "waits",
+    its_files_are_gone_once_they_are_uploaded: "waits_with_files",
+    killed_in_doubt_but_told_by_the_flow_where_a_second_run_is_accepted: "waits_start_again",
     mapped: "waits_mapped",
 }
 

@@ -136,3 +136,9 @@ with DAG("waits_mapped", schedule=None, start_date=START, default_args={"retries
     TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True, request_timeout=20).expand(
         inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
     )
+
+with DAG("waits_with_files", schedule=None, start_date=START, default_args=THRICE):
+    trigger(wait_for_completion=True, files="{{ dag_run.conf['file'] }}")
+
+with DAG("waits_start_again", schedule=None, start_date=START, default_args=THRICE):
+    trigger(wait_for_completion=True, on_unknown_start="start_again")
