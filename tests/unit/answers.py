@@ -26,7 +26,7 @@ def woken(*options):
     }
 
 
-TIMEOUT = {
+TIMEOUT: dict[str, object] = {
     "chosen_options": [],
     "params_input": {},
     "responded_at": None,

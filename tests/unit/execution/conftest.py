@@ -126,11 +126,12 @@ def parked(supervisor, resume):
     from airflow.sdk.exceptions import TaskAwaitingInput
 
     def run(operator, now, event=None, **then):
+        def begin(operator, now, event):
+            operator.execute(now)
+
+        go = begin if event is None and not then else resume
         with pytest.raises(TaskAwaitingInput) as caught:
-            if event is None and not then:
-                operator.execute(now)
-            else:
-                resume(operator, now, event, **then)
+            go(operator, now, event, **then)
         assert caught.value.method_name == "execute_complete"
         return caught.value.kwargs, caught.value.timeout
 

@@ -104,7 +104,7 @@ class TestQuestion:
 
 class TestNotifiers:
     def test_are_called_once(self, service, now, parked, resume, supervisor):
-        called = []
+        called: list[object] = []
         service.faults.add("drop_after")
         operator = {"notifiers": [called.append, lambda context: called.append(context)]}
         then, _ = parked(asks(**operator), now)
@@ -113,7 +113,7 @@ class TestNotifiers:
         assert len(called) == 2
 
     def test_one_alone(self, service, now, parked):
-        called = []
+        called: list[object] = []
         service.faults.add("drop_after")
         parked(asks(notifiers=called.append), now)
         assert called == [now]
@@ -122,7 +122,7 @@ class TestNotifiers:
         def notify(context):
             raise RuntimeError("No mail server")
 
-        called = []
+        called: list[object] = []
         service.faults.add("drop_after")
         parked(asks(notifiers=[notify, called.append]), now)
         assert "A notifier failed." in log()
@@ -232,8 +232,8 @@ class TestWithAWait:
         assert result == {"run_id": "1001", "flow_id": "demo-flow", "result": 3}
 
     def test_it_has_failed_as_well(self, service, now, then, waits, resume):
+        event = person(FAILED, run_id="1001", message="No rows")
         with pytest.raises(RunFailedError, match="ada said that the run failed: No rows") as caught:
-            event = person(FAILED, run_id="1001", message="No rows")
             resume(waits(on_unknown_start="ask"), now, event, **then)
         assert caught.value.run_id == "1001"
 

@@ -631,33 +631,24 @@ class TestClear:
 class TestDoubt:
     """The start was lost, but a flow that calls back has told that there is a run, and how it ended."""
 
-    @pytest.mark.parametrize("fault", ["hang_after", "garbage"])
     @pytest.mark.parametrize("on_unknown_start", ["fail", "ask", "start_again"])
     def test_the_flows_answer_settles_it(
-        self, service, store, context, endpoint, waits, supervisor, log, fault, on_unknown_start
+        self, service, store, context, endpoint, waits, supervisor, log, on_unknown_start
     ):
         service.callbacks.add(result={"rows": 3})
-        service.faults.add(fault, **({"seconds": 1} if fault == "hang_after" else {}))
-        service.faults.add("delay", seconds=0)
-        operator = waits(on_unknown_start=on_unknown_start, request_timeout=0.5)
-        real = store.set
-
-        def answered(*_, **__):
-            deadline = time.monotonic() + 5
-            while not endpoint.statuses and time.monotonic() < deadline:
-                time.sleep(0.01)
-
-        store.set = lambda key, value, **more: (
-            answered() if value.get("state") == "unidentified" else None,
-            real(key, value, **more),
-        )
-        now = context(store)
-        if fault == "hang_after":
-            assert operator.execute(now) == {"result": {"rows": 3}}
-        else:
-            assert operator.execute(now) == {"result": {"rows": 3}}
+        service.faults.add("hang_after", seconds=2)
+        operator = waits(on_unknown_start=on_unknown_start, request_timeout=1)
+        assert operator.execute(context(store)) == {"result": {"rows": 3}}
         assert "The run_id is unknown" in log()
+        assert supervisor.questions == []
         assert len(service.runs) == 1
+
+    def test_of_a_run_whose_id_is_unknown(self, service, store, context, endpoint, waits, supervisor):
+        service.faults.add("garbage")
+        with pytest.raises(ResponseUnusableError):
+            waits().execute(context(store))
+        answer(store, {"status": "success", "result": 1})
+        assert waits().execute(context(store, try_number=2)) == {"result": 1}
 
     def test_of_an_earlier_try(self, service, store, context, endpoint, waits, parked):
         service.faults.add("drop_after")
