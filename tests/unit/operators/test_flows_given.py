@@ -124,7 +124,12 @@ def test_is_not_looked_for_in_the_first_try(service, store, context):
     """Nobody can have entered one yet: it would cost each task a request to Airflow."""
     looked_for = []
     real = store.get
-    store.get = lambda key, default=None: (looked_for.append(key), real(key, default))[1]
+
+    def get(key, default=None):
+        looked_for.append(key)
+        return real(key, default)
+
+    store.get = get
     trigger().execute(context(store))
     assert looked_for == [KEY]
 
