@@ -174,20 +174,21 @@ class RunStarter:
         self,
         prepare: Callable[[], Request],
         *,
-        on_given: Callable[[Start | None], None] | None = None,
+        on_given: Callable[[Start | None, StartedRun], None] | None = None,
     ) -> StartedRun:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
         :param prepare: builds the request; called only if a run is to be started
-        :param on_given: called with what is known of an earlier try, before the run that a person entered is
+        :param on_given: called with what is known of an earlier try, and the run that a person entered, before it is
             recorded
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         earlier = self._record.read()
-        if (earlier or self._record.is_later_try) and (given := self._record.given()):
+        may_be_given = self._record.outlives_try and (earlier or self._record.is_later_try)
+        if may_be_given and (given := self._record.given()):
             if on_given:
-                on_given(earlier)
+                on_given(earlier, given)
             return self._adopt_given(given)
         if earlier:
             # Empty where the service said nothing of the run.

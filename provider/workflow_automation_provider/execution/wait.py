@@ -18,13 +18,14 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import conf
 
-from workflow_automation_provider.client.protocol import is_loopback
+from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     RunFailedError,
@@ -33,6 +34,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.callback import OPTIONS, PATH, Answer, digest_of, new_token
 from workflow_automation_provider.execution.parking import Question, Reply
+from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -46,11 +48,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait"]
 
-SUCCEEDED, FAILED = OPTIONS["success"], OPTIONS["failed"]
+SUCCEEDED = OPTIONS["success"]
+"""A person's answer in place of the flow's."""
+
+FAILED = OPTIONS["failed"]
+"""A person's answer in place of the flow's."""
+
 ANSWER_FIELDS = {
     "result": "What the flow returned, as JSON or text",
     "message": "A message for the task's log",
 }
+"""What a person may add to an answer, and the descriptions of the fields."""
 
 # How long a parked task sleeps if nobody wakes it. A check heals an API server that was killed after it had
 # stored an answer, before it had woken the task.
@@ -122,46 +130,37 @@ class CompletionWait:
         return request
 
     def _base_url(self) -> str:
-        base, name = self._hook.extra.callback_base_url, "The connection's callback_base_url"
-        if not base:
-            base, name = conf.get("api", "base_url", fallback=None), "[api] base_url"
+        extra = self._hook.extra
         try:
-            parts = urlsplit((base or "").strip().rstrip("/"))
-            host = parts.hostname
-        except ValueError:
-            host = None
-        if (
-            not host
-            or parts.scheme not in ("http", "https")
-            or parts.query
-            or parts.fragment
-            or "@" in parts.netloc
-        ):
-            raise InvalidRequestError(
-                f"{name} is {'not a usable URL' if base else 'not set'}: the flow could not call back.",
-                next_step=(
-                    "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
-                    "server, such as https://airflow.example."
-                ),
+            base, name = extra.callback_base_url, "The connection's callback_base_url"
+            if not base:
+                name = "[api] base_url"
+                base = parse_base_url(
+                    conf.get("api", "base_url", fallback=None) or "",
+                    allow_http=extra.allow_http,
+                    kind=replace(CALLBACK_BASE_URL, name=name),
+                )
+            host = urlsplit(base).hostname or ""
+            if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
+                raise InvalidRequestError(
+                    f"{name} is {host}, which only this machine reaches: the flow could not call back."
+                )
+        except InvalidRequestError as error:
+            error.next_step = (
+                "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
+                f"server, such as {CALLBACK_BASE_URL.example}."
             )
-        if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
-            raise InvalidRequestError(
-                f"{name} is {host}, which only this machine reaches: the flow could not call back.",
-                next_step=(
-                    "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
-                    "server, such as https://airflow.example."
-                ),
-            )
-        return parts.geturl().rstrip("/")
+            raise
+        return base
 
-    def given(self, earlier: Start | None) -> None:
+    def given(self, earlier: Start | None, run: StartedRun) -> None:
         """
         Prepare to wait for a run that a person entered.
 
-        :param earlier: what the task knew. If it did not know its run, that is the one that was entered, and its
+        :param earlier: what the task knew. If it did not know its run, or if that is the one that was entered, its
             token counts; any other run was given no token, and only a person can tell how it ended
         """
-        if earlier and earlier.state != "started":
+        if earlier and earlier.run.get("run_id") in (None, run["run_id"]):
             self._record.keep_token_across_clear()
         else:
             self._record.forget_token()
@@ -289,8 +288,12 @@ class CompletionWait:
         while True:
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
-            if self._left(waiting) <= timedelta() or self._patience.is_ended():
+            if self._left(waiting) <= timedelta():
                 raise self._overdue(run)
+            if self._patience.is_ended():
+                error = RunTimeoutError("The task was ended before anybody said how the run ended.")
+                error.locate(None, run.get("flow_id"), run.get("run_id"))
+                raise error
             time.sleep(_POLL)
 
     def _redacted(self, value: Any) -> Any:

@@ -64,6 +64,7 @@ class WaitRecord(_TaskRecord):
             return Waiting()
         if entry["max_tries"] != self._now.max_tries:  # a Clear that kept the task's state (Airflow 3.4+)
             self._move(entry)
+            return Waiting(entry.get("digest"))
         return self._waiting(entry)
 
     def open(self, digest: str) -> None:
@@ -81,7 +82,7 @@ class WaitRecord(_TaskRecord):
         """Let the token from before a Clear count again, because a person identified its run."""
         entry = self._get(_WAIT)
         if entry and entry.get("digest") and not self._counts(entry):
-            self._move({"digest": entry["digest"], "max_tries": entry["max_tries"]})
+            self._move(entry)
 
     def forget_token(self) -> None:
         """Wait for a run that was given no token: only a person can tell how it ended."""
@@ -122,11 +123,12 @@ class WaitRecord(_TaskRecord):
         )
 
     def _move(self, entry: dict[str, Any]) -> None:
-        """Let the token of an earlier generation answer this one: a copy of its row, with what it holds."""
-        if digest := entry.get("digest"):
+        """Let the token from before a Clear answer after it: copy its row, and begin to wait anew."""
+        digest = entry.get("digest")
+        if digest and entry["max_tries"] != self._now.max_tries:
             row = self._get(row_key(digest, entry["max_tries"])) or {}
             self._store_row(row_key(digest, self._now.max_tries), cast("CallbackRow", row))
-        self._set(_WAIT, {name: entry[name] for name in ("digest", "since", "asked") if name in entry})
+        self._set(_WAIT, {"digest": digest})
 
     def _store_row(self, key: str, row: CallbackRow) -> None:
         if self._store is not None:

@@ -63,6 +63,7 @@ class WorkflowAutomationHook(BaseHook):
         self.request_timeout = request_timeout
         self._client: FlowClient | None = None
         self._stopped = False
+        self._withheld: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +118,8 @@ class WorkflowAutomationHook(BaseHook):
         if self._client is None:
             with self._locating():
                 self._client = client_for(self.connection, self.extra)
+            for secret in self._withheld:
+                self._client.withhold(secret)
         if self._stopped:
             self._client.stop()
         return self._client
@@ -281,9 +284,11 @@ class WorkflowAutomationHook(BaseHook):
             )
 
     def withhold(self, secret: str) -> None:
-        """Never show a secret that a request contains: in errors, in results, or in logs."""
+        """Never show a secret that a request contains, in errors, logs and results, also after :meth:`close`."""
         mask_secret(secret)
-        self.get_conn().withhold(secret)
+        client = self.get_conn()
+        self._withheld.append(secret)
+        client.withhold(secret)
 
     def flow_of(self, request: Request) -> str | None:
         """Return the flow of a request: its own, or the connection's, None if neither is known."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallbackSender"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _TIMEOUT = 30.0
 _LONGEST_WAIT = 60.0
@@ -196,9 +196,9 @@ def _encode(body: Any) -> bytes:
     return text.encode("utf-8", errors="surrogatepass")
 
 
-async def _in_thread(function: Callable[[], T]) -> T:
+async def _in_thread(function: Callable[[], _T]) -> _T:
     """Call a test's function in a thread of its own: it may wait for as long as it likes."""
-    result: concurrent.futures.Future[T] = concurrent.futures.Future()
+    result: concurrent.futures.Future[_T] = concurrent.futures.Future()
     result.set_running_or_notify_cancel()
 
     def call() -> None:

@@ -1,0 +1,868 @@
+"""TriggerFlowOperator that waits for the end of its run, over HTTP: the URL, the answers, the park, the tries."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workflow_automation_provider.client.redaction import WITHHELD
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    RejectedError,
+    ResponseUnusableError,
+    RunFailedError,
+    RunTimeoutError,
+)
+from workflow_automation_provider.execution.callback import OPTIONS, Answer, row_key
+from workflow_automation_provider.execution.retry import GIVEN_RUN
+
+from ..answers import TIMEOUT, person, woken
+from ..starts import KEY, requests, trigger
+
+WAIT = "workflow_automation_wait"
+SUCCEEDED, FAILED = OPTIONS["success"], OPTIONS["failed"]
+
+
+def the_run(service, **more):
+    return {"run_id": "1001", "run_link": f"{service.url}/runs/1001", "flow_id": "demo-flow", **more}
+
+
+def rows(store):
+    """The rows that a callback can answer."""
+    return {key: value for key, value in store.entries.items() if "_callback/" in key}
+
+
+def answer(store, body, max_tries=3):
+    """Answer as the endpoint does, for the token that counts."""
+    key = row_key(store.entries[WAIT]["digest"], max_tries)
+    assert key in store.entries
+    store.set(key, Answer.read(json.dumps(body).encode()).row("2026-01-01T00:00:00+00:00"))
+
+
+def later(store, **changes):
+    """Move the beginning of the wait into the past."""
+    store.entries[WAIT]["since"] = (datetime.now(UTC) - timedelta(**changes)).isoformat()
+
+
+class TestInThisProcess:
+    """Outside a scheduler, as in dag.test(): nobody would wake a parked task."""
+
+    def test_success(self, service, store, context, endpoint, waits, log):
+        service.callbacks.add(result={"rows": 3}, message="all there")
+        now = context(store)
+        assert waits().execute(now) == the_run(service, result={"rows": 3})
+        assert "The flow said that the run succeeded. all there" in log()
+        assert endpoint.statuses == [200]
+        assert service.runs[0].inputs["a"] == 1
+
+    @pytest.mark.parametrize("result", [0, False, "", [], {}])
+    def test_a_result_that_is_empty_is_a_result(self, service, store, context, endpoint, waits, result):
+        service.callbacks.add(result=result, body={"status": "success", "result": result})
+        assert waits().execute(context(store))["result"] == result
+
+    def test_without_a_result(self, service, store, context, endpoint, waits):
+        service.callbacks.add()
+        assert waits().execute(context(store)) == the_run(service)
+
+    def test_another_input(self, service, store, context, endpoint, waits):
+        service.callbacks.add(input="report_to")
+        assert waits(callback_input="report_to").execute(context(store)) == the_run(service)
+
+    def test_failed(self, service, store, context, endpoint, waits):
+        service.callbacks.add("failed", message="No rows", result={"at": 7})
+        with pytest.raises(RunFailedError) as caught:
+            waits(retries=3).execute(context(store))
+        error = caught.value
+        assert isinstance(error, AirflowFailException)
+        assert (error.result, error.accepted, error.run_id) == ({"at": 7}, Accepted.YES, "1001")
+        assert str(error).splitlines() == [
+            "The flow said that the run failed: No rows",
+            "Airflow will not retry this task.",
+            "Fix the cause, then clear the task to start another run.",
+            "Connection: workflow_automation_default",
+            "Flow: demo-flow",
+            "Run: 1001",
+        ]
+        assert pickle.loads(pickle.dumps(error)).result == {"at": 7}
+
+    def test_failed_without_a_word(self, service, store, context, endpoint, waits):
+        service.callbacks.add("failed")
+        with pytest.raises(RunFailedError, match=r"^The flow said that the run failed\.\n"):
+            waits().execute(context(store))
+
+    def test_nobody_says(self, service, store, context, endpoint, waits):
+        with pytest.raises(RunTimeoutError) as caught:
+            waits(completion_timeout=timedelta(seconds=1)).execute(context(store))
+        assert isinstance(caught.value, AirflowFailException)
+        assert str(caught.value).splitlines() == [
+            "Nobody said within the completion_timeout (0:00:01) how the run ended.",
+            "Airflow will not retry this task.",
+            f"Look at {service.url}/runs/1001. If it is still running, clear nothing: a Clear starts another run.",
+            "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.",
+            "If it succeeded, mark the task as success, or clear the task to start another run.",
+            "Connection: workflow_automation_default",
+            "Flow: demo-flow",
+            "Run: 1001",
+        ]
+
+    def test_ended_by_airflow(self, service, store, context, endpoint, waits):
+        operator = waits()
+
+        def end():
+            while WAIT not in store.entries or "since" not in store.entries[WAIT]:
+                time.sleep(0.01)
+            operator.on_kill()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        with pytest.raises(RunTimeoutError, match="The task was ended before anybody said how the run ended"):
+            operator.execute(context(store))
+        thread.join()
+
+    def test_a_retry_waits_for_the_same_run(self, service, store, context, endpoint, waits):
+        with pytest.raises(RunTimeoutError):
+            waits(completion_timeout=timedelta(seconds=0.1)).execute(context(store))
+        answer(store, {"status": "success", "result": 1})
+        assert waits().execute(context(store, try_number=2)) == the_run(service, result=1)
+        assert requests(service) == 1
+
+
+class TestToken:
+    """It is in the request alone: what is kept of it is its hash."""
+
+    def expect_nowhere(self, endpoint, store, log, now, *things):
+        token = endpoint.token
+        assert len(token) == 43
+        texts = [
+            log(),
+            repr(store.entries),
+            repr(store.writes),
+            repr(now["ti"].pushed),
+            *(f"{thing!s}{thing!r}" for thing in things),
+        ]
+        assert [text for text in texts if token in text] == []
+
+    def test_of_a_run_that_succeeds(self, service, store, context, endpoint, waits, log):
+        service.callbacks.add(result={"rows": 3})
+        operator, now = waits(), context(store)
+        result = operator.execute(now)
+        self.expect_nowhere(
+            endpoint,
+            store,
+            log,
+            now,
+            operator,
+            operator.inputs,
+            operator.hook,
+            operator.hook.get_conn(),
+            result,
+        )
+        assert operator.inputs == {"a": 1}
+
+    @pytest.mark.parametrize(
+        ("fault", "error"),
+        [
+            ({"kind": "reject", "status": 400}, RejectedError),
+            ({"kind": "busy", "retry_after": 1}, BusyError),
+            ({"kind": "response", "status": 500}, OutcomeUnknownError),
+            ({"kind": "response", "status": 200}, None),
+        ],
+    )
+    def test_that_the_service_echoes(
+        self, service, store, context, endpoint, waits, log, monkeypatch, fault, error
+    ):
+        """In the error's words, and in a response without a run_id."""
+        token = "Abc-_123" * 5 + "xyz"
+        url = f"{endpoint.url}/workflow-automation/callback?token={token}"
+        endpoint.urls.append(url)
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        service.faults.add(
+            fault["kind"],
+            body={"detail": f"inputs.callback_url {url} is not there"},
+            **{name: value for name, value in fault.items() if name not in ("kind",)},
+        )
+        operator, now = waits(completion_timeout=timedelta(seconds=0.1)), context(store)
+        with pytest.raises(error or RunTimeoutError) as caught:
+            operator.execute(now)
+        self.expect_nowhere(endpoint, store, log, now, operator, caught.value)
+        if error is None:
+            assert store.entries[KEY]["result"]["response"] == WITHHELD
+
+    def test_in_the_run_link(self, service, store, context, endpoint, waits, log, monkeypatch):
+        token = "Abc-_123" * 5 + "xyz"
+        endpoint.urls.append(f"/?token={token}")
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        service.faults.add("response", body={"run_id": "7", "run_link": f"http://there/runs/7?token={token}"})
+        operator, now = waits(completion_timeout=timedelta(seconds=0.1)), context(store)
+        with pytest.raises(RunTimeoutError) as caught:
+            operator.execute(now)
+        self.expect_nowhere(endpoint, store, log, now, caught.value)
+        assert "run_link" not in store.entries[KEY]["result"]
+        assert now["ti"].pushed == {}
+
+    def test_in_the_result(self, service, store, context, endpoint, waits, log, monkeypatch):
+        token = "Abc-_123" * 5 + "xyz"
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        service.callbacks.add(result={"called": f"/?token={token}"}, message=f"by {token}")
+        operator, now = waits(), context(store)
+        assert operator.execute(now)["result"] == WITHHELD
+        assert token not in log()
+
+    def test_in_the_response_to_an_upload(self, service, store, context, endpoint, waits, monkeypatch, log):
+        token = "Abc-_123" * 5 + "xyz"
+        endpoint.urls.append(f"/?token={token}")
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        service.faults.add("response", operation="upload", body={"of": token})
+        operator, now = (
+            waits(files=[{"name": "a"}], completion_timeout=timedelta(seconds=0.1)),
+            context(store),
+        )
+        with pytest.raises(RunTimeoutError) as caught:
+            operator.execute(now)
+        assert "workflow_automation_upload_0" in store.entries
+        self.expect_nowhere(endpoint, store, log, now, caught.value)
+
+    def test_each_run_has_its_own(self, service, store, context, endpoint, waits):
+        service.callbacks.add()
+        waits().execute(context(store))
+        endpoint.max_tries = 7
+        waits().execute(context(store, try_number=5, max_tries=7))
+        assert len(service.runs) == 2
+        assert len({*endpoint.urls}) == 2
+
+
+class TestResultWithTheKey:
+    def test_is_withheld(self, service, store, context, endpoint, waits, log):
+        key = service.keys[0].value
+        service.callbacks.add(result={"key": key}, message=f"with {key}")
+        assert waits().execute(context(store))["result"] == WITHHELD
+        assert key not in log()
+
+    def test_of_a_failed_run_as_well(self, service, store, context, endpoint, waits):
+        key = service.keys[0].value
+        service.callbacks.add("failed", result=[key], message=f"with {key}")
+        with pytest.raises(RunFailedError) as caught:
+            waits().execute(context(store))
+        assert caught.value.result == WITHHELD
+        assert key not in str(caught.value)
+
+
+class TestBaseUrl:
+    @pytest.fixture(autouse=True)
+    def _none(self, monkeypatch):
+        monkeypatch.delenv("AIRFLOW__API__BASE_URL", raising=False)
+
+    def rejected(self, service, store, now, operator, match):
+        with pytest.raises(InvalidRequestError, match=match) as caught:
+            operator.execute(now)
+        assert isinstance(caught.value, AirflowFailException)
+        assert "callback_base_url to the URL at which the service reaches Airflow's API" in str(caught.value)
+        assert requests(service) == 0
+        assert store.entries == {}
+
+    def test_none(self, service, store, context, waits, monkeypatch):
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", "")
+        self.rejected(service, store, context(store), waits(), r"\[api\] base_url is empty")
+
+    @pytest.mark.parametrize(
+        ("url", "match"),
+        [
+            ("ftp://airflow.example", "has the scheme 'ftp'"),
+            ("http://airflow.example", "plain http to airflow.example, where the token of a callback"),
+            ("https://ada:secret@airflow.example", "contains a user name"),
+            ("https://airflow.example?a=1", "has a query"),
+            ("https://[airflow", "is not a valid URL"),
+        ],
+    )
+    def test_of_airflow_is_not_usable(self, service, store, context, waits, monkeypatch, url, match):
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", url)
+        self.rejected(service, store, context(store), waits(), rf"\[api\] base_url .*{match}")
+
+    def test_of_airflow(
+        self, service, store, context, endpoint, waits, monkeypatch, workflow_automation_connect
+    ):
+        workflow_automation_connect()
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", f"{endpoint.url}/")
+        service.callbacks.add(result=1)
+        assert waits().execute(context(store))["result"] == 1
+
+    @pytest.mark.parametrize("by", ["connection", "airflow"])
+    def test_loopback_for_a_service_elsewhere(self, service, store, context, waits, monkeypatch, by):
+        connection = service.airflow_connection(service.keys[0], {})
+        connection["host"] = "https://service.example/api"
+        if by == "connection":
+            connection["extra"]["callback_base_url"] = "http://localhost:8080"
+        else:
+            monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
+        monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", json.dumps(connection))
+        words = "which only this machine reaches: the flow could not call back"
+        operator = waits(workflow_automation_conn_id="elsewhere")
+        self.rejected(service, store, context(store), operator, words)
+
+
+class TestInputs:
+    def test_with_the_name_of_the_url(self, service, store, context, endpoint, waits):
+        with pytest.raises(
+            InvalidRequestError, match=r"inputs already has 'callback_url'.*another callback_input"
+        ):
+            waits(inputs={"callback_url": "mine"}).execute(context(store))
+        assert (requests(service), store.entries) == (0, {})
+
+    def test_of_another_kind(self, service, store, context, endpoint, waits):
+        operator = waits()
+        operator.inputs = ["a"]
+        with pytest.raises(InvalidRequestError, match=r"inputs is .*expected a dict"):
+            operator.execute(context(store))
+        assert (requests(service), store.entries) == (0, {})
+
+    def test_a_mapping(self, service, store, context, endpoint, waits):
+        service.callbacks.add()
+        waits(inputs=MappingProxyType({"b": 2})).execute(context(store))
+        assert service.runs[0].inputs["b"] == 2
+
+    def test_that_cannot_be_sent_open_nothing(self, service, store, context, endpoint, waits):
+        with pytest.raises(InvalidRequestError, match=r"inputs\.a is a set"):
+            waits(inputs={"a": {1}}).execute(context(store))
+        assert (requests(service), store.entries) == (0, {})
+
+    @pytest.mark.parametrize("name", ["", " ", None, 7])
+    def test_a_name_of_the_url_that_is_none(self, waits, name):
+        with pytest.raises(
+            ValueError, match=r"callback_input is .*: expected the name of an input of the flow"
+        ):
+            waits(callback_input=name)
+
+    @pytest.mark.parametrize("name", ["completion_timeout", "ask_timeout"])
+    @pytest.mark.parametrize("value", [0, 60, timedelta(), timedelta(days=366), None])
+    def test_a_time_that_is_none(self, waits, name, value):
+        with pytest.raises(ValueError, match=f"{name} is .*: expected a timedelta of more than 0"):
+            waits(**{name: value})
+
+
+def test_the_order_of_what_is_written(service, store, context, endpoint, waits):
+    """The token's hash is there before the flow can know the token, and the run before anybody waits."""
+    service.callbacks.add(delay=0.3)
+    waits().execute(context(store))
+    digest = store.entries[WAIT]["digest"]
+    assert [(key, state, sent) for key, state, sent in store.writes][:4] == [
+        (row_key(digest, 3), None, 0),
+        (WAIT, None, 0),
+        (KEY, "starting", 0),
+        (KEY, "started", 1),
+    ]
+
+
+def test_a_token_that_cannot_be_recorded(service, store, context, endpoint, waits):
+    store.failures["set"] = 1
+    with pytest.raises(RuntimeError, match="The store is not there"):
+        waits().execute(context(store))
+    assert requests(service) == 0
+
+
+class TestPark:
+    def test_it_asks_and_parks(self, service, store, context, endpoint, waits, parked, supervisor, log):
+        now = context(store)
+        then, timeout = parked(waits(), now)
+        assert then == {"run": the_run(service), "checks": 1}
+        assert timeout == timedelta(minutes=1)
+        (question,) = supervisor.questions
+        assert question.ti_id == now["ti"].id
+        assert question.subject == "How did run 1001 end?"
+        assert question.options == [SUCCEEDED, FAILED]
+        assert set(question.params) == {"result", "message"}
+        assert question.body.splitlines() == [
+            "The task continues once the flow calls back. If it does not, look at the run, and answer.",
+            f"- Run: `1001` <{service.url}/runs/1001>",
+            "- Connection: `workflow_automation_default`",
+            "- Flow: `demo-flow`",
+        ]
+        assert "Waiting for the end of run 1001, until " in log()
+
+    def test_the_checks_become_rarer(self, service, store, context, endpoint, waits, parked, supervisor):
+        now, found = context(store), []
+        then, timeout = parked(waits(), now)
+        for _ in range(12):
+            found.append(timeout)
+            then, timeout = parked(waits(), now, TIMEOUT, **then)
+        minutes = [1, 2, 4, 8, 16, 32, 64, 128, 256, *[360] * 3]
+        assert found == [timedelta(minutes=number) for number in minutes]
+        assert len(supervisor.questions) == 1, "asking again would delete an answer"
+        assert requests(service) == 1
+
+    def test_no_longer_than_the_time_that_is_left(self, service, store, context, endpoint, waits, parked):
+        now = context(store)
+        operator = waits(completion_timeout=timedelta(seconds=90))
+        then, _ = parked(operator, now)
+        later(store, seconds=60)
+        _, timeout = parked(operator, now, TIMEOUT, **then)
+        assert timedelta(seconds=25) < timeout <= timedelta(seconds=30)
+
+    def test_the_time_is_up(self, service, store, context, endpoint, waits, parked, resume):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=1)
+        with pytest.raises(RunTimeoutError, match=r"within the completion_timeout \(1 day, 0:00:00\)"):
+            resume(waits(), now, event=TIMEOUT, **then)
+
+    def test_the_answer_counts_even_after_the_time(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=2)
+        answer(store, {"status": "success"})
+        assert resume(waits(), now, event=woken(SUCCEEDED), **then) == the_run(service)
+
+    @pytest.mark.parametrize("event", [woken(SUCCEEDED), woken(), TIMEOUT, None])
+    def test_woken_with_the_flows_answer(
+        self, service, store, context, endpoint, waits, parked, event, resume
+    ):
+        """Whatever Airflow says, the row is what the flow said."""
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": [1]})
+        assert resume(waits(), now, event, **then) == the_run(service, result=[1])
+        assert now["ti"].pushed == {"_link_FlowRunLink": f"{service.url}/runs/1001"}
+
+    def test_the_flow_is_believed_rather_than_a_person(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": 1})
+        assert resume(waits(), now, event=person(FAILED), **then)["result"] == 1
+
+    def test_woken_without_an_answer_it_asks_again(
+        self, service, store, context, endpoint, waits, parked, supervisor
+    ):
+        """The endpoint closed the question: a task whose question is answered could not park."""
+        now = context(store)
+        then, _ = parked(waits(), now)
+        then, _ = parked(waits(), now, woken(SUCCEEDED), **then)
+        assert len(supervisor.questions) == 2
+        parked(waits(), now, TIMEOUT, **then)
+        assert len(supervisor.questions) == 2
+
+    def test_another_option_of_a_person_asks_again(
+        self, service, store, context, endpoint, waits, parked, supervisor
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        parked(waits(), now, person("A run was started"), **then)
+        assert len(supervisor.questions) == 2
+
+    def test_answered_before_it_parks(self, service, store, context, endpoint, waits, supervisor):
+        real = supervisor.send
+
+        def send(msg):
+            real(msg)
+            if type(msg).__name__ == "CreateHITLDetailPayload":
+                answer(store, {"status": "success", "result": 2})
+
+        supervisor.send = send
+        assert waits().execute(context(store))["result"] == 2
+
+    def test_a_question_that_cannot_be_stored_is_asked_at_the_next_check(
+        self, service, store, context, endpoint, waits, parked, supervisor, log
+    ):
+        supervisor.failures.append(RuntimeError("No database"))
+        now = context(store)
+        then, _ = parked(waits(), now)
+        assert "The wait could not be listed under Required Actions." in log()
+        assert supervisor.questions == []
+        parked(waits(), now, TIMEOUT, **then)
+        assert len(supervisor.questions) == 1
+
+    def test_a_later_try_asks_anew_and_goes_on_waiting(
+        self, service, store, context, endpoint, waits, parked, supervisor
+    ):
+        """The question is that of the killed try."""
+        parked(waits(), context(store))
+        later(store, hours=1)
+        since = store.entries[WAIT]["since"]
+        parked(waits(), context(store, try_number=2))
+        assert len({question.ti_id for question in supervisor.questions}) == 2
+        assert store.entries[WAIT]["since"] == since
+        assert requests(service) == 1
+
+    def test_it_never_starts_a_run_once_it_was_parked_with_one(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        """A Clear on Airflow 3.4 deletes the record, but the process may be older."""
+        now = context(store)
+        then, _ = parked(waits(), now)
+        store.entries.clear()
+        parked(waits(), now, TIMEOUT, **then)
+        assert requests(service) == 1
+
+    def test_a_dag_that_no_longer_waits(self, service, store, context, endpoint, waits, parked, resume):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        result = resume(waits(wait_for_completion=False), now, event=TIMEOUT, **then)
+        assert result == the_run(service)
+
+    def test_a_run_without_an_id(
+        self, service, store, context, endpoint, waits, parked, supervisor, log, resume
+    ):
+        service.faults.add("response", body={"run_link": "javascript:alert(1)"})
+        now = context(store)
+        then, _ = parked(waits(), now)
+        (question,) = supervisor.questions
+        assert question.subject == "How did the run end?"
+        assert "- Run: unknown\n" in question.body
+        assert "javascript" not in question.body
+        later(store, days=1)
+        with pytest.raises(RunTimeoutError, match=r"Look at .*"):
+            resume(waits(), now, event=TIMEOUT, **then)
+
+    def test_a_link_is_not_shown_by_another_try(self, service, store, context, endpoint, waits, parked):
+        now = context(store)
+        parked(waits(), now)
+        assert now["ti"].pushed == {"_link_FlowRunLink": f"{service.url}/runs/1001"}
+
+
+class TestPerson:
+    @pytest.fixture
+    def now(self, store, context):
+        return context(store)
+
+    @pytest.fixture
+    def then(self, service, store, endpoint, waits, parked, now):
+        return parked(waits(), now)[0]
+
+    @pytest.mark.parametrize(
+        ("given", "result"),
+        [
+            ('{"rows": 3}', {"rows": 3}),
+            ("7", 7),
+            ("all there", "all there"),
+            ('"text"', "text"),
+            ("NaN", "NaN"),
+            ("{", "{"),
+            ("[" * 60 + "]" * 60, "[" * 60 + "]" * 60),
+            ("9" * 30, "9" * 30),
+            ('{"__type": 1}', '{"__type": 1}'),
+        ],
+    )
+    def test_succeeded_with_a_result(self, service, waits, now, then, log, given, result, resume):
+        event = person(SUCCEEDED, result=given, message=None)
+        assert resume(waits(), now, event, **then) == the_run(service, result=result)
+        assert "ada answered that the run succeeded." in log()
+
+    @pytest.mark.parametrize("given", [None, "", " ", "null"])
+    def test_succeeded_without_a_result(self, service, waits, now, then, given, resume):
+        event = person(SUCCEEDED, result=given, message=None)
+        assert resume(waits(), now, event, **then) == the_run(service)
+
+    def test_failed(self, waits, now, then, resume):
+        event = person(FAILED, result=None, message="the disk is full")
+        with pytest.raises(RunFailedError, match=r"^ada said that the run failed: the disk is full\n"):
+            resume(waits(), now, event, **then)
+
+    def test_a_message(self, service, waits, now, then, log, resume):
+        event = person(SUCCEEDED, result=None, message="looked at it")
+        resume(waits(), now, event, **then)
+        assert "ada said that the run succeeded. looked at it" in log()
+
+    def test_a_later_try_finds_it(self, service, store, context, waits, now, then, resume):
+        """As after a kill while the result was stored."""
+        resume(waits(), now, event=person(SUCCEEDED, result="7", message="m"), **then)
+        assert waits().execute(context(store, try_number=2)) == the_run(service, result=7)
+
+
+class TestClear:
+    def test_starts_another_run_and_the_old_token_is_worthless(
+        self, service, store, context, endpoint, waits, parked, supervisor
+    ):
+        parked(waits(), context(store))
+        (old,) = rows(store)
+        answer(store, {"status": "success", "result": "old"})
+        parked(waits(), context(store, try_number=2, max_tries=4))
+        (new,) = rows(store)
+        assert new.endswith("/4")
+        assert old not in store.entries
+        assert store.entries[new] == {}
+        assert len(service.runs) == 2
+
+    def test_by_which_max_tries_stays_as_it_is(self, service, store, context, endpoint, waits, parked):
+        """The DAG was edited to fewer retries."""
+        parked(waits(), context(store, retries=2))
+        answer(store, {"status": "success", "result": "old"})
+        now = context(store, try_number=2, retries=2, clear_number=1, started=2)
+        parked(waits(retries=2), now)
+        assert list(rows(store).values()) == [{}]
+        assert len(service.runs) == 2
+
+    def test_that_keeps_the_tasks_state_goes_on_waiting(
+        self, service, store, context, endpoint, waits, parked, supervisor, resume
+    ):
+        """Airflow 3.4: whoever keeps it wants to keep the run."""
+        parked(waits(), context(store, region_id=None))
+        later(store, days=2)
+        now = context(store, try_number=2, max_tries=4, region_id=None)
+        then, timeout = parked(waits(), now)
+        assert timeout == timedelta(minutes=1), "the wait begins anew"
+        assert len(supervisor.questions) == 2
+        answer(store, {"status": "success", "result": 1}, max_tries=4)
+        assert resume(waits(), now, event=woken(SUCCEEDED), **then) == the_run(service, result=1)
+        assert requests(service) == 1
+
+    def test_that_keeps_the_tasks_state_keeps_its_answer(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        parked(waits(), context(store, region_id=None))
+        answer(store, {"status": "success", "result": 1})
+        now = context(store, try_number=2, max_tries=4, region_id=None)
+        assert waits().execute(now) == the_run(service, result=1)
+
+
+class TestDoubt:
+    """The start was lost, but a flow that calls back has told that there is a run, and how it ended."""
+
+    @pytest.mark.parametrize("on_unknown_start", ["fail", "ask", "start_again"])
+    def test_the_flows_answer_settles_it(
+        self, service, store, context, endpoint, waits, supervisor, log, on_unknown_start
+    ):
+        service.callbacks.add(result={"rows": 3})
+        service.faults.add("hang_after", seconds=2)
+        operator = waits(on_unknown_start=on_unknown_start, request_timeout=1)
+        assert operator.execute(context(store)) == {"result": {"rows": 3}}
+        assert "The run_id is unknown" in log()
+        assert supervisor.questions == []
+        assert len(service.runs) == 1
+
+    def test_of_a_run_whose_id_is_unknown(self, service, store, context, endpoint, waits, supervisor):
+        service.faults.add("garbage")
+        with pytest.raises(ResponseUnusableError):
+            waits().execute(context(store))
+        answer(store, {"status": "success", "result": 1})
+        assert waits().execute(context(store, try_number=2)) == {"result": 1}
+
+    def test_of_an_earlier_try(self, service, store, context, endpoint, waits, parked):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError, match=GIVEN_RUN):
+            waits().execute(context(store))
+        answer(store, {"status": "success", "result": 1})
+        assert waits().execute(context(store, try_number=2)) == {"result": 1}
+        assert len(service.runs) == 1
+
+    def test_of_an_earlier_try_with_start_again(self, service, store, context, endpoint, waits):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            waits(on_unknown_start="start_again").execute(context(store))
+        answer(store, {"status": "success", "result": 1})
+        again = waits(on_unknown_start="start_again")
+        assert again.execute(context(store, try_number=2)) == {"result": 1}
+        assert len(service.runs) == 1
+
+    def test_start_again_makes_the_old_token_worthless(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            waits(on_unknown_start="start_again").execute(context(store))
+        (old,) = rows(store)
+        parked(waits(on_unknown_start="start_again"), context(store, try_number=2))
+        assert old not in rows(store)
+        assert len(rows(store)) == 1
+        assert len(service.runs) == 2
+
+    def test_failed(self, service, store, context, endpoint, waits):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            waits().execute(context(store))
+        answer(store, {"status": "failed", "message": "No rows"})
+        with pytest.raises(RunFailedError, match="No rows") as caught:
+            waits().execute(context(store, try_number=2))
+        assert caught.value.run_id is None
+
+
+class TestGiven:
+    """A run that a person entered for a task that failed."""
+
+    def fail(self, service, store, context, waits, fault="drop_after"):
+        if fault:
+            service.faults.add(fault)
+        with pytest.raises(AirflowFailException):
+            waits(completion_timeout=timedelta(seconds=0.1)).execute(context(store))
+
+    def test_of_a_start_in_doubt_keeps_its_token(
+        self, service, store, context, endpoint, waits, parked, supervisor, resume
+    ):
+        del supervisor
+        self.fail(service, store, context, waits)
+        store.entries[GIVEN_RUN] = "77"
+        now = context(store, try_number=2, max_tries=4)
+        then, _ = parked(waits(), now)
+        assert then["run"] == {"run_id": "77"}
+        answer(store, {"status": "success", "result": 1}, max_tries=4)
+        assert resume(waits(), now, event=woken(SUCCEEDED), **then) == {"run_id": "77", "result": 1}
+
+    def test_of_a_start_in_doubt_keeps_its_answer(self, service, store, context, endpoint, waits):
+        self.fail(service, store, context, waits)
+        answer(store, {"status": "success", "result": 1})
+        store.entries[GIVEN_RUN] = "77"
+        now = context(store, try_number=2, max_tries=4)
+        assert waits().execute(now) == {"run_id": "77", "result": 1}
+
+    def test_that_was_started_keeps_its_token(self, service, store, context, endpoint, waits, parked, resume):
+        """Nobody said in time how it ended, and it still runs."""
+        parked(waits(), context(store))
+        later(store, days=2)
+        store.entries[GIVEN_RUN] = "1001"
+        now = context(store, try_number=2, max_tries=4)
+        then, timeout = parked(waits(), now)
+        assert timeout == timedelta(minutes=1)
+        answer(store, {"status": "success", "result": 1}, max_tries=4)
+        assert resume(waits(), now, event=woken(), **then) == {"run_id": "1001", "result": 1}
+        assert requests(service) == 1
+
+    @pytest.mark.parametrize("fault", [None, "reject"])
+    def test_another_run_has_no_token(
+        self, service, store, context, endpoint, waits, parked, supervisor, fault, monkeypatch, resume
+    ):
+        if fault:
+            self.fail(service, store, context, waits, fault)
+        else:
+            parked(waits(), context(store))
+        before = len(service.runs)
+        store.entries[GIVEN_RUN] = "77"
+        now = context(store, try_number=2, max_tries=4)
+        then, _ = parked(waits(), now)
+        assert store.entries[WAIT]["digest"] is None
+        event = person(SUCCEEDED, result="7", message=None)
+        assert resume(waits(), now, event, **then) == {"run_id": "77", "result": 7}
+        assert len(service.runs) == before
+        later_try = context(store, try_number=3, max_tries=4)
+        assert waits().execute(later_try) == {"run_id": "77", "result": 7}
+
+    def test_is_used_once(self, service, store, context, endpoint, waits, parked):
+        self.fail(service, store, context, waits)
+        store.entries[GIVEN_RUN] = "77"
+        parked(waits(), context(store, try_number=2, max_tries=4))
+        assert GIVEN_RUN not in store.entries
+        then, _ = parked(waits(), context(store, try_number=3, max_tries=6))
+        assert then["run"]["run_id"] == "1002"
+
+
+class TestFiles:
+    def test_are_uploaded_before_the_wait(self, service, store, context, endpoint, waits, parked):
+        then, _ = parked(waits(files=[{"name": "a"}, {"name": "b"}]), context(store))
+        assert [upload.files for upload in service.uploads] == [[{"name": "a"}, {"name": "b"}]]
+        assert service.uploads[0].run_id == then["run"]["run_id"]
+
+    def test_in_a_format_of_their_own(self, service, store, context, endpoint, waits, parked, tmp_path):
+        (tmp_path / "a.csv").write_text("1")
+        parked(waits(files=tmp_path / "a.csv", file_format="name"), context(store))
+        assert service.uploads[0].files == ["a.csv"]
+
+    def test_are_uploaded_once(self, service, store, context, endpoint, waits, parked):
+        operator = {"files": [{"name": "a"}]}
+        now = context(store)
+        then, _ = parked(waits(**operator), now)
+        parked(waits(**operator), now, TIMEOUT, **then)
+        parked(waits(**operator), context(store, try_number=2))
+        assert len(service.uploads) == 1
+
+    def test_of_a_try_that_failed_are_uploaded_by_the_next(
+        self, service, store, context, endpoint, waits, parked, supervisor
+    ):
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(files=[{"name": "a"}]).execute(context(store))
+        assert supervisor.questions == []
+        parked(waits(files=[{"name": "a"}]), context(store, try_number=2))
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+
+    def test_are_not_uploaded_for_a_run_that_has_ended(self, service, store, context, endpoint, waits):
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(files=[{"name": "a"}]).execute(context(store))
+        answer(store, {"status": "success"})
+        waits(files=[{"name": "a"}]).execute(context(store, try_number=2))
+        assert service.uploads == []
+
+    def test_without_a_wait(self, service, store, context):
+        assert trigger(files=[{"name": "a"}]).execute(context(store))["run_id"] == "1001"
+        assert len(service.uploads) == 1
+
+    def test_of_a_run_without_an_id(self, service, store, context, endpoint, waits):
+        service.faults.add("response", body={})
+        with pytest.raises(
+            ResponseUnusableError, match="cannot be uploaded: the run that was started has no run_id"
+        ):
+            waits(files=[{"name": "a"}]).execute(context(store))
+        assert service.uploads == []
+
+
+class TestInsideAnotherTask:
+    @pytest.mark.parametrize(
+        ("option", "name"),
+        [
+            ({"wait_for_completion": True}, "wait_for_completion"),
+            ({"files": []}, "files"),
+            ({"on_unknown_start": "ask"}, "on_unknown_start='ask'"),
+        ],
+    )
+    def test_is_rejected(self, service, store, context, option, name):
+        with pytest.raises(InvalidRequestError, match=f"{name} needs a task of its own") as caught:
+            trigger(**option).execute(context(store, task_id="customers"))
+        assert isinstance(caught.value, AirflowFailException)
+        assert (requests(service), store.entries) == (0, {})
+
+
+class TestVersions:
+    def test_before_airflow_3_3_nothing_is_sent(self, service, context, waits):
+        with pytest.raises(InvalidRequestError, match=r"wait_for_completion needs Airflow 3.3 or newer"):
+            waits().execute(context())
+        assert requests(service) == 0
+
+    def test_without_a_park_nothing_is_sent(self, service, store, context, waits, monkeypatch):
+        monkeypatch.delattr("airflow.sdk.exceptions.TaskAwaitingInput")
+        with pytest.raises(InvalidRequestError, match=r"wait_for_completion needs Airflow 3.3 or newer"):
+            waits().execute(context(store))
+        assert (requests(service), store.entries) == (0, {})
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(st.characters(codec="ascii", min_codepoint=32)), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.fixture
+def waiting(service, store, context, endpoint, waits, parked):
+    """A parked task: its context, and what Airflow would continue it with."""
+    now = context(store)
+    return now, parked(waits(), now)[0]
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(result=JSON, message=st.none() | st.text(st.characters(codec="ascii", min_codepoint=32), max_size=50))
+def test_what_the_flow_says_comes_out_unchanged(store, waits, resume, waiting, result, message):
+    body = {"status": "success", "result": result, "message": message}
+    assert Answer.read(json.dumps(body).encode()) == Answer(**body)
+    answer(store, body)
+    now, then = waiting
+    found = resume(waits(), now, woken(SUCCEEDED), **then)
+    assert found.get("result") == result
+    assert ("result" in found) is (result is not None)

@@ -1,0 +1,129 @@
+"""What a task instance keeps of its wait."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from workflow_automation_provider.execution.callback import Answer, row_key
+from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
+
+WAIT = "workflow_automation_wait"
+
+
+@pytest.fixture
+def record(store, context):
+    def make(**attempt):
+        return WaitRecord(context(store, **attempt), "trigger")
+
+    return make
+
+
+def test_nothing_is_known(record, store):
+    assert record().read() == Waiting()
+    assert record().answer(None) is None
+    assert record().answer("a") is None
+    assert store.entries == {}
+
+
+def test_open(record, store):
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+    record().open("a")
+    assert record().read() == Waiting("a")
+    assert store.entries[row_key("a", 3)] == {}
+    assert set(store.retentions.values()) == {NEVER_EXPIRE}
+
+
+def test_open_makes_the_earlier_token_worthless(record, store):
+    record().open("a")
+    record().answered("a", Answer("success"))
+    record(max_tries=5).open("b")
+    assert {key for key in store.entries if key != WAIT} == {row_key("b", 5)}
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_began(record, asked):
+    first = record()
+    first.open("a")
+    found = first.began(first.read(), asked=asked)
+    assert datetime.now(UTC) - found.since < timedelta(seconds=5)
+    assert first.read() == found == Waiting("a", found.since, asked)
+    second = record(try_number=2)
+    assert second.read() == Waiting("a", found.since, asked=False)
+    assert second.began(second.read(), asked=True).since == found.since
+
+
+@pytest.mark.parametrize("answer", [Answer("success", [1], "m"), Answer("failed"), Answer("success", 0)])
+@pytest.mark.parametrize("digest", ["a", None])
+def test_answered(record, answer, digest):
+    record().answered(digest, answer)
+    assert record(try_number=2).answer(digest) == answer
+    assert record(max_tries=4).answer(digest) is None
+
+
+@pytest.mark.parametrize("row", [{}, {"status": "done"}, "success", ["success"], 7])
+def test_a_row_that_is_no_answer(record, store, row):
+    store.entries[row_key("a", 3)] = row
+    assert record().answer("a") is None
+
+
+class TestClear:
+    def test_nothing_counts(self, record):
+        record().open("a")
+        assert record(try_number=2, max_tries=4).read() == Waiting()
+
+    def test_the_token_can_be_kept(self, record, store):
+        first = record()
+        first.open("a")
+        first.began(first.read(), asked=True)
+        first.answered("a", Answer("success", 1))
+        now = record(try_number=2, max_tries=4)
+        now.keep_token_across_clear()
+        assert now.read() == Waiting("a")
+        assert now.answer("a") == Answer("success", 1)
+
+    def test_the_token_can_be_kept_where_max_tries_stays_as_it_is(self, record, store):
+        record(retries=2).open("a")
+        now = record(try_number=2, retries=2, clear_number=1, started=2)
+        assert now.read() == Waiting()
+        now.keep_token_across_clear()
+        assert now.read() == Waiting("a")
+        assert store.entries[row_key("a", 3)] == {}
+
+    def test_there_is_no_token_to_keep(self, record, store):
+        record().keep_token_across_clear()
+        assert store.entries == {}
+
+    def test_a_retry_keeps_what_there_is(self, record, store):
+        first = record()
+        first.open("a")
+        first.began(first.read(), asked=False)
+        before = dict(store.entries)
+        record(try_number=2).keep_token_across_clear()
+        assert store.entries == before
+
+    def test_that_keeps_the_state_moves_the_token(self, record, store):
+        """On Airflow 3.4."""
+        record(region_id=None).open("a")
+        now = record(try_number=2, max_tries=4, region_id=None)
+        assert now.read() == Waiting("a")
+        assert store.entries[row_key("a", 4)] == {}
+        assert store.entries[WAIT]["max_tries"] == 4
+
+    def test_that_keeps_the_state_of_a_run_without_a_token(self, record, store):
+        record(region_id=None).forget_token()
+        now = record(try_number=2, max_tries=4, region_id=None)
+        assert now.read() == Waiting()
+        assert set(store.entries) == {WAIT}
+
+
+def test_a_forgotten_token_does_not_answer(record):
+    record().open("a")
+    record().answered(None, Answer("failed"))
+    record().answered("a", Answer("failed"))
+    record().forget_token()
+    waiting = record().read()
+    assert waiting == Waiting()
+    assert record().answer(waiting.digest) is None

@@ -1,0 +1,150 @@
+"""TriggerFlowOperator where a person entered the run of a task that failed: it is returned, once."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.retry import GIVEN_RUN
+from workflow_automation_provider.execution.start import trigger_flow_once
+
+from ..starts import KEY, TaskTimeout, requests, trigger
+
+IN_FULL = {"run_id": "77", "run_link": "http://there/77", "flow_id": "other"}
+
+
+@pytest.fixture(params=["drop_after", "garbage", "reject", None])
+def failed(request, service, store, context):
+    """A task that has run before, and is then cleared; how many requests it sent."""
+    if request.param:
+        service.faults.add(request.param)
+        with pytest.raises(AirflowFailException):
+            trigger().execute(context(store))
+    else:
+        trigger().execute(context(store))
+    return requests(service)
+
+
+@pytest.fixture
+def cleared(store, context):
+    return context(store, try_number=2, max_tries=4)
+
+
+@pytest.mark.parametrize(
+    ("entry", "run"),
+    [
+        ("77", {"run_id": "77"}),
+        (" 77\n", {"run_id": "77"}),
+        (77, {"run_id": "77"}),
+        ({"run_id": 77}, {"run_id": "77"}),
+        (IN_FULL, IN_FULL),
+        ({"run_id": "77", "run_link": None, "flow_id": " "}, {"run_id": "77"}),
+    ],
+)
+def test_is_returned(service, store, cleared, failed, log, entry, run):
+    store.entries[GIVEN_RUN] = entry
+    assert trigger().execute(cleared) == run
+    assert store.entries[KEY]["result"] == run
+    assert GIVEN_RUN not in store.entries
+    assert requests(service) == failed
+    assert cleared["ti"].pushed == ({"_link_FlowRunLink": run["run_link"]} if "run_link" in run else {})
+    assert "Returning run 77, which was entered in the task's state store, not starting another." in log()
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        ("", "has the run_id ''"),
+        (" ", "has the run_id ' '"),
+        (True, "has the run_id True"),
+        (7.5, "has the run_id 7.5"),
+        ([], r"has the run_id \[\]"),
+        (["77"], r"has the run_id \['77'\]"),
+        ({}, "has the run_id None"),
+        ({"run_id": None}, "has the run_id None"),
+        ({"run_id": ["77"]}, r"has the run_id \['77'\]"),
+        ({"run": "77"}, "has 'run'"),
+        ({"run_id": "77", "link": "there"}, "has 'link'"),
+    ],
+)
+def test_that_is_none_is_rejected(service, store, cleared, failed, entry, found):
+    store.entries[GIVEN_RUN] = entry
+    with pytest.raises(
+        InvalidRequestError, match=f"The entry {GIVEN_RUN} .* {found}: expected a run_id"
+    ) as caught:
+        trigger().execute(cleared)
+    assert isinstance(caught.value, AirflowFailException)
+    assert "Correct the entry, or delete it." in str(caught.value)
+    assert requests(service) == failed
+    assert store.entries[GIVEN_RUN] == entry
+
+
+def test_is_used_once(service, store, context, cleared):
+    trigger().execute(context(store))
+    store.entries[GIVEN_RUN] = "77"
+    assert trigger().execute(cleared)["run_id"] == "77"
+    assert trigger().execute(context(store, try_number=3, max_tries=4))["run_id"] == "77"
+    assert trigger().execute(context(store, try_number=4, max_tries=7))["run_id"] == "1002"
+
+
+@pytest.mark.parametrize("interruption", [TaskTimeout, KeyboardInterrupt])
+def test_a_kill_before_the_entry_is_deleted_loses_nothing(
+    service, store, context, cleared, monkeypatch, interruption
+):
+    trigger().execute(context(store))
+    store.entries[GIVEN_RUN] = "77"
+
+    def killed(key):
+        raise interruption
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", killed)
+        with pytest.raises(interruption):
+            trigger().execute(cleared)
+    assert store.entries[KEY]["result"] == {"run_id": "77"}
+    assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
+    assert GIVEN_RUN not in store.entries
+    assert requests(service) == 1
+
+
+def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
+    trigger().execute(context(store))
+    store.entries[GIVEN_RUN] = "77"
+    store.failures["set started"] = 1
+    with pytest.raises(RuntimeError, match="The store is not there"):
+        trigger().execute(cleared)
+    assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
+    assert requests(service) == 1
+
+
+def test_is_not_looked_for_in_the_first_try(service, store, context):
+    """Nobody can have entered one yet: it would cost each task a request to Airflow."""
+    looked_for = []
+    real = store.get
+
+    def get(key, default=None):
+        looked_for.append(key)
+        return real(key, default)
+
+    store.get = get
+    trigger().execute(context(store))
+    assert looked_for == [KEY]
+
+
+def test_of_a_start_inside_a_task(service, store, context):
+    """By the name of the start."""
+    now = context(store, task_id="customers", try_number=2)
+    store.entries[f"{GIVEN_RUN}/ada"] = "77"
+    assert trigger_flow_once("ada", context=now)["run_id"] == "77"
+    assert trigger_flow_once("bob", context=now)["run_id"] == "1001"
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip) | st.integers())
+def test_any_id_is_returned_as_it_is(service, store, context, run_id):
+    store.entries.clear()
+    store.entries[GIVEN_RUN] = {"run_id": run_id}
+    assert trigger().execute(context(store, try_number=2)) == {"run_id": str(run_id).strip()}
