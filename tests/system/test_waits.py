@@ -39,7 +39,7 @@ class Flow:
         self._goes_on = threading.Event()
 
     def __call__(self, run: object) -> dict[str, Any]:
-        assert self._goes_on.wait(300)
+        assert self._goes_on.wait(1200)
         return RESULT
 
     def end(self) -> None:
