@@ -30,6 +30,7 @@ def browser_page() -> Iterator[Page]:
         )
         context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
         context.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)
         page = context.new_page()
         yield page
         browser.close()
@@ -107,7 +108,7 @@ class AirflowUi:
 
     def clear_task(self) -> None:
         """Clear the open task."""
-        self.page.get_by_role("button", name="Clear Task Instance").click()
+        self.page.get_by_role("button", name="Press shift+c to clear").first.click()
         dialog = self.page.get_by_role("dialog")
         dialog.get_by_role("button", name="Confirm").click()
         expect(dialog).to_be_hidden()
