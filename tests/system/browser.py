@@ -93,8 +93,8 @@ class AirflowUi:
         return opened.value
 
     def open_required_actions(self) -> None:
-        """Open the list of the questions that nobody has answered."""
-        self.page.goto(f"{self._url}/required_actions?response_received=false")
+        """Open the list of all questions."""
+        self.page.goto(f"{self._url}/required_actions")
 
     def enter_in_storage(self, key: str, value: str) -> Locator:
         """Fill in a new entry in the tab Storage of the open task, and return its form."""

@@ -153,7 +153,6 @@ def test_required_actions(stack: Stack, service: Service, ui: AirflowUi, picture
     ui.open_required_actions()
     waiting.click()
     ui.page.locator("input[name=element_result]").fill('{"rows": 3, "file": "orders.csv"}')
-    ui.shoot(pictures / "required-action-wait.png")
     ui.page.get_by_role("button", name="The run succeeded").click()
     assert stack.api.finished(WAITING, cases[WAITING]) == "success"
     assert stack.api.xcom(WAITING, cases[WAITING], "announce") == "3 rows are in orders.csv"
