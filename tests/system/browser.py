@@ -30,6 +30,7 @@ def browser_page() -> Iterator[Page]:
         )
         context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
         context.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)
         page = context.new_page()
         yield page
         browser.close()
@@ -90,6 +91,27 @@ class AirflowUi:
             self.page.get_by_role("link", name="Flow run").click()
         opened.value.wait_for_load_state()
         return opened.value
+
+    def open_required_actions(self) -> None:
+        """Open the list of all questions."""
+        self.page.goto(f"{self._url}/required_actions")
+
+    def enter_in_storage(self, key: str, value: str) -> Locator:
+        """Fill in a new entry in the tab Storage of the open task, and return its form."""
+        self.page.get_by_role("link", name="Storage", exact=True).click()
+        self.page.get_by_role("button", name="Add Task State Store").click()
+        form = self.page.get_by_role("dialog")
+        form.get_by_role("textbox").first.fill(key)
+        form.locator(".monaco-editor").click()
+        self.page.keyboard.insert_text(value)
+        return form
+
+    def clear_task(self) -> None:
+        """Clear the open task."""
+        self.page.get_by_role("button", name="Press shift+c to clear").first.click()
+        dialog = self.page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Confirm").click()
+        expect(dialog).to_be_hidden()
 
     def shoot(self, path: Path, *, of: Page | None = None) -> None:
         """Take a screenshot of all of it, when nothing moves any more."""

@@ -26,6 +26,7 @@ ORDER = [
     "test_callbacks",
     "test_examples",
     "test_browser",
+    "test_waits",
     "test_kills",
     "test_restarts",
     "test_backfill",

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
+from sqlalchemy import create_engine, text
 
 from airflow_launcher.airflow import Airflow
 from airflow_launcher.components import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER, Component
 from airflow_launcher.databases import PostgreSQL
+from airflow_launcher.processes import Program
 from airflow_launcher.waiting import wait_for
 from quick_recovery import QUICK_RECOVERY
 from redis_server import Redis
 
 if TYPE_CHECKING:
-    from airflow_launcher.processes import Program
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 WORKERS = ("worker-1", "worker-2")
@@ -94,6 +99,44 @@ class Stack(Airflow):
         (worker,) = [worker for worker in self.workers if any(found.pid == pid for found in worker.family())]
         worker.kill()
         assert not psutil.pid_exists(pid)
+
+    def query(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement in the metadata database, and return its rows."""
+        engine = create_engine(self.postgresql.url)
+        try:
+            with engine.begin() as connection:
+                done = connection.execute(text(statement), values)
+                return [tuple(row) for row in done] if done.returns_rows else []
+        finally:
+            engine.dispose()
+
+    def left_worker(self, run_id: str, times: int = 1) -> bool:
+        """
+        Tell whether the scheduler has seen the task of a DAG run leave its worker.
+
+        :param times: how often
+        """
+        seen = re.compile(rf"state (?:success|failed) for task instance .*run_id='{run_id}'")
+        outputs = (path.read_text(errors="replace") for path in (self.home / "outputs").glob("scheduler*"))
+        return sum(bool(seen.search(line)) for output in outputs for line in output.splitlines()) >= times
+
+    @contextmanager
+    def beside(self, name: str, *command: str, ready: str, **settings: str) -> Iterator[Program]:
+        """
+        Run a further component.
+
+        :param command: what follows ``airflow`` on the command line
+        :param ready: what its output has once it works
+        :param settings: of Airflow, for this component alone, by the names of their variables without ``AIRFLOW__``
+        """
+        env = {**self.env, **{f"AIRFLOW__{name}": value for name, value in settings.items()}}
+        program = Program(name, [sys.executable, "-m", "airflow", *command], self.home, env)
+        program.start()
+        try:
+            wait_for(f"the {name}", lambda: ready in program.tail(10_000), 180, pause=0.5)
+            yield program
+        finally:
+            program.stop()
 
     def _keep(self) -> None:
         """Start what has ended again, as systemd or Kubernetes does."""

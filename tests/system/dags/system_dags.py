@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pendulum
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
@@ -72,3 +72,28 @@ with DAG("system_echo", schedule=None, **TEST):
         send_retry_timeout=0,
         on_unknown_upload="fail",
     )
+
+# A lost task is not retried, so that it is seen.
+ONCE = {"retries": 0}
+
+with DAG("system_wait", schedule=None, default_args=ONCE, **TEST):
+    trigger(wait_for_completion=True)
+
+with DAG("system_wait_mapped", schedule=None, default_args=ONCE, **TEST):
+
+    @task
+    def rows(dag_run=None) -> list[dict]:
+        return [{"case": dag_run.run_id, "row": row} for row in range(dag_run.conf["rows"])]
+
+    TriggerFlowOperator.partial(
+        task_id="trigger",
+        workflow_automation_conn_id=CONN_ID,
+        send_retry_timeout=0,
+        wait_for_completion=True,
+    ).expand(inputs=rows())
+
+with DAG("system_wait_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
+    trigger(wait_for_completion=True)
+
+with DAG("system_ask_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
+    trigger(request_timeout=2, on_unknown_start="ask", wait_for_completion=True)
