@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-matrix bench-import bench-start bench-upload mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
+.PHONY: help setup test test-matrix bench-import bench-start bench-upload bench-wait mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ bench-start: $(VENV)/bench ## Measure what starting a run costs, beside HttpOper
 
 bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx and curl (about 3 minutes)
 	@$(VENV)/bin/python benchmarks/upload.py
+
+bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, beside deferred tasks that poll (about 8 minutes)
+	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/wait.py $(ARGS)
 
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
