@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from airflow_launcher.api import AirflowApi
 
-TASKS, ENDING, WARM_UP = 500, 40, 16
+TASKS, ENDING, WARM_UP = 200, 40, 16
 POLL = 60  # seconds between two polls of one trigger: a usual default
 WINDOW = POLL  # seconds; each trigger polls once
-IDLE_WINDOW = 30
+IDLE_WINDOW = 20
 SPREAD = 30  # seconds over which the flows end
 SETTLE = 10
 MIB = 1024 * 1024
@@ -70,10 +70,9 @@ with DAG("deferred", schedule=None):
     PollingOperator.partial(task_id="task").expand(url=[f"{url}/{{case}}" for case in range({tasks})])
 """
 
-POLLING = '''
-"""A deferrable operator, and its trigger, which asks for the state of a run."""
-
+POLLING = """
 import asyncio
+import random
 
 import aiohttp
 from airflow.sdk import BaseOperator
@@ -89,6 +88,8 @@ class PollingTrigger(BaseTrigger):
         return "polling.PollingTrigger", {"url": self.url}
 
     async def run(self):
+        # As if the tasks had been deferred at different times.
+        await asyncio.sleep(random.uniform(0, POLL))
         while True:
             async with aiohttp.ClientSession() as session, session.get(self.url) as response:
                 if (state := (await response.json())["state"]) != "running":
@@ -107,7 +108,7 @@ class PollingOperator(BaseOperator):
 
     def execute_complete(self, context, event):
         return event
-'''
+"""
 
 
 # The flows ---------------------------------------------------------------------------------------------
@@ -307,7 +308,7 @@ def compare(tasks: int, ending: int) -> dict[str, Result]:
     ):
         for folder in ("dags", "modules"):
             (home / folder).mkdir()
-        (home / "modules" / "polling.py").write_text(POLLING.replace("POLL)", f"{POLL})"))
+        (home / "modules" / "polling.py").write_text(f"POLL = {POLL}\n{POLLING}")
         (home / "dags" / "waiting.py").write_text(WAITING.format(tasks=tasks, warm_up=WARM_UP))
         (home / "dags" / "deferred.py").write_text(DEFERRED.format(tasks=tasks, url=url))
         service.callbacks.add(inputs={"dag": "warm_up"})
