@@ -54,7 +54,7 @@ bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, be
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
 
-soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
+soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 4 minutes)
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
 
 system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (3 minutes); PICTURES=1 renews docs/images

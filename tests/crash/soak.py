@@ -57,9 +57,9 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("garbage", {}),
     ("empty", {}),
 ]
-SLOTS = 12
+SLOTS = 18
 SHARE_FAULTED = 0.35
-SHARE_WAITING = 0.3
+SHARE_WAITING = 0.2
 LATEST_CALLBACK = 20.0  # seconds after the run was started
 LONGEST_FAILING = timedelta(seconds=5)
 RAISED = "Task failed with exception"
