@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-matrix bench-import bench-start bench-upload bench-batch mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
+.PHONY: help setup test test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,10 +51,13 @@ bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx, curl and
 bench-batch: $(VENV)/bench ## Measure batches, beside httpx, HttpHook and mapped tasks (about 20 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/batch.py $(ARGS)
 
+bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, beside deferred tasks that poll (about 8 minutes)
+	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/wait.py $(ARGS)
+
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
 
-soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 3 minutes)
+soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 4 minutes)
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 560
 
 system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (3 minutes); PICTURES=1 renews docs/images

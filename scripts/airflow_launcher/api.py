@@ -145,9 +145,10 @@ class AirflowApi:
         found: dict[str, Any] = self.ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
         return found
 
-    def tries(self, dag_id: str, run_id: str, task_id: str) -> list[dict[str, Any]]:
+    def tries(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> list[dict[str, Any]]:
         """Return the tries of a task instance, oldest first."""
-        found = self.ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/tries")
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        found = self.ask("GET", path + (f"/{map_index}" if map_index >= 0 else "") + "/tries")
         return sorted(found["task_instances"], key=lambda one: one["try_number"])
 
     def running(self, dag_id: str, run_id: str, task_id: str) -> int:
@@ -159,10 +160,12 @@ class AirflowApi:
 
         return wait_for(f"{dag_id} {task_id} running", look)
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+    def xcom(
+        self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1
+    ) -> Any:
         """Return an XCom's value."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
-        return self.ask("GET", f"{path}?deserialize=true")["value"]
+        return self.ask("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
 
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
         """Return what a try logged, as the UI shows it."""

@@ -108,7 +108,14 @@ class Deployment(Airflow):
 
     def logs(self, dag_id: str, run_id: str, *, map_index: int = -1) -> list[str]:
         """Return the log of each try of a DAG run's task."""
+        return [*self.logs_by_try(dag_id, run_id, map_index=map_index).values()]
+
+    def logs_by_try(self, dag_id: str, run_id: str, *, map_index: int = -1) -> dict[int, str]:
+        """Return the logs of a DAG run's task, by the number of the try; one that was soon killed has none."""
         folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / "task_id=trigger"
         if map_index >= 0:
             folder /= f"map_index={map_index}"
-        return [path.read_text(errors="replace") for path in sorted(folder.glob("attempt=*.log"))]
+        return {
+            int(path.stem.removeprefix("attempt=")): path.read_text(errors="replace")
+            for path in sorted(folder.glob("attempt=*.log"))
+        }

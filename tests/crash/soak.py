@@ -6,7 +6,9 @@ Many mapped task instances at once, with random kills and random faults: what ho
 Among them are batches, of which the same holds for each item.
 
 No task instance has two runs; every run in the service's journal is in its task instance's start record, or
-named in its failure; every success has a run. Any breach is an error that names the task instance.
+named in its failure; every success has a run. Some task instances wait for their flow to call back: each result is
+delivered to its own task instance, and Airflow loses none: whatever failed was killed, or says why. Any breach is an
+error that names the task instance.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_launcher.airflow import temporary_home
@@ -56,7 +59,13 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("garbage", {}),
     ("empty", {}),
 ]
+SLOTS = 18
 SHARE_FAULTED = 0.35
+SHARE_WAITING = 0.2
+LATEST_CALLBACK = 20.0  # seconds after the run was started
+LONGEST_FAILING = timedelta(seconds=5)
+RAISED = "Task failed with exception"
+STARTED = "A run was started"
 SHARE_KILLED = 0.5  # of all tries, those that end too soon included
 LATEST_KILL = 1.2  # seconds after a try began
 ITEMS, SHARE_OF_ITEMS_FAULTED = 60, 0.1  # of each batch
@@ -69,6 +78,7 @@ class Killer(threading.Thread):
     def __init__(self, gate: Gate, run_ids: tuple[str, ...], chance: random.Random) -> None:
         super().__init__(daemon=True)
         self.killed: Counter[str] = Counter()
+        self.pids: set[int] = set()
         self.done = threading.Event()
         self._gate = gate
         self._run_ids = run_ids
@@ -96,6 +106,7 @@ class Killer(threading.Thread):
             with suppress(ProcessLookupError):
                 os.kill(pid if victim == "task" else supervisor, signal.SIGKILL)
                 self.killed[victim] += 1
+                self.pids.add(pid)
 
 
 def soak(deployment: Deployment, service: LocalService, *, instances: int, seconds: float, seed: int) -> str:
@@ -110,10 +121,16 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     chance = random.Random(seed)
     run_id = f"soak-{seed}"
     faulted = 0
+    waiting = []
     for n in range(instances):
+        case = {"case": f"{run_id}/{n}"}
+        if chance.random() < SHARE_WAITING:
+            waiting.append(n)
+            delay = chance.uniform(0, LATEST_CALLBACK)
+            service.callbacks.add(inputs=case, result=case, delay=delay, wait=0.5, attempts=6)
         if chance.random() < SHARE_FAULTED:
             kind, options = chance.choice(FAULTS)
-            service.faults.add(kind, inputs={"case": f"{run_id}/{n}"}, **options)
+            service.faults.add(kind, inputs=case, **options)
             faulted += 1
     batches = max(instances // INSTANCES_PER_BATCH, 2)
     for b in range(batches):
@@ -122,8 +139,9 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
                 kind, options = chance.choice(FAULTS)
                 service.faults.add(kind, inputs={"case": f"{run_id}/{b}/{n}"}, **options)
                 faulted += 1
+    deployment.api.ask("POST", "/pools", {"name": "soak", "slots": SLOTS})
     began = time.monotonic()
-    deployment.api.trigger("soak", run_id, {"instances": instances})
+    deployment.api.trigger("soak", run_id, {"instances": instances, "waiting": waiting})
     deployment.api.trigger("soak_batch", run_id, {"batches": batches, "items": ITEMS})
     killer = Killer(deployment.gate, (run_id,), chance)
     # The first tasks only make the lists, and are left alone.
@@ -141,13 +159,14 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     ours = [found for found in deployment.gate.tries if found.run_id == run_id]
     wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
     time.sleep(max(options.get("seconds", 0) for _, options in FAULTS))
-    lines = judge(deployment, service, run_id, instances)
+    lines = judge(deployment, service, run_id, instances, waiting)
+    lines += judge_waits(deployment, service, run_id, waiting, killer.pids)
     lines += judge_batches(deployment, service, run_id, batches)
     return "\n".join(
         [
             (
                 f"{instances} task instances and {batches} batches of {ITEMS} items in {took:.0f} s (seed {seed}): "
-                f"{len(ours) - 2} tries, {faulted} faults, "
+                f"{len(ours) - 2} executions, {faulted} faults, {len(waiting)} wait, "
                 f"killed {killer.killed['task']} tasks and {killer.killed['supervisor']} supervisors"
             ),
             *lines,
@@ -177,7 +196,9 @@ def all_finished(deployment: Deployment, run_id: str, instances: int, dag_id: st
     return all(found["state"] in FINISHED for found in task_instances(deployment, run_id, instances, dag_id))
 
 
-def judge(deployment: Deployment, service: LocalService, run_id: str, instances: int) -> list[str]:
+def judge(
+    deployment: Deployment, service: LocalService, run_id: str, instances: int, waiting: list[int]
+) -> list[str]:
     """Return the counts, once all holds for each task instance."""
     runs: dict[str, list[str]] = defaultdict(list)
     for run in service.runs:
@@ -193,7 +214,9 @@ def judge(deployment: Deployment, service: LocalService, run_id: str, instances:
         logs = deployment.logs("soak", run_id, map_index=index)
         if len(started) > 1:
             breaches.append(f"{index}: the runs {started}")
-        if state == "success" and started != [recorded]:
+        # A flow may call back before its run is recorded: if the task is killed in between, it knows only the result.
+        expected = [[recorded]] if recorded or index not in waiting else [[run] for run in started]
+        if state == "success" and started not in expected:
             breaches.append(f"{index}: succeeded with the runs {started}, recorded is {recorded}")
         if state != "success" and started:
             how = _told(logs, started[0])
@@ -202,6 +225,45 @@ def judge(deployment: Deployment, service: LocalService, run_id: str, instances:
                 breaches.append(
                     "\n".join((f"{index}: {state}, and nothing tells of the run {started}:", *logs))
                 )
+    assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
+    return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
+
+
+def judge_waits(
+    deployment: Deployment, service: LocalService, run_id: str, waiting: list[int], killed: set[int]
+) -> list[str]:
+    """
+    Return the counts, once each result was delivered, and no try was lost.
+
+    :param killed: the processes whose tries were killed
+    """
+    cases = {run.run_id: run.inputs["case"] for run in service.runs}
+    called = {
+        cases[call.run_id]: datetime.fromisoformat(call.at)
+        for call in service.journal.callbacks()
+        if call.status == 200
+    }
+    counts: Counter[str] = Counter()
+    breaches = []
+    for index in waiting:
+        case = {"case": f"{run_id}/{index}"}
+        tries = deployment.api.tries("soak", run_id, "trigger", index)
+        logs = deployment.logs_by_try("soak", run_id, map_index=index)
+        for found in tries:
+            log = logs.get(found["try_number"], "")
+            if found["state"] != "success" and found["pid"] not in killed and RAISED not in log:
+                breaches.append(f"{index}: try {found['try_number']} was lost:\n{log}")
+        last = tries[-1]
+        counts[f"wait, {last['state']} in try {len(tries)}"] += 1
+        if last["state"] == "success":
+            result = deployment.api.xcom("soak", run_id, "trigger", map_index=index)
+            if result.get("result") != case:
+                breaches.append(f"{index}: {result} was delivered, not {case}")
+        elif last["pid"] not in killed:
+            # A callback may be accepted while a task fails that found none.
+            too_late = datetime.fromisoformat(last["end_date"]) - LONGEST_FAILING
+            if (at := called.get(case["case"], too_late)) < too_late:
+                breaches.append(f"{index}: {last['state']}, though its flow called back at {at}")
     assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
     return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
 
@@ -240,7 +302,8 @@ def judge_batches(deployment: Deployment, service: LocalService, run_id: str, ba
 
 def _told(logs: list[str], run_id: str) -> str:
     """Tell how the logs of a failed task's tries speak of its run."""
-    if any("started a run" in log or f"Started run {run_id}:" in log for log in logs):
+    said = (STARTED, "started a run", f"Started run {run_id}:")
+    if any(words in log for log in logs for words in said):
         return "told that it exists"
     if any(UNKNOWN in log for log in logs):
         return "told that it may exist"

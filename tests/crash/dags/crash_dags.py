@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, task
@@ -114,12 +115,17 @@ with DAG(
 ):
 
     @task
-    def cases(dag_run=None) -> list[dict[str, str]]:
-        return [{"case": f"{dag_run.run_id}/{n}"} for n in range(dag_run.conf["instances"])]
+    def cases(dag_run=None) -> list[dict[str, Any]]:
+        waiting = set(dag_run.conf["waiting"])
+        return [
+            {"inputs": {"case": f"{dag_run.run_id}/{n}"}, "wait_for_completion": n in waiting}
+            for n in range(dag_run.conf["instances"])
+        ]
 
+    # A pool, in which those that wait leave their slots to others.
     TriggerFlowOperator.partial(
-        task_id="trigger", request_timeout=4, send_retry_timeout=1, max_active_tis_per_dagrun=12
-    ).expand(inputs=cases())
+        task_id="trigger", request_timeout=4, send_retry_timeout=1, pool="soak"
+    ).expand_kwargs(cases())
 
 with DAG("asks", schedule=None, start_date=START, default_args={"retries": 0}):
     trigger(request_timeout=2, on_unknown_start="ask")
