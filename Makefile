@@ -40,7 +40,7 @@ test-matrix: $(STAMP) ## Run the tests on every supported Airflow and Python; CE
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
 
 test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
-	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/integration/test_other_stores.py $(ARGS)
+	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/test_other_stores.py $(ARGS)
 
 bench-import: $(VENV)/bench ## Measure what importing the operators costs, beside other providers' (about 2 minutes)
 	@$(VENV)/bin/python benchmarks/imports.py
