@@ -24,6 +24,7 @@ import pytest
 
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.hooks.file_sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 try:
@@ -172,7 +173,8 @@ def test_what_breaks_off_is_taken_up_again(store, hook, workflow_automation_serv
 
 @pytest.mark.parametrize("content", [b"2", b"22"])
 def test_one_that_changed_is_noticed(store, hook, workflow_automation_service, content):
-    store.proxy.faults.append(Fault(of("a"), before=lambda: store.put("a", content)))
+    (request,) = hook.prepare_uploads("1001", resolve(store.url), "demo-flow")
+    store.put("a", content)
     with pytest.raises(FileUnavailableError, match=r"/p/a' changed"):
-        hook.upload_files("1001", store.url, "demo-flow")
+        hook.send_upload(request)
     assert workflow_automation_service.uploads == []
