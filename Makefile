@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
+.PHONY: help setup test test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ endif
 
 test-matrix: $(STAMP) ## Run the tests on every supported Airflow and Python; CELLS="3.0-py3.12 …" for some
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
+
+test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
+	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/test_other_stores.py $(ARGS)
 
 bench-import: $(VENV)/bench ## Measure what importing the operators costs, beside other providers' (about 2 minutes)
 	@$(VENV)/bin/python benchmarks/imports.py
@@ -102,6 +105,11 @@ clean: ## Remove all that make has made
 
 $(VENV)/mutants: $(STAMP) constraints/mutants.txt
 	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/mutants.txt --group mutants
+	@touch $@
+
+$(VENV)/stores: $(STAMP)
+	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/airflow-$(AIRFLOW).txt --group stores
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi
 	@touch $@
 
 $(VENV)/bench: $(STAMP)

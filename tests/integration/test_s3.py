@@ -126,10 +126,9 @@ def test_object_overwritten_before_it_is_read(
     upload, bucket, workflow_automation_service, monkeypatch, later
 ):
     """Between listing and reading it is another object."""
-    from workflow_automation_provider.execution import upload as uploading
+    from workflow_automation_provider.hooks.file_sources import resolve as original
 
     put(bucket, first=b"1" * 10)
-    original = uploading.resolve
 
     def overwrite_after_listing(*arguments, **options):
         elements = original(*arguments, **options)
@@ -139,7 +138,7 @@ def test_object_overwritten_before_it_is_read(
             put(bucket, first=later)
         return elements
 
-    monkeypatch.setattr(uploading, "resolve", overwrite_after_listing)
+    monkeypatch.setattr("workflow_automation_provider.execution.upload.resolve", overwrite_after_listing)
     result = upload(f"'{URL}/first.csv'", send_retry_timeout=0)
     assert result.task_state("upload") == "failed"
     assert "s3://reports/first.csv' " in result.log

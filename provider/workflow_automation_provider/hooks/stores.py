@@ -19,7 +19,6 @@ __all__ = [
     "AT_ONCE",
     "FINGERPRINT",
     "SILENCE",
-    "ChangedError",
     "Response",
     "Store",
     "StoredFile",
@@ -327,7 +326,7 @@ class _Parts:
 # S3 ---------------------------------------------------------------------------------------------------
 
 
-class S3(Store):
+class _S3(Store):
     """Read by ``If-Match`` and, where there are versions, by the one that was listed."""
 
     overhead = _CONNECTION
@@ -359,7 +358,7 @@ class S3(Store):
         body = found["Body"]
         try:
             etag = found.get("ETag")
-            check_response(file, start, etag, found.get("ContentLength"), found.get("ContentRange"))
+            _check_response(file, start, etag, found.get("ContentLength"), found.get("ContentRange"))
         except BaseException:
             body.close()
             raise
@@ -410,7 +409,7 @@ class _HttpResponse:
         self._response.close()
 
 
-class Http(Store):
+class _Http(Store):
     """Read by ``If-Match``; what a server tells of the object in its response must be what it told before."""
 
     overhead = _CONNECTION
@@ -431,7 +430,7 @@ class Http(Store):
         )
 
 
-class Gcs(Store):
+class _Gcs(Store):
     """Read by the generation."""
 
     overhead = _CONNECTION
@@ -473,7 +472,7 @@ async def _answer(file: StoredFile, start: int, response: Any) -> Response:
                 f"the store returned {response.status} {headers.get('Content-Encoding', '')}".rstrip()
             )
         length = headers.get("Content-Length")
-        check_response(
+        _check_response(
             file,
             start,
             headers.get("ETag"),
@@ -495,7 +494,7 @@ def _timeout() -> Any:
     return aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
 
 
-def check_response(
+def _check_response(
     file: StoredFile, start: int, etag: str | None, length: int | None, content_range: str | None
 ) -> None:
     """
@@ -515,7 +514,7 @@ def check_response(
 # Azure ------------------------------------------------------------------------------------------------
 
 
-class Azure(Store):
+class _Azure(Store):
     """Read by ``If-Match``, in parts: its client has all of a response in memory."""
 
     async def respond(self, file: StoredFile, start: int) -> Response:
@@ -555,10 +554,10 @@ class Azure(Store):
 # Which is which ---------------------------------------------------------------------------------------
 
 _KINDS = {
-    "s3fs.core.S3FileSystem": S3,
-    "gcsfs.core.GCSFileSystem": Gcs,
-    "adlfs.spec.AzureBlobFileSystem": Azure,
-    "fsspec.implementations.http.HTTPFileSystem": Http,
+    "s3fs.core.S3FileSystem": _S3,
+    "gcsfs.core.GCSFileSystem": _Gcs,
+    "adlfs.spec.AzureBlobFileSystem": _Azure,
+    "fsspec.implementations.http.HTTPFileSystem": _Http,
 }
 
 

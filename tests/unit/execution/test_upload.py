@@ -8,6 +8,7 @@ import io
 import json
 import os
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -312,7 +313,7 @@ class TestListingThatChanges:
         assert "1 confirmed requests of many files cannot be told" in log()
 
     def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
-        files = {f"{folder}/{number:02}" for number in range(12)}
+        files: Any = {f"{folder}/{number:02}" for number in range(12)}
         UploadFilesOperator(task_id="upload", run_id="1001", files=files, file_format="name").execute(
             context(task_id="upload")
         )

@@ -1,0 +1,180 @@
+"""
+Uploads from Google Cloud Storage and Azure, against their emulators behind a proxy: ``make test-stores``.
+
+Skipped where they are not installed: they bring more packages than all the rest.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import logging
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from store_proxy import Fault, StoreProxy
+from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.hooks.file_sources import resolve
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+try:
+    from airflow.sdk.io import attach
+except ImportError:  # Airflow 2
+    from airflow.io.store import attach  # type: ignore[import-not-found, no-redef]  # not there in Airflow 3
+
+MIB = 1024 * 1024
+# The one that is documented for the emulator.
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+def free_port():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(arguments, port):
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def google():
+    gcsfs = pytest.importorskip("gcsfs")
+    pytest.importorskip("gcp_storage_emulator")
+    port = free_port()
+    program = Path(sys.executable).with_name("gcp-storage-emulator")
+    with running([program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"], port):
+        yield (
+            "gs",
+            port,
+            lambda port: gcsfs.GCSFileSystem(
+                endpoint_url=f"http://127.0.0.1:{port}", token="anon", project="p", skip_instance_cache=True
+            ),
+        )
+
+
+@contextlib.contextmanager
+def azure():
+    adlfs = pytest.importorskip("adlfs")
+    program = shutil.which("azurite-blob", path=f"{os.environ.get('AZURITE', '')}:{os.environ['PATH']}")
+    if not program:
+        pytest.skip("Azurite is not installed")
+    logging.getLogger("azure").setLevel(logging.ERROR)
+    port = free_port()
+    arguments = [program, "--blobPort", str(port), "--blobHost", "127.0.0.1"]
+    with running([*arguments, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"], port):
+
+        def connect(port):
+            account = f"AccountName=devstoreaccount1;AccountKey={AZURE_KEY}"
+            endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
+            return adlfs.AzureBlobFileSystem(
+                account_name="devstoreaccount1",
+                connection_string=f"DefaultEndpointsProtocol=http;{account};{endpoint};",
+                skip_instance_cache=True,
+            )
+
+        yield "abfs", port, connect
+
+
+@pytest.fixture(scope="module", params=[google, azure])
+def emulator(request):
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            environment.delenv(name, raising=False)
+        # Otherwise gcsfs asks by gRPC what kind of bucket it is, which the emulator does not know.
+        environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        with request.param() as (scheme, port, connect):
+            proxy = StoreProxy(port)
+            with proxy.running():
+                attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
+                yield scheme, connect(port), proxy
+
+
+@pytest.fixture
+def store(emulator):
+    """A container with objects below ``p``, and the proxy through which they are read."""
+    scheme, direct, proxy = emulator
+    container = f"c{random.randrange(10**9)}"
+    direct.mkdir(container)
+    contents = {"a": b"1", "b": random.Random(1).randbytes(5 * MIB), "empty": b""}
+    for name, content in contents.items():
+        direct.pipe(f"{container}/p/{name}", content)
+    proxy.seen.clear()
+    proxy.faults.clear()
+
+    def put(name, content):
+        direct.pipe(f"{container}/p/{name}", content, **({"overwrite": True} if scheme == "abfs" else {}))
+
+    return SimpleNamespace(url=f"{scheme}://{container}/p/", put=put, proxy=proxy, contents=contents)
+
+
+@pytest.fixture
+def hook(workflow_automation_service, workflow_automation_connection):
+    with WorkflowAutomationHook() as hook:
+        hook.trigger_flow({}, "demo-flow")
+        yield hook
+
+
+def digest(content):
+    if isinstance(content, dict):
+        return content["long_string"]["decoded"]["sha256"]
+    return hashlib.sha256(base64.b64decode(content)).hexdigest()
+
+
+def of(name):
+    """Tell of a request whether it is for the content of an object; Google's emulator needs a look besides."""
+    return lambda seen: (
+        seen.method == "GET"
+        and seen.target.partition("?")[0].endswith(name)
+        and ("alt=media" in seen.target or "devstoreaccount1" in seen.target)
+    )
+
+
+def check(service, contents):
+    (upload,) = service.uploads
+    assert {file["name"]: digest(file["content"]) for file in upload.files} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
+    }
+
+
+def test_each_object_is_read_by_its_version(store, hook, workflow_automation_service):
+    hook.upload_files("1001", store.url, "demo-flow")
+    check(workflow_automation_service, store.contents)
+    asked = [seen for seen in store.proxy.seen if of("a")(seen)]
+    assert len(asked) == 1
+    assert "ifGenerationMatch" in asked[0].target or "if-match" in asked[0].headers
+
+
+def test_what_breaks_off_is_taken_up_again(store, hook, workflow_automation_service):
+    store.proxy.faults.append(Fault(of("b"), break_after=MIB))
+    hook.upload_files("1001", store.url, "demo-flow")
+    check(workflow_automation_service, store.contents)
+
+
+@pytest.mark.parametrize("content", [b"2", b"22"])
+def test_one_that_changed_is_noticed(store, hook, workflow_automation_service, content):
+    (request,) = hook.prepare_uploads("1001", resolve(store.url), "demo-flow")
+    store.put("a", content)
+    with pytest.raises(FileUnavailableError, match=r"/p/a' changed"):
+        hook.send_upload(request)
+    assert workflow_automation_service.uploads == []
