@@ -183,7 +183,9 @@ def test_the_only_try_leaves_word_of_its_run(outcomes: Outcomes, name: str, blow
         assert found.runs == []
     else:
         assert len(found.runs) == WINDOWS[name].runs
-        assert ASKING in found.log
+        # A supervisor reads what it is sent in any order. Killed while it writes the record, it may not have read the
+        # line yet; but the task then gets no response, and sends nothing.
+        assert ASKING in found.log or (blow == "kill the supervisor" and WINDOWS[name].runs == 0)
 
 
 def test_an_orphan_that_wakes_after_the_next_try_starts_nothing(

@@ -20,7 +20,6 @@ from code_blocks import read_code_blocks
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import (
     Accepted,
-    RejectedError,
     RunFailedError,
     WorkflowAutomationError,
 )
