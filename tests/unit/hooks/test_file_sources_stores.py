@@ -16,7 +16,8 @@ try:
 except ImportError:  # Airflow 2
     from airflow.io.store import attach  # type: ignore[import-not-found, no-redef]  # not there in Airflow 3
 
-URL = "memory://reports"
+# With an id of its own: Airflow keeps the first store that is attached under one.
+URL = "memory://told@reports"
 
 
 class Store(MemoryFileSystem):  # type: ignore[misc]  # nor has its class
@@ -32,8 +33,7 @@ class Store(MemoryFileSystem):  # type: ignore[misc]  # nor has its class
 @pytest.fixture(scope="module")
 def store():
     store = Store()
-    # Under the id that a URL without one is looked up by.
-    attach("memory", fs=store)
+    attach("memory", conn_id="told", fs=store)
     return store
 
 

@@ -66,6 +66,9 @@ _DOOMED = frozenset({401, 402, 403, 404, 405, 407, 410})
 # waits for the responses to what it has sent.
 _PROGRESS_EVERY, _LOOK_UP_EVERY, _LAST_RESPONSES = 5.0, 0.1, 5.0
 
+# Seconds between two looks for these responses.
+_NAP = 0.02
+
 # How much of a reason is kept, in characters, and of a response without run_id, which may have up to 1 MiB.
 _KEPT_REASON, _KEPT_RESPONSE = 500, 2000
 
@@ -93,10 +96,19 @@ class BatchPlan:
     output_path: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
+    """
+    An item to be sent.
+
+    :param is_taken: whether a thread has it; once the batch is stopped, no thread sends what it takes
+    :param outcome: what became of it
+    """
+
     index: int
     request: Request
+    is_taken: bool = False
+    outcome: BatchItem | None = None
 
 
 @dataclass(slots=True)
@@ -134,6 +146,8 @@ class BatchStarter:
         self._source = BatchSource(plan.batch, plan.flow_id)
         self._digests = bytearray()
         self._windows = Windows(plan.window_size)
+        # All that is open, by index. An interruption may lose what the main thread takes from a queue, but not this.
+        self._under_way: dict[int, _Job] = {}
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._settled: SimpleQueue[BatchItem | _Stop] = SimpleQueue()
         self._stop: _Stop | None = None
@@ -269,10 +283,14 @@ class BatchStarter:
             following = next(jobs, None)
         results = self._windows.take_results()
         began = time.monotonic()
+        for job, _ in opened:
+            self._under_way[job.index] = job
         self._record.write([(job.index, digest) for job, digest in opened], results)
         self._writes += 1
         self._writing += time.monotonic() - began
         self._windows.written([job.index for job, _ in opened], results, self._settled.qsize())
+        for item in results:
+            del self._under_way[item["index"]]
         for job, _ in opened:
             self._jobs.put(job)
         if not self._record.outlives_try:
@@ -318,20 +336,31 @@ class BatchStarter:
     def _save_what_is_known(self, error: BaseException) -> None:
         """Record and log what became of the requests under way, after an error of Airflow or an interruption."""
         self._hook.stop()  # takes effect before the next hand-over
-        stop = _Stop(NotSentError("The batch was interrupted."), f"It ended with {type(error).__name__}.")
-        self._end_early(stop)
+        self._is_stopped = True
+        self._log.warning("Sending nothing more. The batch ended with %s.", type(error).__name__)
         # An exception leaves time for the responses, which all have a timeout; an interruption does not.
         deadline = time.monotonic() + (float("inf") if isinstance(error, Exception) else _LAST_RESPONSES)
-        while self._windows.sent_or_waiting and time.monotonic() < deadline:
-            self._collect(_LOOK_UP_EVERY)
-        results = self._windows.take_results()
+        with contextlib.suppress(Empty):
+            while True:
+                self._jobs.get_nowait()
+        jobs = self._under_way.values()
+        while any(job.is_taken and not job.outcome for job in jobs) and time.monotonic() < deadline:
+            time.sleep(_NAP)
+        results, unsettled = [], []
+        for job in jobs:
+            if not job.is_taken:
+                results.append(_not_started(job.index, "The batch was interrupted."))
+            elif job.outcome:
+                results.append(job.outcome)
+            else:
+                unsettled.append(job.index)
         try:
             if results:
                 self._record.write([], results)
         except Exception:
             self._log.warning("The last results could not be recorded; here they are.")
             self._mention(results)
-        if unsettled := self._windows.unsettled:
+        if unsettled:
             self._log.warning(
                 "These items have no response yet, and may have started runs: %s",
                 ", ".join(f"batch[{index}]" for index in unsettled),
@@ -350,12 +379,13 @@ class BatchStarter:
 
     def _work(self) -> None:
         while job := self._jobs.get():
+            job.is_taken = True
             try:
-                found = self._send(job)
+                job.outcome = self._send(job)
             except BaseException as error:
                 # Without its text, which nothing has redacted.
-                found = _unknown(job.index, f"{type(error).__name__} while it was sent.")
-            self._settled.put(found)
+                job.outcome = _unknown(job.index, f"{type(error).__name__} while it was sent.")
+            self._settled.put(job.outcome)
 
     def _send(self, job: _Job) -> BatchItem:
         """Send an item until the service has acted on it, or the batch is stopped."""

@@ -52,11 +52,6 @@ class Windows:
         return len(self._open) - len(self._settled)
 
     @property
-    def unsettled(self) -> list[int]:
-        """The items that are open and not settled."""
-        return sorted(self._open - self._settled.keys())
-
-    @property
     def room(self) -> int:
         """How many items the next write may open, since it also records all results so far."""
         return self._size - self.sent_or_waiting
