@@ -29,6 +29,13 @@ _FEW = 1000
 _PARTS = 4
 _CELLS = 250
 
+# Where the files of a request are looked for: how far on, and how far apart, which adds few differences.
+_NEAR = 2000
+_STEP = 100
+
+# With as many differences as can be told, about 45 cells are empty.
+_FEWEST_EMPTY = 10
+
 # A cell: a number of identities, their XOR, and the XOR of their checksums.
 _CELL = struct.Struct(f"<H{IDENTITY_SIZE}s4s")
 _CHECK_SIZE = 4
@@ -66,16 +73,19 @@ def indexes_of(requests: Sequence[tuple[int, Identities]], listed: Sequence[byte
     confirmed: set[int] = set()
     each: Counter[bytes] = Counter()
     unknown = 0
-    for count, identities in requests:
-        if "each" in identities:
-            raw = base64.b64decode(identities["each"])
-            each.update(raw[at : at + IDENTITY_SIZE] for at in range(0, len(raw), IDENTITY_SIZE))
-        elif "sketch" in identities:
-            _take(each, listed, confirmed)
-            found = _found_in(identities, count, listed, confirmed)
-            unknown += found is None
-            confirmed |= found or set()
+    for _, identities in requests:
+        raw = base64.b64decode(identities.get("each", ""))
+        each.update(raw[at : at + IDENTITY_SIZE] for at in range(0, len(raw), IDENTITY_SIZE))
+    # These first: the fewer files are left, the less there is that a sketch must tell apart.
     _take(each, listed, confirmed)
+    skipped = 0
+    for count, identities in requests:
+        if "sketch" in identities:
+            found = _found_in(identities, count, listed, confirmed, skipped)
+            confirmed |= found or set()
+            if found is None:
+                unknown += 1
+                skipped += count
     return confirmed, unknown
 
 
@@ -91,20 +101,32 @@ def _take(each: Counter[bytes], listed: Sequence[bytes], confirmed: set[int]) ->
 
 
 def _found_in(
-    identities: Identities, count: int, listed: Sequence[bytes], confirmed: set[int]
+    identities: Identities, count: int, listed: Sequence[bytes], confirmed: set[int], skipped: int
 ) -> set[int] | None:
-    """Find the files of one request among those that were in none before it, None if they cannot be told."""
+    """
+    Find the files of one request among those that were in none before it, None if they cannot be told.
+
+    :param skipped: the number of files of the requests before it that could not be told
+    """
     left = [index for index in range(len(listed)) if index not in confirmed]
     names = _distinct([listed[index] for index in left])
-    # Requests are made of the first files that are missing: but for what has changed since, these were its files.
-    guess = names[:count]
-    difference = _Sketch.read(identities["sketch"]).less(_Sketch.of(guess)).decoded()
-    if difference is None:
-        return None
-    sent = (set(guess) - difference[1]) | difference[0]
-    if _digest(sorted(sent)) != identities["digest"]:
-        return None
-    return {index for index, name in zip(left, names, strict=True) if name in sent}
+    # Requests are made of the first files that are missing: but for what has changed since, these were its files. If
+    # many were added or removed before them, they are nearby.
+    unlike = _Sketch.read(identities["sketch"])
+    start = end = max(0, skipped - _NEAR)
+    for begin in range(start, max(1, min(skipped + _NEAR, len(names))), _STEP):
+        for name in names[start:begin]:
+            unlike.add(name, 1)
+        for name in names[end : begin + count]:
+            unlike.add(name, -1)
+        start, end = begin, begin + count
+        difference = unlike.decoded()
+        if difference is None:
+            continue
+        sent = (set(names[start:end]) - difference[1]) | difference[0]
+        if _digest(sorted(sent)) == identities["digest"]:
+            return {index for index, name in zip(left, names, strict=True) if name in sent}
+    return None
 
 
 def _distinct(identities: list[bytes]) -> list[bytes]:
@@ -144,7 +166,7 @@ class _Sketch:
     def of(cls, identities: Iterable[bytes]) -> _Sketch:
         sketch = cls([0] * (_PARTS * _CELLS), [0] * (_PARTS * _CELLS))
         for identity in identities:
-            sketch._add(identity, 1)
+            sketch.add(identity, 1)
         return sketch
 
     @classmethod
@@ -160,22 +182,18 @@ class _Sketch:
         )
         return base64.b64encode(b"".join(cells)).decode()
 
-    def less(self, other: _Sketch) -> _Sketch:
-        """Return the sketch of what differs."""
-        return _Sketch(
-            [(mine - its) % 65536 for mine, its in zip(self._counts, other._counts, strict=True)],
-            [mine ^ its for mine, its in zip(self._sums, other._sums, strict=True)],
-        )
-
     def decoded(self) -> tuple[set[bytes], set[bytes]] | None:
-        """Return what only this had, and what only the other had, None if that is too much."""
+        """Return what was only added, and what was only removed, None if that is too much."""
         mine: set[bytes] = set()
         its: set[bytes] = set()
-        cells = [*range(len(self._counts))]
+        if self._sums.count(0) < _FEWEST_EMPTY:
+            return None
+        rest = _Sketch([*self._counts], [*self._sums])
+        cells = [*range(len(rest._counts))]
         while cells:
             at = cells.pop()
-            sign = {1: 1, 65535: -1}.get(self._counts[at] % 65536)
-            total = self._sums[at].to_bytes(_SUM_SIZE)
+            sign = {1: 1, 65535: -1}.get(rest._counts[at] % 65536)
+            total = rest._sums[at].to_bytes(_SUM_SIZE)
             identity = total[:IDENTITY_SIZE]
             if sign is None or _check(identity) != total[IDENTITY_SIZE:]:
                 continue
@@ -183,12 +201,12 @@ class _Sketch:
             if identity in found:
                 return None  # not what it seemed
             found.add(identity)
-            cells += self._add(identity, -sign)
-        if any(self._sums) or any(count % 65536 for count in self._counts):
+            cells += rest.add(identity, -sign)
+        if any(rest._sums) or any(count % 65536 for count in rest._counts):
             return None
         return mine, its
 
-    def _add(self, identity: bytes, times: int) -> list[int]:
+    def add(self, identity: bytes, times: int) -> list[int]:
         """Add or remove an identity; its cells."""
         total = int.from_bytes(identity + _check(identity))
         # An identity is a hash: its own bytes say in which cells it is.

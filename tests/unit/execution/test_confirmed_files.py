@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,30 @@ def test_nothing_that_was_not_sent_is_taken_for_it(changed, seed):
     assert {*confirmed} <= {*before}
     assert len(confirmed) == (0 if unknown else 3000 - changed)
     assert not unknown or changed > 250
+
+
+@pytest.mark.parametrize("change", ["rewritten", "removed", "added"])
+def test_a_request_that_changed_too_much_does_not_hide_the_next_ones(change):
+    before = [*range(8000)]
+    requests = [before[start : start + 2000] for start in range(0, 8000, 2000)]
+    new = [f"new {number}" for number in range(900)]
+    after = {"rewritten": new + before[900:], "removed": before[900:], "added": new + before}[change]
+    confirmed, unknown = found(requests, after)
+    if change == "added":
+        assert (confirmed, unknown) == (before, 0)
+    else:
+        assert (confirmed, unknown) == (before[2000:], 1)
+
+
+def test_what_is_added_in_one_try_after_the_other_is_no_growing_difference():
+    requests, listed, shuffled = [[*range(3000)]], [*range(3000)], random.Random(1)
+    for number in range(5):
+        for one in range(200):
+            listed.insert(shuffled.randrange(len(listed)), f"{number} {one}")
+        confirmed, unknown = found(requests, listed)
+        assert unknown == 0
+        requests.append([name for name in listed if name not in {*confirmed}])
+        assert len(requests[-1]) == 200
 
 
 def test_another_order_is_no_change_of_one_request():
