@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.deadline import StoppedError
 from workflow_automation_provider.client.files import ChangedError
-from workflow_automation_provider.hooks.stores import AT_ONCE, SILENCE, StoredFile, compare
+from workflow_automation_provider.hooks.stores import AT_ONCE, SILENCE, Store, StoredFile, compare
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import File
@@ -120,7 +120,7 @@ class _Loop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._at_once: dict[Store, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -129,7 +129,11 @@ class _Loop:
 
     def _start(self, fetch: _Fetch) -> None:
         if not self._is_closed:
-            fetch.task = task = self._loop.create_task(fetch.run(self._at_once))
+            store = fetch.file.store
+            # Never more than the store's client has connections: one that holds its connection until there is room
+            # for more would keep an earlier one from being resumed, for ever.
+            at_once = self._at_once.setdefault(store, asyncio.Semaphore(min(AT_ONCE, store.connections)))
+            fetch.task = task = self._loop.create_task(fetch.run(at_once))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -200,6 +204,10 @@ class _Fetch:
             self._queue.put(None)
         except Exception as error:
             self._queue.put(error)
+        except asyncio.CancelledError:
+            # Not only by this module: a store's client may cancel what it does, and the other thread waits.
+            self._queue.put(ConnectionError("the store's client cancelled it"))
+            raise
 
     async def _fetch(self) -> None:
         file, store = self.file, self.file.store
@@ -229,19 +237,32 @@ class _Fetch:
                     counted, failures = position, 0
                 failures += 1
                 has_asked_again = store.asks_again and not has_response
-                if failures > _RESUMES or has_asked_again or not _may_resume(error, file):
+                if failures > _RESUMES or has_asked_again or not _may_pass(error):
                     raise
-                if position >= file.size:
-                    # All of it is there, but was damaged on the way.
+                if position and (position >= file.size or not file.told):
+                    # All of it is there, but was damaged on the way; or the rest may be that of another version.
                     if self._given:
                         raise
                     buffer.clear()
                     position = counted = 0
                 await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
         if not response.is_of_version:
-            await store.look(file)
+            await self._look()
         if buffer:
             await self._give(bytes(buffer))
+
+    async def _look(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE):
+                    await self.file.store.look(self.file)
+                return
+            except Exception as error:
+                failures += 1
+                if failures > _RESUMES or self.file.store.asks_again or not _may_pass(error):
+                    raise
+                await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
 
     async def _read(self, response: Response) -> bytes:
         async with asyncio.timeout(SILENCE):
@@ -263,12 +284,9 @@ class _Fetch:
         return not waiting or waiting + len(chunk) <= self._window
 
 
-def _may_resume(error: Exception, file: StoredFile) -> bool:
-    """Tell whether to ask for the rest of an object after an error."""
-    if isinstance(error, ChangedError | FileNotFoundError | PermissionError | NotImplementedError):
-        return False
-    # Only then is it known that the rest is of the same version.
-    return bool(file.told)
+def _may_pass(error: Exception) -> bool:
+    """Tell whether to ask a store again after an error."""
+    return not isinstance(error, ChangedError | FileNotFoundError | PermissionError | NotImplementedError)
 
 
 def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[bytes]:

@@ -214,6 +214,11 @@ class Store:
         self.read_ahead = read_ahead
 
     @property
+    def connections(self) -> int:
+        """How many connections its client may open at once."""
+        return AT_ONCE
+
+    @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop of an asynchronous file system, None of any other."""
         if not getattr(self.fs, "async_impl", False) or getattr(self.fs, "asynchronous", False):
@@ -233,7 +238,11 @@ class Store:
         async def look_at_all() -> list[Mapping[str, Any] | BaseException]:
             return await asyncio.gather(*map(look, paths), return_exceptions=True)
 
-        return asyncio.run_coroutine_threadsafe(look_at_all(), self.fs.loop).result()
+        looking = asyncio.run_coroutine_threadsafe(look_at_all(), self.fs.loop)
+        try:
+            return looking.result()
+        finally:
+            looking.cancel()  # if the task was ended meanwhile
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """
@@ -289,6 +298,8 @@ def _differ(listed: str, found: str) -> bool:
 
 
 def _time(text: str) -> datetime | None:
+    if text[4:5] != "-":  # a number may look like a time without separators
+        return None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -338,6 +349,12 @@ class _S3(Store):
             # The SDK's default of 10 connections would be fewer than the requests.
             fs.config_kwargs.setdefault("max_pool_connections", AT_ONCE)
 
+    @property
+    def connections(self) -> int:
+        """Return the size of the SDK's pool."""
+        client = getattr(self.fs, "_s3", None)
+        return client.meta.config.max_pool_connections if client is not None else 1
+
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""
         bucket, key, version = self.fs.split_path(file.key)
@@ -362,7 +379,7 @@ class _S3(Store):
         except BaseException:
             body.close()
             raise
-        return _S3Response(body, is_of_version=bool(etag))
+        return _S3Response(body, is_of_version=bool(etag and "ETag" in file.told))
 
 
 class _S3Response:

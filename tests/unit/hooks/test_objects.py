@@ -215,6 +215,24 @@ class TestFaultsThatDoNoHarm:
         hook.upload_files(run_id, bucket.url(), "demo-flow")
         assert [name for name, _ in sent(service)] == ["a", "b"]
 
+    @pytest.mark.parametrize("connections", [1, 2])
+    def test_one_is_resumed_however_few_connections_there_are(
+        self, service, hook, run_id, bucket, proxy, monkeypatch, connections
+    ):
+        """The next ones would otherwise hold all of them until it was sent."""
+        name = f"AIRFLOW_CONN_{bucket.conn_id.upper()}"
+        connection = json.loads(os.environ[name])
+        connection["extra"]["config_kwargs"]["max_pool_connections"] = connections
+        monkeypatch.setenv(name, json.dumps(connection))
+        contents = {key: os.urandom(12 * MIB) for key in "abc"}
+        bucket.put(**contents)
+        proxy.faults.append(Fault(of("a"), break_after=9 * MIB))
+        ending = threading.Timer(20, hook.stop)
+        ending.start()
+        hook.upload_files(run_id, bucket.url(), "demo-flow")
+        ending.cancel()
+        assert sent(service) == [(key, sha256(content)) for key, content in contents.items()]
+
     def test_a_silent_response_is_given_up_and_taken_up_again(
         self, service, hook, run_id, bucket, proxy, monkeypatch
     ):

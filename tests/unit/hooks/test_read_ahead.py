@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import http.server
 import random
+import signal
 import threading
 import time
 from email.utils import formatdate
@@ -185,6 +186,76 @@ class TestWithoutConditions:
         file = fs.file("a", b"x", store)
         fs.told = {"modified": "2"}
         assert b"".join(read_whole(file)) == b"x"
+
+    @pytest.mark.parametrize("later", ["1710121099999", "1710122012345"])
+    def test_a_number_is_no_time(self, fs, store, later):
+        fs.told = {"modificationTime": "1710121012345"}
+        file = fs.file("a", b"x", store)
+        fs.told = {"modificationTime": later}
+        with pytest.raises(FileUnavailableError, match="written again"):
+            b"".join(read_whole(file))
+
+    @pytest.mark.parametrize("what", ["_cat_file", "_info"])
+    @pytest.mark.parametrize("told", [{"ETag": "1"}, {}])
+    def test_one_that_is_busy_is_asked_again(self, fs, store, what, told):
+        fs.told = told
+        file = fs.file("a", b"x", store)
+        ask, errors = getattr(fs, what), [OSError(16, "Please reduce your request rate.")] * 2
+
+        async def busy(*arguments, **options):
+            if errors:
+                raise errors.pop()
+            return await ask(*arguments, **options)
+
+        setattr(fs, what, busy)
+        assert b"".join(read_whole(file)) == b"x"
+
+    def test_a_look_that_takes_for_ever(self, fs, store, monkeypatch):
+        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead.SILENCE", 0.05)
+        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead._FIRST_WAIT", 0.001)
+        file = fs.file("a", b"x", store)
+
+        async def hang(_):
+            await asyncio.sleep(3600)
+
+        fs._info = hang
+        with pytest.raises(FileUnavailableError, match="TimeoutError"):
+            b"".join(read_whole(file))
+
+    @pytest.mark.parametrize("what", ["_cat_file", "_info"])
+    def test_what_its_client_cancels_is_not_waited_for(self, fs, store, what):
+        file = fs.file("a", b"x", store)
+
+        async def cancelled(*_, **__):
+            raise asyncio.CancelledError
+
+        setattr(fs, what, cancelled)
+        late = time.monotonic() + 10
+        with pytest.raises(FileUnavailableError, match="client cancelled it"):
+            b"".join(read_whole(file, stopped=lambda: time.monotonic() > late))
+
+    def test_a_look_at_many_ends_with_the_task(self, fs, store):
+        cancelled = threading.Event()
+
+        async def hang(_):
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                cancelled.set()
+
+        fs._info = hang
+
+        def end(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                store.infos(["a", "b"])
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert cancelled.wait(5)
 
     def test_what_has_no_version_is_not_taken_up_again(self, fs):
         """The rest could be that of another version."""
