@@ -38,6 +38,7 @@ __all__ = [
     "UPLOAD_ADVICE",
     "FlowRetryPolicy",
     "Patience",
+    "run_advice",
     "start_advice",
     "task_error",
 ]
@@ -230,6 +231,16 @@ def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted,
     }
 
 
+def run_advice(context: Context) -> str:
+    """Return what to do about a task that failed after it had started its run, on the Airflow of this task."""
+    if "task_state_store" not in context:
+        return "Clearing the task starts another run: upload the files with UploadFilesOperator instead."
+    return (
+        f"To continue with that run, fix the cause, add {GIVEN_RUN} with its run_id to the task's state store, then "
+        "clear the task.\nWithout that entry, a Clear starts another run."
+    )
+
+
 BATCH_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task.",
     Accepted.MAYBE: (
@@ -258,6 +269,8 @@ def task_error(
     *,
     but_for: tuple[type[WorkflowAutomationError], ...] = (),
     is_ended: bool = False,
+    may_retry: bool = True,
+    later: str = "Clear the task later.",
 ) -> WorkflowAutomationError:
     """
     Return the error to fail the task with, which says whether Airflow retries it and what to do.
@@ -265,6 +278,8 @@ def task_error(
     :param advice: what to do if Airflow does not retry the task, depending on what the service did
     :param but_for: errors to leave to Airflow's retry, in addition to busy, not sent and an unavailable file
     :param is_ended: whether Airflow ended the task, and therefore knows whether to retry it
+    :param may_retry: whether a retry does no harm
+    :param later: what to do if a retry may help, but Airflow has none left
     :return: the same error if a retry may help; otherwise one of the same class that is also an
         ``AirflowFailException``. Without a traceback, which would not help a DAG author
     """
@@ -277,7 +292,7 @@ def task_error(
     if isinstance(error, AirflowFailException):
         return error.with_traceback(None)  # of a start inside the task: it says all that there is to say
     failed = error
-    if not isinstance(error, retryable):
+    if not may_retry or not isinstance(error, retryable):
         outlook = "Airflow will not retry this task."
         # What to do about a run that failed, whoever found it knows.
         then = "" if isinstance(error, RunFailedError) else advice[error.accepted]
@@ -286,7 +301,7 @@ def task_error(
     elif is_ended:
         outlook = then = ""
     else:
-        outlook, then = _outlook(context, error, advice)
+        outlook, then = _outlook(context, error, advice, later)
     failed.next_step = "\n".join(filter(None, (outlook, failed.next_step, then)))
     return failed.with_traceback(None)
 
@@ -317,7 +332,7 @@ def _rebuild(
 
 
 def _outlook(
-    context: Context, error: WorkflowAutomationError, advice: Mapping[Accepted, str]
+    context: Context, error: WorkflowAutomationError, advice: Mapping[Accepted, str], later: str
 ) -> tuple[str, str]:
     """Say whether and when Airflow retries the task, and what to do about it."""
     ti, task = context["ti"], context["task"]
@@ -333,7 +348,7 @@ def _outlook(
             return f"Airflow reschedules this task{_in(delay)}, without using a retry.", ""
     in_doubt = error.accepted is not Accepted.NO
     if ti.try_number > ti.max_tries:
-        then = advice[error.accepted] if in_doubt else "Clear the task later."
+        then = advice[error.accepted] if in_doubt else later
         return "Airflow has no retries left for this task.", then
     number = f"try {ti.try_number + 1} of {ti.max_tries + 1}"
     # Files may be uploaded twice, and so their advice knows no run that was started for certain. Runs that a batch

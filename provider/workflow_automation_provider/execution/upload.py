@@ -49,6 +49,9 @@ _KEPT_RESPONSE = 2000
 _KEPT_NAMES = 20
 _KEPT_REQUESTS = 20
 
+# Stands for a run that is not started yet.
+_ANY_RUN = "0"
+
 
 class UploadRequest(TypedDict):
     """One request of an upload."""
@@ -128,6 +131,19 @@ class Uploader:
         self._patience = patience
         self._log = patience.log
         self._retry = _retried_after(on_unknown_upload)
+        self._prepared: list[Element] | None = None
+
+    def prepare(self, flow_id: str | None, what: FilesToUpload) -> None:
+        """
+        Resolve the files before there is a run, for :meth:`upload`, and check all that can be checked by then.
+
+        :param flow_id: the flow, None for the connection's
+        :raises WorkflowAutomationError: if they could not be uploaded
+        """
+        flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
+        elements = _resolved(what)
+        self._requests(_ANY_RUN, flow_id, elements, what)
+        self._prepared = elements
 
     def upload(self, run_id: object, flow_id: str | None, what: FilesToUpload) -> UploadResult:
         """
@@ -147,10 +163,7 @@ class Uploader:
                 raise
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
-        elements = resolve(
-            what.files, content_types=what.content_types, read_ahead_bytes=what.read_ahead_bytes
-        )
-        _check_sizes(elements, what.max_file_bytes)
+        elements = _resolved(what) if self._prepared is None else self._prepared
         self._log.info("Uploading %s for run %s.", count_of(elements), run_id)
         confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
         requests = self._requests(run_id, flow_id, missing, what) if missing else []
@@ -347,6 +360,12 @@ def _hash(element: Element, target: str, version: object) -> bytes:
     else:
         what = encode("files", element).decode()
     return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).digest()[:16]
+
+
+def _resolved(what: FilesToUpload) -> list[Element]:
+    elements = resolve(what.files, content_types=what.content_types, read_ahead_bytes=what.read_ahead_bytes)
+    _check_sizes(elements, what.max_file_bytes)
+    return elements
 
 
 def _check_sizes(elements: Sequence[Element], max_file_bytes: int | None) -> None:

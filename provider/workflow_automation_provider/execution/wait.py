@@ -169,10 +169,14 @@ class CompletionWait:
         """Return whether the flow has called back, whatever is known of the start of its run."""
         return self._record.answer(self._record.read().digest) is not None
 
-    def has_begun(self) -> bool:
+    def has_begun(self, reply: Reply) -> bool:
         """Return whether all before the wait is done: its files are uploaded, or the run has ended."""
         waiting = self._record.read()
-        return waiting.since is not None or self._record.answer(waiting.digest) is not None
+        return (
+            waiting.since is not None
+            or reply.option in (SUCCEEDED, FAILED)
+            or self._record.answer(waiting.digest) is not None
+        )
 
     def wait(self, run: StartedRun, reply: Reply, checks: int = 0) -> StartedRun:
         """
@@ -308,7 +312,7 @@ class CompletionWait:
 def _of_person(reply: Reply) -> Answer:
     status: Status = "success" if reply.option == SUCCEEDED else "failed"
     result, message = reply.fields.get("result"), reply.fields.get("message")
-    with suppress(ValueError):  # what is not JSON is text
+    with suppress(ValueError, RecursionError):  # what is not JSON is text
         return Answer.read(
             json.dumps(
                 {"status": status, "result": json.loads(result or "null"), "message": message}

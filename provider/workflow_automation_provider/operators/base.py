@@ -142,10 +142,14 @@ class FlowOperator(BaseOperator, Generic[_Result]):
             return run()
         except WorkflowAutomationError as error:
             self.hook.locate(error, self.flow_id)
-            failed = task_error(
-                error, context, self._advice(context), but_for=self._retried_after, is_ended=self.is_ended
-            )
+            failed = self._failure(context, error)
             raise failed from failed.__cause__
+
+    def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Return the error to fail the task with."""
+        return task_error(
+            error, context, self._advice(context), but_for=self._retried_after, is_ended=self.is_ended
+        )
 
     def _run_once(self, context: Context) -> _Result:
         """Do what the task is for."""

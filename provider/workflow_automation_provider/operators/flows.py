@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit
 from workflow_automation_provider.exceptions import (
+    Accepted,
     InvalidRequestError,
     OutcomeUnknownError,
     ResponseUnusableError,
+    RunFailedError,
 )
-from workflow_automation_provider.execution.retry import UPLOAD_ADVICE, start_advice
+from workflow_automation_provider.execution.retry import (
+    UPLOAD_ADVICE,
+    run_advice,
+    start_advice,
+    task_error,
+)
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
+    from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.doubt import StartQuestion
     from workflow_automation_provider.execution.parking import Reply
     from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
@@ -104,7 +111,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         file_format: FileFormat | None = None,
         on_unknown_start: OnUnknownStart | Literal["ask"] = "fail",
         ask_timeout: timedelta = timedelta(days=7),
-        notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
+        notifiers: Sequence[BaseNotifier] | BaseNotifier | None = (),
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
         multiple_outputs: bool = True,
@@ -130,6 +137,20 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 raise ValueError(
                     f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {_LONGEST_WAIT.days} days."
                 )
+        if notifiers is None:  # as of Airflow's HITLOperator
+            notifiers = ()
+        called: Sequence[BaseNotifier] = (
+            tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
+        )
+        if not all(map(callable, called)):
+            raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
+        if not isinstance(wait_for_completion, bool):
+            raise ValueError(f"wait_for_completion is {wait_for_completion!r}: expected True or False.")
+        if file_format is not None:
+            # Imported only if there is something to check: most DAG files set none.
+            from workflow_automation_provider.client.files import check_file_format
+
+            check_file_format(file_format)
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
@@ -141,9 +162,9 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.file_format = file_format
         self.on_unknown_start = on_unknown_start
         self.ask_timeout = ask_timeout
-        self.notifiers: Sequence[BaseNotifier] = (
-            tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
-        )
+        self.notifiers = called
+        self._started: StartedRun | None = None
+        """The run of this execution, once it is known."""
 
     def execute_complete(
         self,
@@ -169,6 +190,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.execution.start import RunStarter, request_digest
         from workflow_automation_provider.execution.task_state import StartRecord
 
+        self._started = None
         nested = self._is_nested(context)
         record = StartRecord(context, self.task_id, nested=nested)
         with record.in_use(self):
@@ -196,16 +218,17 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         asks = self.on_unknown_start == "ask" or resumed.doubt
         question = self._question(context, record) if asks else None
         FlowRunLink.persist(context, resumed.run.get("run_link") if resumed.run else None)
-        run = resumed.run
+        run = self._started = resumed.run
         # A task that was parked with its run never starts one: its record may have been deleted meanwhile.
         if run is None:
             for part in (wait, question):
                 if part:
                     part.check()
-            run = self._start(starter, record, wait, question, reply, resumed.doubt)
+            upload = None if self.files is None else _RunUpload(self, context, self.files)
+            run = self._started = self._start(starter, record, wait, question, upload, reply, resumed.doubt)
             FlowRunLink.persist(context, run.get("run_link"))
-            if self.files is not None and not (wait and wait.has_begun()):
-                self._upload(context, run, self.files)
+            if upload and not (wait and wait.has_begun(reply)):
+                upload.send(run)
         return wait.wait(run, reply, resumed.checks) if wait else run
 
     def _start(
@@ -214,6 +237,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         record: StartRecord,
         wait: CompletionWait | None,
         question: StartQuestion | None,
+        upload: _RunUpload | None,
         reply: Reply,
         doubt: dict[str, Any] | None,
     ) -> StartedRun:
@@ -225,6 +249,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
         def prepare() -> Request:
             flow_id = self._rendered_flow_id()
+            if upload:
+                upload.prepare(flow_id)
             if not wait:
                 return self.hook.prepare_trigger(self.inputs, flow_id)
             return wait.open(self.inputs, lambda inputs: self.hook.prepare_trigger(inputs, flow_id))
@@ -272,25 +298,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             then_waits=self.wait_for_completion,
         )
 
-    def _upload(self, context: Context, run: StartedRun, files: FileSource | Sequence[FileSource]) -> None:
-        """Upload the run's files, except those that an earlier try uploaded."""
-        from workflow_automation_provider.execution.task_state import UploadRecord
-        from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
-
-        if "run_id" not in run:
-            raise ResponseUnusableError(
-                "The files cannot be uploaded: the run that was started has no run_id.",
-                next_step="Look in the workflow's list of runs.",
-            )
-        record = UploadRecord(context, self.task_id, nested=False)
-        with record.in_use(self):
-            uploader = Uploader(record, self._open_hook(), self._patience)
-            uploader.upload(
-                run["run_id"],
-                run.get("flow_id"),
-                FilesToUpload(files=files, file_format=self.file_format),
-            )
-
     def _check_nested(self) -> None:
         for name, value in (
             ("wait_for_completion", self.wait_for_completion),
@@ -303,6 +310,29 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                     next_step="Make it a task of the DAG, or leave it out.",
                 )
 
+    def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Return the error to fail the task with, which never leaves out a run that was started."""
+        # Of a run that failed, or whose id is unknown, the error says all.
+        if self._started is None or isinstance(error, RunFailedError | ResponseUnusableError):
+            return super()._failure(context, error)
+        run_id = self._started.get("run_id")
+        error.locate(None, self._started.get("flow_id"), run_id)
+        sent = "" if isinstance(error, InvalidRequestError) else error.consequence
+        error.consequence = "\n".join(
+            filter(None, (f"Run {run_id} was started." if run_id else "A run was started.", sent))
+        )
+        advice = run_advice(context)
+        return task_error(
+            error,
+            context,
+            dict.fromkeys((Accepted.NO, Accepted.MAYBE), advice),
+            but_for=(OutcomeUnknownError,),
+            is_ended=self.is_ended,
+            # Only with a record does a retry find the run.
+            may_retry="task_state_store" in context,
+            later=advice,
+        )
+
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
         return start_advice(context, self.task_id if self._is_nested(context) else None)
@@ -311,6 +341,39 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
         return (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
+
+
+class _RunUpload:
+    """
+    The upload of the files of the run that the same task starts.
+
+    :param operator: the task's
+    """
+
+    def __init__(
+        self, operator: TriggerFlowOperator, context: Context, files: FileSource | Sequence[FileSource]
+    ) -> None:
+        from workflow_automation_provider.execution.task_state import UploadRecord
+        from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+
+        self._operator = operator
+        self._record = UploadRecord(context, operator.task_id, nested=False)
+        self._uploader = Uploader(self._record, operator._open_hook(), operator._patience)
+        self._what = FilesToUpload(files=files, file_format=operator.file_format)
+
+    def prepare(self, flow_id: str | None) -> None:
+        """Check the files before a run is started for them."""
+        self._uploader.prepare(flow_id, self._what)
+
+    def send(self, run: StartedRun) -> None:
+        """Upload the run's files, except those that an earlier try uploaded."""
+        if "run_id" not in run:
+            raise ResponseUnusableError(
+                "The files cannot be uploaded: the run that was started has no run_id.",
+                next_step="Look in the workflow's list of runs.",
+            )
+        with self._record.in_use(self._operator):
+            self._uploader.upload(run["run_id"], run.get("flow_id"), self._what)
 
 
 class UploadFilesOperator(FlowOperator["UploadResult"]):

@@ -24,6 +24,7 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     RunFailedError,
     RunTimeoutError,
+    WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.callback import OPTIONS, Answer, row_key
 from workflow_automation_provider.execution.retry import GIVEN_RUN
@@ -350,6 +351,15 @@ class TestInputs:
         with pytest.raises(ValueError, match=f"{name} is .*: expected a timedelta of more than 0"):
             waits(**{name: value})
 
+    @pytest.mark.parametrize("value", ["no", 1, None])
+    def test_a_wait_that_is_neither_true_nor_false(self, value):
+        with pytest.raises(ValueError, match=r"wait_for_completion is .*: expected True or False"):
+            trigger(wait_for_completion=value)
+
+    def test_a_file_format_that_is_none(self):
+        with pytest.raises(ValueError, match="file_format is not supported"):
+            trigger(files=["a"], file_format="base46")
+
 
 def test_the_order_of_what_is_written(service, store, context, endpoint, waits):
     """The token's hash is there before the flow can know the token, and the run before anybody waits."""
@@ -507,6 +517,18 @@ class TestPark:
         parked(waits(), now, TIMEOUT, **then)
         assert requests(service) == 1
 
+    def test_a_connection_that_is_no_longer_valid_does_not_hide_the_run(
+        self, service, store, context, endpoint, waits, parked, resume, workflow_automation_connect
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": 3})
+        workflow_automation_connect(extra={"typo": 1})
+        with pytest.raises(InvalidRequestError, match="'typo' is not supported") as caught:
+            resume(waits(), now, woken(SUCCEEDED), **then)
+        assert caught.value.consequence == "Run 1001 was started."
+        assert "Without that entry, a Clear starts another run." in caught.value.next_step
+
     def test_a_dag_that_no_longer_waits(self, service, store, context, endpoint, waits, parked, resume):
         now = context(store)
         then, _ = parked(waits(), now)
@@ -554,6 +576,7 @@ class TestPerson:
             ("[" * 60 + "]" * 60, "[" * 60 + "]" * 60),
             ("9" * 30, "9" * 30),
             ('{"__type": 1}', '{"__type": 1}'),
+            ("[" * 100_000, "[" * 100_000),
         ],
     )
     def test_succeeded_with_a_result(self, service, waits, now, then, log, given, result, resume):
@@ -793,6 +816,71 @@ class TestFiles:
         answer(store, {"status": "success"})
         waits(files=[{"name": "a"}]).execute(context(store, try_number=2))
         assert service.uploads == []
+
+    def test_are_not_uploaded_for_a_run_that_a_person_says_has_ended(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        operator, now = {"files": [{"name": "a"}], "on_unknown_start": "ask"}, context(store)
+        service.faults.add("drop_after")
+        then, _ = parked(waits(**operator), now)
+        resume(waits(**operator), now, person(SUCCEEDED, run_id="1001"), **then)
+        assert service.uploads == []
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"files": []}, "files is empty"),
+            ({"files": "/nowhere/*.csv"}, "matches no file"),
+            ({"files": "{{ x }}"}, "a template that was not rendered"),
+            ({"files": [{"name": "a"}], "workflow_automation_conn_id": "other"}, "An upload needs a flow_id"),
+        ],
+    )
+    def test_that_cannot_be_uploaded_start_no_run(
+        self, service, store, context, endpoint, waits, monkeypatch, options, match
+    ):
+        connection = service.airflow_connection(service.keys[0], {"callback_base_url": endpoint.url})
+        del connection["extra"]["flow_id"]
+        monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
+        with pytest.raises(WorkflowAutomationError, match=match) as caught:
+            waits(**options).execute(context(store))
+        assert caught.value.accepted is Accepted.NO
+        assert "was started" not in str(caught.value)
+        assert (requests(service), store.entries) == (0, {})
+
+    def test_that_are_rejected_do_not_hide_the_run(self, service, store, context, endpoint, waits):
+        service.faults.add("reject", operation="upload")
+        with pytest.raises(RejectedError) as caught:
+            waits(files=[{"name": "a"}]).execute(context(store))
+        assert isinstance(caught.value, AirflowFailException)
+        assert caught.value.consequence == "Run 1001 was started.\nNo files were accepted."
+        assert GIVEN_RUN in caught.value.next_step
+        assert "then clear the task.\nWithout that entry, a Clear starts another run." in str(caught.value)
+
+    def test_of_unknown_outcome_are_uploaded_by_the_next_try(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        service.faults.add("drop_after", operation="upload")
+        with pytest.raises(OutcomeUnknownError) as caught:
+            waits(files=[{"name": "a"}]).execute(context(store))
+        assert not isinstance(caught.value, AirflowFailException)
+        assert caught.value.consequence.startswith("Run 1001 was started.")
+        parked(waits(files=[{"name": "a"}]), context(store, try_number=2))
+        assert (len(service.runs), len(service.uploads)) == (1, 2)
+
+    def test_of_the_last_try_do_not_ask_for_a_clear_alone(self, service, store, context, endpoint, waits):
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError, match="Airflow has no retries left") as caught:
+            waits(files=[{"name": "a"}]).execute(context(store, try_number=4))
+        assert "Clear the task later" not in str(caught.value)
+        assert GIVEN_RUN in caught.value.next_step
+
+    def test_without_a_record_they_never_cause_another_run(self, service, context):
+        """Before Airflow 3.3, a retry would not find the run."""
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError, match=r"Run 1001 was started\.") as caught:
+            trigger(files=[{"name": "a"}]).execute(context())
+        assert isinstance(caught.value, AirflowFailException)
+        assert "Clearing the task starts another run" in caught.value.next_step
 
     def test_without_a_wait(self, service, store, context):
         assert trigger(files=[{"name": "a"}]).execute(context(store))["run_id"] == "1001"
