@@ -120,9 +120,12 @@ class StartQuestion:
         :raises WorkflowAutomationError: if the task is to fail, or nobody answered in time
         :raises BaseException: Airflow's signal to park the task, if the answer lacks the ``run_id``
         """
-        if reply.option == NOT_STARTED:
-            self._log.info("%s answered that no run was started: starting one.", reply.by)
-            self._record.take_back()
+        if reply.option == NOT_STARTED and not _is_certain(doubt):
+            self._log.info("%s answered that no run was started.", reply.by)
+            # The answer is only about the start that was asked about: the task may have been executed since.
+            earlier = self._record.read()
+            if earlier and earlier.state != "started" and earlier.at == doubt["since"]:
+                self._record.take_back()
             return None
         if reply.option == FAIL:
             raise self._failure(doubt, f"{reply.by} answered: {FAIL}.")
@@ -131,7 +134,9 @@ class StartQuestion:
             return _run(reply, doubt)
         if _left(doubt) <= timedelta(seconds=1):
             raise self._failure(doubt, f"Nobody answered within the ask_timeout ({self._timeout}).")
-        if reply.option:
+        if reply.option == NOT_STARTED:  # offered by an earlier question of this try
+            self._log.warning("%s answered: %s, but one was. Asking again.", reply.by, reply.option)
+        elif reply.option:
             self._log.warning("%s answered: %s, but entered no run_id. Asking again.", reply.by, reply.option)
         try:
             parking.ask(self._context, self._question(doubt))
@@ -155,7 +160,7 @@ class StartQuestion:
         )
 
     def _question(self, doubt: dict[str, Any]) -> Question:
-        is_certain = Accepted(doubt["accepted"]) is Accepted.YES
+        is_certain = _is_certain(doubt)
         subject = "Which run was started?" if is_certain else "Was a run started?"
         options = [STARTED, *([] if is_certain else [NOT_STARTED])]
         options += [*([SUCCEEDED, FAILED] if self._then_waits else []), FAIL]
@@ -163,6 +168,7 @@ class StartQuestion:
         since = doubt["since"] or doubt["seen"]
         body = [
             f"Look in the list of runs of {flow} for a run that was started between {since} and {doubt['seen']}.",
+            "If you have answered this before, look for a later one: Airflow repeats the question as it was.",
             "",
             f"- Connection: `{self._hook.workflow_automation_conn_id}`",
             "- What happened:",
@@ -197,6 +203,11 @@ def _run(reply: Reply, doubt: dict[str, Any]) -> StartedRun:
     if doubt["flow_id"]:
         run["flow_id"] = doubt["flow_id"]
     return run
+
+
+def _is_certain(doubt: dict[str, Any]) -> bool:
+    """Return whether a run was started for certain, and only its id is unknown."""
+    return Accepted(doubt["accepted"]) is Accepted.YES
 
 
 def _left(doubt: dict[str, Any]) -> timedelta:

@@ -118,6 +118,14 @@ class TestNotifiers:
         parked(asks(notifiers=called.append), now)
         assert called == [now]
 
+    def test_none(self):
+        assert trigger(notifiers=None).notifiers == ()
+
+    @pytest.mark.parametrize("notifiers", ["ops@example.org", [None], {"a": 1}])
+    def test_of_another_kind(self, notifiers):
+        with pytest.raises(ValueError, match=r"^notifiers is .*: expected a notifier, or a list of them\."):
+            trigger(notifiers=notifiers)
+
     def test_one_that_raises(self, service, now, parked, supervisor, log):
         def notify(context):
             raise RuntimeError("No mail server")
@@ -151,7 +159,7 @@ class TestAnswer:
 
     def test_no_run_was_started(self, service, now, then, resume, log):
         assert resume(asks(), now, person(NOT_STARTED), **then)["run_id"] == "1002"
-        assert "ada answered that no run was started: starting one." in log()
+        assert "ada answered that no run was started." in log()
 
     def test_no_run_was_started_and_the_next_is_in_doubt_as_well(
         self, service, now, then, parked, supervisor
@@ -159,6 +167,26 @@ class TestAnswer:
         service.faults.add("drop_after")
         parked(asks(), now, person(NOT_STARTED), **then)
         assert len(supervisor.questions) == 2
+
+    def test_no_run_was_started_is_about_that_start_alone(self, service, now, then, resume):
+        """Airflow may execute a task again with the same answer: it has started a run since."""
+        run = resume(asks(), now, person(NOT_STARTED), **then)
+        assert resume(asks(), now, person(NOT_STARTED), **then) == run
+        assert len(service.runs) == 2
+
+    def test_no_run_was_started_is_not_about_a_later_start(self, service, store, now, then, parked):
+        store.entries[KEY]["at"] = "2026-01-01T00:00:00+00:00"
+        parked(asks(), now, person(NOT_STARTED), **then)
+        assert requests(service) == 1
+
+    def test_no_run_was_started_where_one_was(self, service, now, parked, supervisor, log):
+        """The question was about an earlier start; Airflow keeps the options of a try's first question."""
+        service.faults.add("garbage")
+        then, _ = parked(asks(), now)
+        parked(asks(), now, person(NOT_STARTED), **then)
+        assert f"ada answered: {NOT_STARTED}, but one was. Asking again." in log()
+        assert len(supervisor.questions) == 2
+        assert requests(service) == 1
 
     def test_fail(self, service, now, then, resume):
         with pytest.raises(OutcomeUnknownError) as caught:
