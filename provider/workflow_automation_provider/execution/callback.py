@@ -18,7 +18,7 @@ import math
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_args
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
 
 PATH = "/workflow-automation/callback"
 """Path of the endpoint, below the base URL of Airflow's API server."""
+
+_WITHHELD = "(withheld: the token of the callback)"
 
 LARGEST_BODY = 64 * 1024
 """The largest body of a callback in bytes: its result becomes an XCom."""
@@ -147,6 +149,10 @@ class Answer:
         _check("result", document.get("result"), _DEEPEST)
         return cls(status, document.get("result"), message)
 
+    def without(self, token: str) -> Answer:
+        """Return the answer with a note in place of the token, which a flow returns together with its inputs."""
+        return replace(self, result=_without(token, self.result), message=_without(token, self.message))
+
     def row(self, at: str) -> CallbackRow:
         """Return the entry to store."""
         row: CallbackRow = {"status": self.status, "at": at}
@@ -161,6 +167,17 @@ class Answer:
         """Return the answer of an entry, None if there is none yet."""
         status: Status | None = next((s for s in get_args(Status) if s == row.get("status")), None)
         return cls(status, row.get("result"), row.get("message")) if status else None
+
+
+def _without(token: str, value: Any) -> Any:
+    match value:
+        case str():
+            return value.replace(token, _WITHHELD)
+        case list():
+            return [_without(token, item) for item in value]
+        case dict():
+            return {_without(token, name): _without(token, item) for name, item in value.items()}
+    return value
 
 
 def _kind(value: object) -> str:

@@ -125,6 +125,18 @@ def test_other_answer(waiting, post, other):
     assert task.seconds_left() > 60
 
 
+def test_the_token_is_not_stored(waiting, post):
+    """Nor where a flow returns its inputs."""
+    task = waiting()
+    answer = {"status": "success", "result": [{task.token: [f"{task.url}&a"]}], "message": f"({task.token})"}
+    assert post(task.url, answer) == STORED
+    assert task.token not in json.dumps(task.row)
+    note = "(withheld: the token of the callback)"
+    assert task.row["result"] == [{note: [f"{PATH}?token={note}&a"]}]
+    assert task.row["message"] == f"({note})"
+    assert post(task.url, answer) == STORED
+
+
 def test_true_is_not_1(waiting, post):
     task = waiting()
     assert post(task.url, {"status": "success", "result": 1}) == STORED
@@ -382,6 +394,28 @@ def half_a_request(base_url, url):
         connection.sendall(f"POST {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 21\r\n\r\n".encode())
         connection.sendall(b'{"status": ')
         yield connection
+
+
+def test_length_of_more_digits_than_python_reads(waiting):
+    """Of another server than uvicorn, which rejects it."""
+    task = waiting()
+    sent: list[Any] = []
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": PATH,
+        "query_string": f"token={task.token}".encode(),
+        "headers": [(b"content-length", b"9" * 5000)],
+    }
+    asyncio.run(callback_endpoint.app(scope, receive, send))
+    assert sent[0]["status"] == 413
 
 
 def test_slow_body(waiting, base_url, monkeypatch):
