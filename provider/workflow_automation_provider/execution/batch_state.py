@@ -39,7 +39,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
@@ -96,6 +96,21 @@ class BatchEntry:
     results: Mapping[int, BatchItem]
 
 
+@dataclass(slots=True)
+class _Last:
+    """
+    The entry that is being written, as far as it is durable.
+
+    :param size: in bytes, about
+    """
+
+    number: int
+    ranges: list[list[int]] = field(default_factory=list)
+    digests: bytes = b""
+    results: dict[str, Any] = field(default_factory=dict)
+    size: int = 0
+
+
 class BatchRecord(_TaskRecord):
     """The entries of one batch, in order."""
 
@@ -104,20 +119,16 @@ class BatchRecord(_TaskRecord):
 
     def __init__(self, context: Context, name: str, *, nested: bool) -> None:
         super().__init__(context, name, nested=nested)
-        self._number = 0
-        self._ranges: list[list[int]] = []
-        self._digests = b""
-        self._results: dict[str, Any] = {}
-        self._size = 0
+        self._last = _Last(0)
 
     def read(self) -> Iterator[BatchEntry]:
         """Yield what was written since the last Clear; to be read to the end before anything is written."""
-        self._number = 0
-        while entry := self._get(self._key(self._number)):
+        self._last = _Last(0)
+        while entry := self._get(self._key(self._last.number)):
             if not self._counts(entry):
-                self.was_cleared = not self._number
+                self.was_cleared = not self._last.number
                 break
-            self._number += 1
+            self._last = _Last(self._last.number + 1)
             yield BatchEntry(
                 entry["try_number"],
                 entry["at"],
@@ -149,24 +160,25 @@ class BatchRecord(_TaskRecord):
         self._add(opened, part)
 
     def _add(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
-        if self._size >= _LARGEST:
-            self._number += 1
-            self._ranges, self._digests, self._results, self._size = [], b"", {}, 0
-        ranges = _ranges(self._ranges, [index for index, _ in opened])
-        digests = b"".join((self._digests, *(digest for _, digest in opened)))
+        if self._last.size >= _LARGEST:
+            # In one step: two, with an interruption between them, could skip a number, and reading ends at a gap.
+            self._last = _Last(self._last.number + 1)
+        last = self._last
+        ranges = _ranges(last.ranges, [index for index, _ in opened])
+        digests = b"".join((last.digests, *(digest for _, digest in opened)))
         more = {str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results}
         self._set(
-            self._key(self._number),
+            self._key(last.number),
             {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),
                 "opened": ranges,
                 "digests": base64.b64encode(digests).decode(),
-                "results": {**self._results, **more},
+                "results": {**last.results, **more},
             },
         )
-        self._ranges, self._digests = ranges, digests
-        self._results.update(more)
-        self._size += _size_of(more) + len(opened) * DIGEST_BYTES * 4 // 3
+        last.ranges, last.digests = ranges, digests
+        last.results.update(more)
+        last.size += _size_of(more) + len(opened) * DIGEST_BYTES * 4 // 3
 
     def _key(self, number: int) -> str:
         # The number precedes the name: after it, it could be part of another name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import pairwise
 
 import pytest
@@ -106,6 +107,43 @@ def test_100_000_items_stay_inside_the_limits(context):
     assert max(store.sizes) <= LIMIT
     assert len(store._entries) < 2000
     assert len(state(record_of(context, store, try_number=2))) == 100_000
+
+
+def test_an_interruption_between_two_entries_leaves_no_gap(context):
+    """Reading ends at a gap, and what is beyond it would be read once the gap is filled."""
+    store = SizedStore()
+    record = record_of(context, store)
+    record.write([(0, digest(0)), (1, digest(1))], [started(0, "1" * 20_000)])
+
+    class Interruption(BaseException):
+        pass
+
+    def interrupt(frame, event, _):
+        if frame.f_code is not BatchRecord._add.__code__:
+            return None
+        if event == "line":
+            nonlocal countdown
+            countdown -= 1
+            if not countdown:
+                raise Interruption
+        return interrupt
+
+    tracer = sys.gettrace()  # such as coverage's
+    for line in range(1, 30):
+        countdown = line
+        sys.settrace(interrupt)
+        try:
+            record.write([], [started(1)])
+        except Interruption:
+            pass
+        else:
+            break
+        finally:
+            sys.settrace(tracer)
+    assert line > 5
+    record.write([], [started(1)])
+    assert [*store._entries] == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
+    assert state(record_of(context, store))[1] == (digest(1), started(1))
 
 
 def test_results_that_were_not_written_are_written_again(context):

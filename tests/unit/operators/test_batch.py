@@ -421,6 +421,24 @@ def test_start_again_is_left_to_the_next_try(batch, service):
 
 
 @needs_store
+@pytest.mark.parametrize("status", [400, 401, 429])
+def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
+    """Of the later try that is all; of the task it is not."""
+    service.faults.add("drop_after", inputs={"n": 3})
+    with pytest.raises(OutcomeUnknownError):
+        batch(rows(5), on_unknown_start="start_again")
+    service.faults.add("reject" if status < 429 else "busy", status=status, inputs={"n": 3})
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(rows(5), on_unknown_start="start_again", try_number=2)
+    assert "of 1 it is unknown, and 0 were not started." in str(caught.value)
+    assert "batch[3]  unknown: POST" in str(caught.value)
+    assert "was sent, but got no response" in str(caught.value)
+    with pytest.raises(OutcomeUnknownError, match="unknown whether runs of 1 items"):
+        batch(rows(5), on_unknown_start="fail", try_number=3)
+    assert times_started(service) == Counter(range(5))
+
+
+@needs_store
 def test_a_task_instance_that_belongs_to_another_process_stops_at_once(batch, service, log):
     gone = RuntimeError("This task instance belongs to another process")
 
@@ -458,6 +476,10 @@ def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, ch
         batch(items, try_number=2)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is Accepted.YES
+    assert str(caught.value).splitlines()[1:3] == [
+        "Nothing was sent in this try.",
+        "In earlier tries, 30 items were started, 0 were rejected, and of 0 it is unknown.",
+    ]
     assert len(service.runs) == 30
 
 
@@ -507,8 +529,16 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
 
     path.write_text(lines("a"))
     with pytest.raises(InvalidRequestError, match=r"batch\[\d+\] changed while the batch was read") as caught:
-        batch(str(path), before=change_soon)
-    assert "of 0 it is unknown" in str(caught.value)
+        batch(str(path), before=change_soon, output_path=str(tmp_path / "output.jsonl"))
+    left = 300 - len(service.runs)
+    assert (
+        f"Of 300 items, {len(service.runs)} were started, 0 were rejected, of 0 it is unknown, and {left} were not started."
+        in str(caught.value).splitlines()
+    )
+    items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
+    assert {item["run_id"] for item in items if item["status"] == "started"} == {
+        run.run_id for run in service.runs
+    }
     assert max(times_started(service).values()) == 1
     assert {run.inputs["filling"][0] for run in service.runs} == {"a"}
 
@@ -628,6 +658,21 @@ def test_without_a_store_it_says_once_what_it_cannot_promise(service, log, conte
         assert f"batch[{item['index']}]: {item['run_id']}" in text
 
 
+def test_without_a_store_the_log_names_what_an_interrupted_try_started(
+    workflow_automation_context, workflow_automation_connection, service, log
+):
+    service.faults.add("delay", seconds=0.02, times=None)
+    task = TriggerFlowBatchOperator(task_id="batch", batch=rows(2000))
+    context = workflow_automation_context(task)
+    context.pop("task_state_store", None)
+    with interrupted(1.0):
+        task.execute(context)
+    text = log()
+    assert service.runs
+    for run in service.runs:
+        assert f"batch[{run.inputs['n']}]: {run.run_id}" in text
+
+
 SECRET = "the-customers-secret"
 
 
@@ -695,12 +740,8 @@ def test_a_wrong_value_is_named_before_anything_is_sent(batch, service, argument
     assert service.journal.requests() == []
 
 
-@needs_store
-def test_an_output_file_that_cannot_be_written_at_the_end_is_written_by_the_next_try(
-    batch, service, tmp_path
-):
-    folder = tmp_path / "output"
-    folder.mkdir()
+def losing(service, folder):
+    """Return what removes a folder once something was sent."""
 
     def lose_the_folder(task):
         def wait_and_lose():
@@ -712,12 +753,52 @@ def test_an_output_file_that_cannot_be_written_at_the_end_is_written_by_the_next
 
         threading.Thread(target=wait_and_lose, daemon=True).start()
 
+    return lose_the_folder
+
+
+@needs_store
+def test_an_output_file_that_cannot_be_written_at_the_end_is_written_by_the_next_try(
+    batch, service, tmp_path
+):
+    folder = tmp_path / "output"
+    folder.mkdir()
     with pytest.raises(FileNotFoundError):
-        batch(rows(100), output_path=str(folder / "output.jsonl"), before=lose_the_folder)
+        batch(rows(100), output_path=str(folder / "output.jsonl"), before=losing(service, folder))
     folder.mkdir()
     summary = batch(rows(100), output_path=str(folder / "output.jsonl"), try_number=2)
     assert summary["started"] == 100
     assert times_started(service) == Counter(range(100))
+
+
+def test_after_the_last_try_the_log_names_what_the_output_file_would(batch, service, tmp_path, log):
+    folder = tmp_path / "output"
+    folder.mkdir()
+    with pytest.raises(WorkflowAutomationError, match="The log names the runs") as caught:
+        batch(rows(20), output_path=str(folder / "output.jsonl"), before=losing(service, folder), retries=0)
+    assert isinstance(caught.value, AirflowFailException)
+    text = log()
+    for run in service.runs:
+        assert f"batch[{run.inputs['n']}]: {run.run_id}" in text
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme):
+    path = tmp_path / "batch.jsonl"
+    path.write_text('{"n": 1}\n')
+    with pytest.raises(InvalidRequestError, match="the file of the batch: expected another file"):
+        batch(str(path), output_path=f"{scheme}{tmp_path}/./batch.jsonl")
+    assert path.read_text() == '{"n": 1}\n'
+    assert service.journal.requests() == []
+
+
+@needs_store
+def test_an_error_before_anything_is_sent_leaves_the_output_file_as_it_is(batch, service, tmp_path):
+    path = tmp_path / "output.jsonl"
+    batch(rows(3), output_path=str(path))
+    written = path.read_text()
+    with pytest.raises(InvalidRequestError, match=r"batch\[0\] has other inputs"):
+        batch([{"n": "another"}], output_path=str(path), try_number=2)
+    assert path.read_text() == written
 
 
 def test_a_batch_inside_a_task(workflow_automation_context, service):

@@ -101,12 +101,14 @@ class _Job:
     """
     An item to be sent.
 
+    :param doubt: why an earlier try may have started a run for it, empty if none may have
     :param is_taken: whether a thread has it; once the batch is stopped, no thread sends what it takes
-    :param outcome: what became of it
+    :param outcome: what became of it in this try
     """
 
     index: int
     request: Request
+    doubt: str = ""
     is_taken: bool = False
     outcome: BatchItem | None = None
 
@@ -167,11 +169,18 @@ class BatchStarter:
         output = OutputFile(self._plan.output_path) if self._plan.output_path else None
         with Outcomes() as self._outcomes:
             try:
-                if output:
-                    output.prepare()
+                if output and self._source.is_read_from(output.path):
+                    raise InvalidRequestError(
+                        f"output_path is {output.path!r}, the file of the batch: expected another file."
+                    )
                 self._check()
                 with self._hook:
-                    self._start_missing()
+                    missing = sum(map(self._is_missing, range(self._outcomes.total)))
+                    template = self._hook.prepare_trigger({}, self._plan.flow_id) if missing else None
+                    if output:
+                        output.prepare()
+                    if template:
+                        self._start_missing(missing, template)
             except WorkflowAutomationError as error:
                 self._account(error)
                 raise
@@ -204,11 +213,7 @@ class BatchStarter:
                 return self._plan.on_unknown_start == "start_again"
         return False
 
-    def _start_missing(self) -> None:
-        missing = sum(map(self._is_missing, range(self._outcomes.total)))
-        if not missing:
-            return
-        template = self._hook.prepare_trigger({}, self._plan.flow_id)
+    def _start_missing(self, missing: int, template: Request) -> None:
         self._pace = Pace(
             self._patience.seconds, self._plan.max_starts_per_second, self._log, lambda: self._is_stopped
         )
@@ -248,14 +253,16 @@ class BatchStarter:
             if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
                 raise _changed(item.index)
             if self._is_missing(item.index):
-                yield _Job(item.index, with_inputs(template, item.inputs)), item.digest
+                is_in_doubt = self._outcomes.status(item.index) == "unknown"
+                doubt = self._outcomes.why(item.index) if is_in_doubt else ""
+                yield _Job(item.index, with_inputs(template, item.inputs), doubt), item.digest
         if number < self._outcomes.total:
             raise _changed(number)
 
     def _run(self, jobs: Iterator[tuple[_Job, bytes]]) -> None:
         """Open items and collect what becomes of them, until there are no more."""
         try:
-            following = next(jobs, None)
+            following = self._next(jobs)
             while True:
                 if self._patience.is_ended() and not self._stop:
                     self._end_early(
@@ -273,6 +280,13 @@ class BatchStarter:
             self._save_what_is_known(error)
             raise
 
+    def _next(self, jobs: Iterator[tuple[_Job, bytes]]) -> tuple[_Job, bytes] | None:
+        try:
+            return next(jobs, None)
+        except WorkflowAutomationError as error:
+            self._end_early(_Stop(error, _reason(error)))
+            return None
+
     def _write(
         self, following: tuple[_Job, bytes] | None, jobs: Iterator[tuple[_Job, bytes]]
     ) -> tuple[_Job, bytes] | None:
@@ -280,7 +294,9 @@ class BatchStarter:
         opened: list[tuple[_Job, bytes]] = []
         while following and not self._stop and len(opened) < self._windows.room:
             opened.append(following)
-            following = next(jobs, None)
+            following = self._next(jobs)
+        if self._stop:
+            opened = []
         results = self._windows.take_results()
         began = time.monotonic()
         for job, _ in opened:
@@ -309,8 +325,9 @@ class BatchStarter:
                 found = self._settled.get_nowait()
 
     def _settle(self, item: BatchItem) -> None:
-        self._windows.settle(item, time.monotonic())
-        self._outcomes.put(item)
+        known = _in_all_tries(item, self._under_way[item["index"]].doubt)
+        self._windows.settle(known, time.monotonic())
+        self._outcomes.put(known)
         if item["status"] in ("unknown", "unidentified"):
             self._unknown_in_a_row += 1
         elif item["status"] != "not started":
@@ -348,17 +365,19 @@ class BatchStarter:
             time.sleep(_NAP)
         results, unsettled = [], []
         for job in jobs:
-            if not job.is_taken:
-                results.append(_not_started(job.index, "The batch was interrupted."))
-            elif job.outcome:
-                results.append(job.outcome)
-            else:
+            if job.is_taken and not job.outcome:
                 unsettled.append(job.index)
+            else:
+                item = job.outcome or _not_started(job.index, "The batch was interrupted.")
+                results.append(_in_all_tries(item, job.doubt))
+        is_recorded = self._record.outlives_try
         try:
             if results:
                 self._record.write([], results)
         except Exception:
             self._log.warning("The last results could not be recorded; here they are.")
+            is_recorded = False
+        if not is_recorded:
             self._mention(results)
         if unsettled:
             self._log.warning(
@@ -438,7 +457,7 @@ class BatchStarter:
             try:
                 output.write(self._items(why_not))
             except Exception:
-                if self._record.outlives_try and not error:
+                if self._record.outlives_try and not error and self._ti.try_number <= self._ti.max_tries:
                     raise  # the next try starts nothing again, and writes it
                 self._log.exception("The output file could not be written. Here is what it would tell.")
                 self._mention(list(self._outcomes.in_order()))
@@ -484,8 +503,11 @@ class BatchStarter:
     def _account(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Say in an error what this and earlier tries did, and return it."""
         counts = self._outcomes.counts
-        if counts["total"] > counts["remaining"] or self._stop:
-            error.consequence = _consequence(counts)
+        if counts["total"]:
+            if counts["total"] > counts["remaining"] or self._stop:
+                error.consequence = _consequence(counts)
+        elif counts["remaining"]:  # below 0: the batch could not be read, but earlier tries are known
+            error.consequence += f"\n{_earlier(counts)}"
         if not isinstance(error, OutcomeUnknownError):
             if counts["started"] or self._outcomes.number("unidentified"):
                 error.accepted = Accepted.YES
@@ -532,9 +554,34 @@ def _consequence(counts: BatchCounts) -> str:
     )
 
 
+def _earlier(counts: BatchCounts) -> str:
+    return (
+        f"In earlier tries, {counts['started']} items were started, {counts['rejected']} were rejected, and of "
+        f"{counts['unknown']} it is unknown."
+    )
+
+
 def _reason(error: WorkflowAutomationError) -> str:
-    text = " ".join(error.message.split())
+    return _cut(" ".join(error.message.split()))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _KEPT_REASON else f"{text[: _KEPT_REASON - 1]}…"
+
+
+def _in_all_tries(item: BatchItem, doubt: str) -> BatchItem:
+    """
+    Return what is known of an item: if this try started no run for it, an earlier one still may have.
+
+    :param item: what became of it in this try
+    :param doubt: why an earlier try may have started a run
+    """
+    match item["status"] if doubt else None:
+        case "not started":
+            return _unknown(item["index"], doubt)
+        case "rejected":
+            return _unknown(item["index"], _cut(f"{doubt} Later rejected: {item['why']}"))
+    return item
 
 
 def _unknown(index: int, why: str) -> BatchItem:

@@ -85,6 +85,10 @@ class Outcomes:
         code = self._status[index] if index < len(self._status) else 0
         return _STATUSES[code - 1] if code else None
 
+    def why(self, index: int) -> str:
+        """Return why an item has no run, or none that is known."""
+        return self._get(index).get("why", "")
+
     def number(self, *statuses: ItemStatus) -> int:
         """Return how many items have one of these statuses."""
         return sum(self._counts[status] for status in statuses)

@@ -83,6 +83,14 @@ class BatchSource:
             encoded = encode(place, inputs)
             yield Item(index, encoded, hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES])
 
+    def is_read_from(self, path: str) -> bool:
+        """
+        Return whether the items are in this file.
+
+        :param path: local path, or URL of an object store, with or without a connection
+        """
+        return self._is_file and _place(str(self._batch)) == _place(path)
+
     def _elements(self) -> Iterator[tuple[str, object]]:
         batch = cast("Sequence[Any]", self._batch)
         index = 0
@@ -147,6 +155,15 @@ class BatchSource:
     @property
     def _name(self) -> str:
         return repr(str(self._batch))
+
+
+def _place(path: str) -> str:
+    path = path.removeprefix("file://")
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        return os.path.realpath(path)
+    bucket, slash, name = rest.partition("/")
+    return f"{scheme}://{bucket.rpartition('@')[2]}{slash}{name}"
 
 
 def _has_slices(batch: object) -> bool:
