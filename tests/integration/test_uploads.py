@@ -538,15 +538,19 @@ class TestProgress:
         result = upload(f"'{folder}/large.bin'", workflow_automation_conn_id="'slow'")
         assert result.state == "success"
         lines = re.findall(
-            r"Uploaded ([\d.]+) MiB of 40\.0 MiB \((\d+) %\), [\d.]+ MiB/s, about (\d+) s left\.", result.log
+            r"Uploaded 0 of 1 file, ([\d.]+) MiB of 30\.0 MiB \((\d+) %\), [\d.]+ MiB/s, about (\d+) s left\. "
+            r"Sending large\.bin\.",
+            result.log,
         )
         assert 3 <= len(lines) <= 10
         assert [int(percent) for _, percent, _ in lines] == sorted({int(percent) for _, percent, _ in lines})
 
-    def test_short_upload_tells_nothing(self, upload, service, folder):
+    def test_short_upload_has_one_line(self, upload, service, folder):
         with (folder / "large.bin").open("wb") as stream:
             stream.truncate(30 * MIB)
-        assert "Uploaded" not in upload(f"'{folder}/large.bin'").log
+        log = upload(f"'{folder}/large.bin'").log
+        assert log.count("Uploaded ") == 1
+        assert "Uploaded 1 file: large.bin. The service said: 1 file received" in log
 
 
 def test_what_the_service_says_is_cut(upload, service, folder):
