@@ -127,7 +127,9 @@ class Answer:
         :raises ValueError: if it is not what a callback may say, naming the field and the kind of its value
         """
         try:
-            document = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+            document = json.loads(
+                body, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_fields
+            )
         except (ValueError, RecursionError) as error:
             why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise ValueError(f"The body is not JSON: {why}.") from None
@@ -197,6 +199,15 @@ def _kind(value: object) -> str:
 
 def _no_constant(word: str) -> object:
     raise ValueError(f"{word} is not a JSON value")
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"it has the field {name!r:.60} twice")
+        fields[name] = value
+    return fields
 
 
 def _finite(text: str) -> float:

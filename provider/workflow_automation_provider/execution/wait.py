@@ -224,8 +224,14 @@ class CompletionWait:
         :raises RunFailedError: if the run failed
         """
         with self._hook:
-            result = self._redacted(answer.result)
-            message = self._redacted(answer.message) or ""
+            shown = replace(
+                answer, result=self._redacted(answer.result), message=self._redacted(answer.message)
+            )
+        if shown != answer:
+            # The endpoint does not know the secrets, and what it stored can be read in Airflow.
+            with suppress(Exception):
+                self._record.answered(self._record.read().digest, shown)
+        result, message = shown.result, shown.message or ""
         if answer.status == "failed":
             error = RunFailedError(
                 f"{by} said that the run failed{f': {message}' if message else '.'}",

@@ -121,6 +121,10 @@ def test_names_that_airflow_reserves(name):
         ),
         (body().replace(b'"success"', b"NaN"), "The body is not JSON: NaN is not a JSON value."),
         (body(a=0).replace(b"0", b"1e999"), "The body is not JSON: 1e999 is too large."),
+        (
+            b'{"status": "failed", "status": "success"}',
+            "The body is not JSON: it has the field 'status' twice.",
+        ),
     ],
 )
 def test_what_is_rejected(data, words):

@@ -250,6 +250,9 @@ class TestResultWithTheKey:
         service.callbacks.add(result={"key": key}, message=f"with {key}")
         assert waits().execute(context(store))["result"] == WITHHELD
         assert key not in log()
+        assert key not in repr(store.entries)
+        # Also found by a later try.
+        assert waits().execute(context(store, try_number=2))["result"] == WITHHELD
 
     def test_of_a_failed_run_as_well(self, service, store, context, endpoint, waits):
         key = service.keys[0].value
