@@ -22,7 +22,7 @@ except ImportError:  # before Airflow 3.3, where all tests here are skipped
 
 if TYPE_CHECKING:
     from deployment import Deployment
-    from workflow_automation_provider.testing import LocalService
+    from workflow_automation_provider.testing import LocalService, Request
 
 STARTED = "A run was started"
 NOTHING = "No run was started"
@@ -123,9 +123,22 @@ def run(deployment: Deployment, service: LocalService, case: Case, run_id: str) 
     return outcome(deployment, service, case.dag_id, run_id)
 
 
+def closed_unread(service: LocalService) -> list[Request]:
+    return [request for request in service.journal.requests() if request.outcome == "closed unread"]
+
+
+@pytest.fixture(scope="module")
+def closed_before(service: LocalService) -> list[Request]:
+    """What the batches of other tests met: they use connections again."""
+    return closed_unread(service)
+
+
 @pytest.fixture(scope="module")
 def outcomes(
-    deployment: Deployment, service: LocalService, note: Callable[[str], None]
+    deployment: Deployment,
+    service: LocalService,
+    closed_before: list[Request],
+    note: Callable[[str], None],
 ) -> Iterator[dict[str, Future[Outcome]]]:
     with ThreadPoolExecutor(len(CASES)) as pool:
         outcomes = {
@@ -210,7 +223,7 @@ def test_a_bounded_number_of_reschedules_comes_before_a_retry(
 
 
 def test_stale_connection_was_never_used_again(
-    service: LocalService, outcomes: dict[str, Future[Outcome]]
+    service: LocalService, closed_before: list[Request], outcomes: dict[str, Future[Outcome]]
 ) -> None:
     assert len(outcomes["stale"].result(180).runs) == 2
-    assert not [request for request in service.journal.requests() if request.outcome == "closed unread"]
+    assert closed_unread(service) == closed_before
