@@ -63,6 +63,8 @@ class Exchange:
         """What aborted the request, if anything did."""
         self.has_read = False
         """Whether anything was read from the network since the request was sent."""
+        self.last_read = b""
+        """What was read from the network last."""
         self._stopped = stopped
         self._handing_over = handing_over
         self._body_left = content_length
@@ -101,9 +103,10 @@ class Exchange:
             self._overdue, self._deadline = httpcore.ReadTimeout, time.monotonic() + seconds
             self.has_read = True
         try:
-            return stream.read(max_bytes, self.time_left())
+            self.last_read = stream.read(max_bytes, self.time_left())
         except httpcore.ReadTimeout:
             raise self._overdue("timed out") from None
+        return self.last_read
 
     def write(self, stream: httpcore.NetworkStream, data: bytes) -> None:
         """
@@ -240,19 +243,28 @@ class Line:
 
 
 class _ResponseBody(httpx.SyncByteStream):
-    def __init__(self, parts: Iterable[bytes], done: Callable[[], None]) -> None:
+    """
+    The body of a response.
+
+    :param done: called once it is closed, with the last part of what was received of it
+    """
+
+    def __init__(self, parts: Iterable[bytes], done: Callable[[bytes], None]) -> None:
         self._parts = parts
         self._done = done
+        self._last = b""
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._parts
+        for part in self._parts:
+            self._last = part
+            yield part
 
     def close(self) -> None:
         try:
             if hasattr(self._parts, "close"):
                 self._parts.close()
         finally:
-            self._done()
+            self._done(self._last)
 
 
 class ExchangeTransport(httpx.BaseTransport):
@@ -294,7 +306,7 @@ class ExchangeTransport(httpx.BaseTransport):
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_ResponseBody(response.stream, lambda: self._give_back(line)),
+            stream=_ResponseBody(response.stream, lambda last: self._give_back(line, exchange, last)),
             extensions=response.extensions,
         )
 
@@ -302,8 +314,12 @@ class ExchangeTransport(httpx.BaseTransport):
         """Return the line for a request."""
         return Line(lambda backend: self._pool(backend, 0))
 
-    def _give_back(self, line: Line) -> None:
-        """Release a line after the response was read."""
+    def _give_back(self, line: Line, exchange: Exchange, last: bytes) -> None:
+        """
+        Release a line after the response was read.
+
+        :param last: the last part of the response's body
+        """
         line.close()
 
     def _pool(

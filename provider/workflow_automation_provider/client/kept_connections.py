@@ -8,7 +8,7 @@ was acted on. These rules make that rare:
 
 - A connection is used again only if it was idle for less than a second: servers hang up after several.
 - One whose response announced ``Connection: close``, or was not read to its end, is not used again.
-- One on which something arrived while it was idle, be it the server's goodbye or bytes that no request asked
+- One on which something arrived after the response, be it the server's goodbye or bytes that no request asked
   for, is not used again.
 
 They are enough, because nothing rests on them. A request on a used connection is never sent again either: if the
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import httpcore
 
-from workflow_automation_provider.client.deadline import ExchangeTransport, Line
+from workflow_automation_provider.client.deadline import Exchange, ExchangeTransport, Line
 
 if TYPE_CHECKING:
     import httpx
@@ -34,6 +34,9 @@ __all__ = ["KeepingTransport"]
 
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _LONGEST_IDLE = 1.0
+
+_EMPTY_LINE = b"\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 class KeepingTransport(ExchangeTransport):
@@ -81,10 +84,13 @@ class KeepingTransport(ExchangeTransport):
         except IndexError:
             return Line(lambda backend: self._pool(backend, 1, _LONGEST_IDLE))
 
-    def _give_back(self, line: Line) -> None:
-        # httpcore has closed its connection if it must not be used again, and opens another in its place.
+    def _give_back(self, line: Line, exchange: Exchange, last: bytes) -> None:
+        # httpcore has closed its connection if it must not be used again, and opens another in its place. But it would
+        # take what was read together with the end of the response for the beginning of the next one. A response ends
+        # with its body, or with an empty line if that is empty, or in chunks.
+        is_end = exchange.last_read.endswith((last or _EMPTY_LINE, _LAST_CHUNK))
         idle = self._idle
-        if idle is None:
-            super()._give_back(line)
+        if idle is None or not is_end:
+            super()._give_back(line, exchange, last)
         else:
             idle.append(line)

@@ -21,7 +21,8 @@ class Server:
     """
     Responds to requests as a test says, and counts connections and requests.
 
-    :param respond: takes the number of the request on its connection; returns bytes to send, None to close
+    :param respond: takes the number of the request on its connection; returns bytes to send, also in parts, None to
+        close
     """
 
     def __init__(self, respond):
@@ -51,7 +52,8 @@ class Server:
                 response = self.respond(number)
                 if response is None:
                     return
-                connection.sendall(response)
+                for part in (response,) if isinstance(response, bytes) else response:
+                    connection.sendall(part)
 
     def close(self):
         self._listener.close()
@@ -161,15 +163,45 @@ def test_a_stale_connection_of_the_local_service_leaves_a_doubt():
         assert len(service.runs) == 2
 
 
-def test_a_response_that_no_request_asked_for_is_not_taken_for_another(server):
-    """Two responses to one request: the second must not become the next request's run."""
-    doubling = server(lambda number: response(f"r{number}") + (response("wrong") if number == 0 else b""))
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param(b"\n", id="a line feed"),
+        pytest.param(response("wrong"), id="a response"),
+        pytest.param(response("wrong")[:15], id="the beginning of a response"),
+    ],
+)
+def test_what_no_request_asked_for_is_not_taken_for_the_next_response(server, extra):
+    """Least of all its run."""
+    rest = response("wrong").removeprefix(extra)
+    doubling = server(lambda number: rest if number else response("r0") + extra)
     with client_of(doubling) as client, client.keep_connections():
-        assert trigger(client) == "r0"
+        assert [trigger(client) for _ in range(3)] == ["r0"] * 3
+    assert doubling.connections == 3
+
+
+def test_a_response_that_arrived_before_its_request_leaves_a_doubt(server):
+    """One that ends like the response before it does not show until the connection is used again."""
+    doubling = server(lambda number: response("same") * (1 if number else 2))
+    with client_of(doubling) as client, client.keep_connections():
+        assert trigger(client) == "same"
         with pytest.raises(OutcomeUnknownError, match="the response arrived before the request was sent"):
             trigger(client)
-        assert trigger(client) == "r0"
+        assert trigger(client) == "same"
     assert doubling.connections == 2
+
+
+@pytest.mark.parametrize("pause", [0, 0.05])
+def test_a_response_in_chunks_leaves_the_connection_open(server, pause):
+    def chunks(number):
+        yield b'HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n11\r\n{"run_id": "0000"\r\n1\r\n}\r\n'
+        time.sleep(pause)
+        yield b"0\r\n\r\n"
+
+    counting = server(chunks)
+    with client_of(counting) as client, client.keep_connections():
+        assert [trigger(client) for _ in range(3)] == ["0000"] * 3
+    assert counting.connections == 1
 
 
 def test_an_incomplete_response_is_not_continued_on_its_connection(server):
