@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Literal, Protocol, get_args
 
 from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
@@ -281,8 +282,9 @@ def version_of(file: File) -> object:
 def reason(error: Exception) -> str:
     """Say in one line why a file cannot be read."""
     if found := getattr(error, "strerror", None):
-        return str(found)
-    text = str(error).strip().partition("\n")[0][:_REASON]
+        return without_credentials(str(found))
+    line = str(error).strip().partition("\n")[0]
+    text = without_credentials(line[: 10 * _REASON])[:_REASON]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

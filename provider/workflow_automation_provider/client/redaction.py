@@ -12,7 +12,7 @@ import unicodedata
 import weakref
 from collections.abc import Iterable, Iterator
 
-__all__ = ["WITHHELD", "Redactor", "guard_wire_logs"]
+__all__ = ["WITHHELD", "Redactor", "guard_wire_logs", "without_credentials"]
 
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What replaces a text that reveals a secret."""
@@ -49,6 +49,10 @@ _TAG = re.compile(rb"</?[A-Za-z][^<>]{0,200}>")
 # Loggers that write request or response headers, or errors that quote them, at DEBUG level. A filter on a
 # parent logger does not apply to its children, so each is listed.
 _WIRE_LOGGERS = ("httpx", *map("httpcore.{}".format, ("connection", "http11", "http2", "proxy", "socks")))
+
+# Credentials in URLs: a password, and the query of a web address, which may be signed.
+_PASSWORD = re.compile(r"(?<=://)([^\s/:@]*):(?!\d+/)\S+@")
+_QUERY = re.compile(r"\b(https?://[^\s?]*\?)\S+?(?=[\"'`)>\],.;:]*(?:\s|$))", re.IGNORECASE)
 
 
 class Redactor:
@@ -88,6 +92,11 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return WITHHELD if self.reveals(text) else text
+
+
+def without_credentials(text: str) -> str:
+    """Return a text without the passwords of its URLs, and without the queries of its web addresses."""
+    return _QUERY.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def _parts(value: str) -> set[bytes]:

@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit, kind_of
 from workflow_automation_provider.client.files import Element, File, check_content_types
+from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
 from workflow_automation_provider.hooks.stores import Store, StoredFile, store_of
@@ -286,7 +287,17 @@ class _StoredSource:
     @property
     def names_one(self) -> bool:
         """Whether it can only be the name of an object."""
-        return not glob.has_magic(self.url) and not self.url.endswith("/")
+        return not self.is_glob and not self.url.endswith("/")
+
+    @property
+    def is_glob(self) -> bool:
+        """Whether it looks like a pattern."""
+        return glob.has_magic(self.store.path_of(self.url))
+
+    @property
+    def shown(self) -> str:
+        """Its URL without credentials."""
+        return without_credentials(self.url)
 
 
 _Found = dict[str, Mapping[str, Any]]
@@ -313,7 +324,8 @@ def _stored_source(name: str, source: ObjectStoragePath | Asset | str, stores: _
         return _StoredSource(name, url, kind, stores.of(storage.fs), storage.path)
     except ValueError as error:
         raise InvalidRequestError(
-            f"{name}: {url!r} is not a URL that Airflow's object storage reads ({error}): check its scheme, and that "
+            f"{name}: {without_credentials(url)!r} is not a URL that Airflow's object storage reads ({without_credentials(str(error))}): "
+            "check its scheme, and that "
             "the provider of the store is installed."
         ) from None
     except Exception as error:  # object stores raise all kinds of exceptions
@@ -339,12 +351,14 @@ def _files_of(
     # Imported here, as Airflow does: fsspec is slow to import, and most uploads are of local files.
     from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
-    fs, path, url = source.store.fs, source.path, source.url
+    fs, path, url = source.store.fs, source.path, source.shown
     try:
         if isinstance(looked, BaseException):
             raise looked
         found: _Found = {path: looked} if looked is not None else _listed(source)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if (cause := error.__cause__) is not None and _is_other(cause):
+            raise _unreadable(source.name, url, cause) from None
         # A broken link exists, and is reported as a local path.
         found = {path: {"type": "link"}} if isinstance(fs, LocalFileSystem) and _is_link(path) else {}
     except Exception as error:  # object stores raise all kinds of exceptions
@@ -361,22 +375,40 @@ def _files_of(
             yield _stored_file(source.store, key, info, types)
 
 
+def _is_other(cause: BaseException) -> bool:
+    """Tell whether it is not known that there is no file: over HTTP, that is said after any error."""
+    status = getattr(cause, "status", None)
+    if isinstance(status, int):
+        return status not in (404, 410)
+    return isinstance(cause, OSError | TimeoutError) and not isinstance(cause, FileNotFoundError)
+
+
 def _listed(source: _StoredSource) -> _Found:
     fs, path = source.store.fs, source.path
     found: _Found
-    if glob.has_magic(source.url) and not fs.exists(path):
-        found = fs.glob(path, detail=True)
+    if source.is_glob and not fs.exists(path):
+        found = _without_markers(fs.glob(path, detail=True))
         if "**" in source.url:
             found = {key: info for key, info in found.items() if info["type"] != "directory"}
     elif source.url.endswith("/"):
-        found = fs.find(path, detail=True)
+        found = _without_markers(fs.find(path, detail=True))
     else:
         found = {path: fs.info(path)}
     return found
 
 
-def _unreadable(name: str, url: str, error: Exception) -> FileUnavailableError:
-    return FileUnavailableError(f"{name}: {url!r} cannot be read: {type(error).__name__}: {error}.")
+def _without_markers(found: _Found) -> _Found:
+    """Leave out the empty objects that programs write to show a folder: they are no files."""
+    return {
+        key: info
+        for key, info in found.items()
+        if not (key.endswith("/") and info["type"] == "file" and info.get("size") == 0)
+    }
+
+
+def _unreadable(name: str, url: str, error: BaseException) -> FileUnavailableError:
+    why = f"{type(error).__name__}: {without_credentials(str(error))}"
+    return FileUnavailableError(f"{name}: {without_credentials(url)!r} cannot be read: {why}.")
 
 
 def _directory(found: str, url: str, kind: type) -> FileUnavailableError:
@@ -391,14 +423,14 @@ def _directory(found: str, url: str, kind: type) -> FileUnavailableError:
 
 
 def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
-    source = repr(store.fs.unstrip_protocol(key))
+    source = repr(without_credentials(store.fs.unstrip_protocol(key)))
     if info["type"] != "file":
         raise FileUnavailableError(f"{source} is not a file, but of type {info['type']!r}: leave it out.")
     if info.get("size") is None:
         raise FileUnavailableError(
             f"{source} has no known size, which an upload requires: copy it to a file first."
         )
-    return StoredFile(store, key, info, _content_type(key.rstrip("/").rpartition("/")[2], types))
+    return StoredFile(store, key, info, _content_type(store.name_of(key), types))
 
 
 # Content types ----------------------------------------------------------------------------------------

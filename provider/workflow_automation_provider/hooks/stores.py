@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import IO, Any, Protocol
 
 from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
+from workflow_automation_provider.client.redaction import without_credentials
 
 __all__ = [
     "AT_ONCE",
@@ -155,12 +156,12 @@ class StoredFile(File):
     @property
     def name(self) -> str:
         """The last part of its key."""
-        return self.key.rstrip("/").rpartition("/")[2]
+        return self.store.name_of(self.key)
 
     @property
     def source(self) -> str:
         """Its URL, in quotes."""
-        return repr(self.store.fs.unstrip_protocol(self.key))
+        return repr(without_credentials(self.store.fs.unstrip_protocol(self.key)))
 
     def open(self) -> IO[bytes]:
         """Open it for random access, block by block."""
@@ -175,8 +176,9 @@ class StoredFile(File):
 
     @property
     def version(self) -> object:
-        """What the listing told."""
-        return (self.size, *self._told)
+        """What the listing told, and what its source does not show."""
+        hidden = () if without_credentials(self.key) == self.key else (self.key,)
+        return (self.size, *self._told, *hidden)
 
     @property
     def read_ahead(self) -> ReadAhead:
@@ -217,6 +219,14 @@ class Store:
     def connections(self) -> int:
         """How many connections its client may open at once."""
         return AT_ONCE
+
+    def path_of(self, url: str) -> str:
+        """Return a URL or key without what is no part of a name."""
+        return url
+
+    def name_of(self, key: str) -> str:
+        """Return the name of a file."""
+        return self.path_of(key).rstrip("/").rpartition("/")[2]
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -431,6 +441,10 @@ class _Http(Store):
 
     overhead = _CONNECTION
 
+    def path_of(self, url: str) -> str:
+        """Leave out the query and the fragment."""
+        return url.partition("#")[0].partition("?")[0]
+
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""
         session = await self.fs.set_session()
@@ -468,10 +482,13 @@ class _Gcs(Store):
             timeout=_timeout(),
             auto_decompress=False,
         )
-        return await _answer(file, start, response)
+        # An object that is stored compressed is sent as it is stored.
+        return await _answer(file, start, response, encodings=("identity", "", "gzip"))
 
 
-async def _answer(file: StoredFile, start: int, response: Any) -> Response:
+async def _answer(
+    file: StoredFile, start: int, response: Any, *, encodings: Sequence[str] = ("identity", "")
+) -> Response:
     headers = response.headers
     try:
         if response.status == 412:
@@ -481,10 +498,7 @@ async def _answer(file: StoredFile, start: int, response: Any) -> Response:
         if response.status in (401, 403):
             raise PermissionError(f"the store returned {response.status}")
         response.raise_for_status()
-        if response.status not in (200, 206) or headers.get("Content-Encoding", "identity") not in (
-            "identity",
-            "",
-        ):
+        if response.status not in (200, 206) or headers.get("Content-Encoding", "") not in encodings:
             raise ChangedError(
                 f"the store returned {response.status} {headers.get('Content-Encoding', '')}".rstrip()
             )

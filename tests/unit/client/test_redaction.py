@@ -21,7 +21,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.client.redaction import WITHHELD, Redactor, guard_wire_logs
+from workflow_automation_provider.client.redaction import (
+    WITHHELD,
+    Redactor,
+    guard_wire_logs,
+    without_credentials,
+)
 
 from .echoes import ECHOES
 
@@ -370,3 +375,17 @@ def test_log_filter_that_fails_withholds_the_line(key):
     record = logging.LogRecord("httpx", logging.INFO, "", 0, "%s", (Unprintable(),), None)
     assert logging.getLogger("httpx").filter(record)
     assert "withheld" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://AKIA:a/b+c@bucket/key", "s3://AKIA:***@bucket/key"),
+        ("s3://conn_id@bucket/a?.csv", "s3://conn_id@bucket/a?.csv"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("(url='HTTPS://u:pw@host:1/f?sig=a%20b'), next", "(url='HTTPS://u:***@host:1/f?***'), next"),
+        ("no URL: a@b?c", "no URL: a@b?c"),
+    ],
+)
+def test_credentials_of_urls_are_left_out(text, shown):
+    assert without_credentials(text) == shown

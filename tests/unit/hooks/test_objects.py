@@ -126,6 +126,16 @@ class TestRequests:
         assert (len(listings(proxy)), len(proxy.seen)) == (1, 61)
         assert all("if-match" in seen.headers for seen in gets(proxy))
 
+    @pytest.mark.parametrize("pattern", ["", "**"])
+    def test_a_folder_marker_is_no_file(self, service, hook, run_id, bucket, proxy, pattern):
+        """The console of the store writes one for each folder that it makes."""
+        bucket.put(p__=b"", p__a=b"1", p__q__=b"", p__q__b=b"", p__r__=b"content")
+        hook.upload_files(run_id, bucket.url(f"p/{pattern}"), "demo-flow")
+        assert [name for name, _ in sent(service)] == ["a", "b", "r"]
+        bucket.put(s__=b"")
+        with pytest.raises(FileUnavailableError, match="there is no file at"):
+            resolve(bucket.url("s/"))
+
     def test_a_large_object_takes_one_request(self, service, hook, run_id, bucket, proxy):
         content = os.urandom(20 * MIB + 1)
         bucket.put(large=content, small=b"1")
