@@ -302,14 +302,14 @@ class TestListingThatChanges:
     ):
         monkeypatch.setattr(confirmed_files, "_FEW", 2)
         let_fail(service, "busy", after=1)
-        for number in range(12, 700):
-            (folder / f"{number:03}").write_text("x")
+        for number in range(12, 1500):
+            (folder / f"{number:04}").write_text("x")
         with pytest.raises(BusyError):
-            upload(f"{folder}/*", files_per_request=600).execute(attempt())
-        for number in range(100, 600):
-            (folder / f"{number:03}").write_text("written again")
+            upload(f"{folder}/*", files_per_request=1400).execute(attempt())
+        for number in range(100, 1300):
+            (folder / f"{number:04}").write_text("written again")
         upload(f"{folder}/*").execute(attempt(try_number=2))
-        assert [len(files) for files in uploaded(service)] == [600, 700]
+        assert [len(files) for files in uploaded(service)] == [1400, 1500]
         assert "1 confirmed requests of many files cannot be told" in log()
 
     def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
