@@ -23,7 +23,7 @@ costs 14 to 190 ms, so items share it: it records the results since the last wri
 **The entries** are numbered across the tries. A write adds to the last entry of this try and rewrites it; once that
 has reached :data:`_LARGEST` bytes, the next write begins another. So an entry stays well below the 64 KiB that
 Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows with the batch, and 100,000 items take
-some 300 entries. Each contains, besides what tells a retry from a Clear:
+300 to 500 entries. Each contains, besides what tells a retry from a Clear:
 
 - ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
 - ``digests``: a hash of each of these items, by which a later try notices that the batch has changed

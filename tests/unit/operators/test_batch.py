@@ -658,6 +658,26 @@ def test_without_a_store_it_says_once_what_it_cannot_promise(service, log, conte
         assert f"batch[{item['index']}]: {item['run_id']}" in text
 
 
+@needs_store
+def test_an_interruption_while_the_last_responses_are_awaited(batch, service, log):
+    """After an error of Airflow, which leaves time for them."""
+    service.faults.add("delay", seconds=8, inputs={"n": 3})
+
+    def store(inner):
+        return Watched(
+            inner, lambda: times_started(service), fail_at=2, error=RuntimeError("The store is gone")
+        )
+
+    with interrupted(3):
+        batch(rows(30), store=store, window_size=8, max_concurrency=4)
+    text = log()
+    assert "These items have no response yet, and may have started runs: batch[3]" in text
+    assert len(service.runs) > 1
+    for run in service.runs:
+        if run.inputs["n"] != 3:
+            assert f"batch[{run.inputs['n']}]: {run.run_id}" in text
+
+
 def test_without_a_store_the_log_names_what_an_interrupted_try_started(
     workflow_automation_context, workflow_automation_connection, service, log
 ):

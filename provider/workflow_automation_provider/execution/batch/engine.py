@@ -15,9 +15,10 @@ the threads send, so that they wait only if the window has no room left.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -71,6 +72,9 @@ _NAP = 0.02
 
 # How much of a reason is kept, in characters, and of a response without run_id, which may have up to 1 MiB.
 _KEPT_REASON, _KEPT_RESPONSE = 500, 2000
+
+# How many runs a line of the log names.
+_NAMED_IN_A_LINE = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,7 +281,10 @@ class BatchStarter:
                     self._collect(_LOOK_UP_EVERY)
                 self._tell_progress()
         except BaseException as error:
-            self._save_what_is_known(error)
+            try:
+                self._await_last_responses(error)
+            finally:  # also if it is interrupted
+                self._save_what_is_known()
             raise
 
     def _next(self, jobs: Iterator[tuple[_Job, bytes]]) -> tuple[_Job, bytes] | None:
@@ -350,8 +357,8 @@ class BatchStarter:
             while job := self._jobs.get_nowait():
                 self._settle(_not_started(job.index, stop.why))
 
-    def _save_what_is_known(self, error: BaseException) -> None:
-        """Record and log what became of the requests under way, after an error of Airflow or an interruption."""
+    def _await_last_responses(self, error: BaseException) -> None:
+        """Send nothing more after an error of Airflow or an interruption, and wait for the requests under way."""
         self._hook.stop()  # takes effect before the next hand-over
         self._is_stopped = True
         self._log.warning("Sending nothing more. The batch ended with %s.", type(error).__name__)
@@ -360,12 +367,14 @@ class BatchStarter:
         with contextlib.suppress(Empty):
             while True:
                 self._jobs.get_nowait()
-        jobs = self._under_way.values()
-        while any(job.is_taken and not job.outcome for job in jobs) and time.monotonic() < deadline:
+        while any(map(_is_sent, self._under_way.values())) and time.monotonic() < deadline:
             time.sleep(_NAP)
+
+    def _save_what_is_known(self) -> None:
+        """Record and log what became of the requests under way, now that the batch is stopped."""
         results, unsettled = [], []
-        for job in jobs:
-            if job.is_taken and not job.outcome:
+        for job in self._under_way.values():
+            if _is_sent(job):
                 unsettled.append(job.index)
             else:
                 item = job.outcome or _not_started(job.index, "The batch was interrupted.")
@@ -385,14 +394,15 @@ class BatchStarter:
                 ", ".join(f"batch[{index}]" for index in unsettled),
             )
 
-    def _mention(self, results: list[BatchItem]) -> None:
+    def _mention(self, results: Iterable[BatchItem]) -> None:
         """Name the runs in the log, where no record does."""
-        if named := ", ".join(
+        named = (
             f"batch[{item['index']}]: {item.get('run_id', item['status'])}"
             for item in results
             if item["status"] != "not started"
-        ):
-            self._log.info("Runs: %s", named)
+        )
+        while line := ", ".join(itertools.islice(named, _NAMED_IN_A_LINE)):
+            self._log.info("Runs: %s", line)
 
     # In the threads -----------------------------------------------------------------------------------------
 
@@ -460,7 +470,7 @@ class BatchStarter:
                 if self._record.outlives_try and not error and self._ti.try_number <= self._ti.max_tries:
                     raise  # the next try starts nothing again, and writes it
                 self._log.exception("The output file could not be written. Here is what it would tell.")
-                self._mention(list(self._outcomes.in_order()))
+                self._mention(self._outcomes.in_order())
                 error = error or self._account(
                     WorkflowAutomationError("The output file could not be written. The log names the runs.")
                 )
@@ -567,6 +577,11 @@ def _reason(error: WorkflowAutomationError) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _KEPT_REASON else f"{text[: _KEPT_REASON - 1]}…"
+
+
+def _is_sent(job: _Job) -> bool:
+    """Return whether a thread has a job, and it is not known what came of it."""
+    return job.is_taken and not job.outcome
 
 
 def _in_all_tries(item: BatchItem, doubt: str) -> BatchItem:

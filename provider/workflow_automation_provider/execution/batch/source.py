@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -108,7 +109,11 @@ class BatchSource:
                     continue
                 place = f"batch[{index}] (line {number})"
                 try:
-                    yield place, json.loads(text)
+                    yield place, json.loads(text, object_pairs_hook=_members)
+                except _RepeatedNameError as error:
+                    raise InvalidRequestError(
+                        f"{place} of {self._name} has {error.args[0]!r:.60} twice: expected each name once."
+                    ) from None
                 except (ValueError, RecursionError):
                     # Without the original message, which may quote the line.
                     raise InvalidRequestError(
@@ -164,6 +169,18 @@ def _place(path: str) -> str:
         return os.path.realpath(path)
     bucket, slash, name = rest.partition("/")
     return f"{scheme}://{bucket.rpartition('@')[2]}{slash}{name}"
+
+
+class _RepeatedNameError(Exception):
+    """An object has a name twice, of which Python would silently drop the first."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise _RepeatedNameError(name)
+    return members
 
 
 def _has_slices(batch: object) -> bool:

@@ -93,6 +93,7 @@ SECRET = "the-customers-secret"
         ("null", r"batch\[0\] \(line 1\) is None"),
         (f'{{"a": "{SECRET}", "b": NaN}}', r"batch\[0\] \(line 1\).b is nan"),
         (f'{{"a": "{SECRET}", "b": "\\ud800"}}', r"batch\[0\] \(line 1\).b is not valid Unicode text"),
+        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', r"batch\[0\] \(line 1\) of .* has 'b' twice"),
         ("[" * 100_000, r"batch\[0\] \(line 1\) of .* is not JSON"),
     ],
 )
