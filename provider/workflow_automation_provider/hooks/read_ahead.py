@@ -213,11 +213,12 @@ class _Fetch:
         file, store = self.file, self.file.store
         buffer = bytearray()
         position = counted = failures = 0
+        may_resume = False
         while True:
             has_response = False
             try:
                 response = await store.respond(file, position)
-                has_response = True
+                has_response, may_resume = True, response.may_resume
                 try:
                     while content := await self._read(response):
                         position += len(content)
@@ -239,7 +240,7 @@ class _Fetch:
                 has_asked_again = store.asks_again and not has_response
                 if failures > _RESUMES or has_asked_again or not _may_pass(error):
                     raise
-                if position and (position >= file.size or not file.told):
+                if position and (position >= file.size or not may_resume):
                     # All of it is there, but was damaged on the way; or the rest may be that of another version.
                     if self._given:
                         raise

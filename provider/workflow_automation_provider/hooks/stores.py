@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import IO, Any, Protocol
 
 from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
@@ -112,9 +113,11 @@ class Response(Protocol):
     The content of an object from some byte on.
 
     :param is_of_version: whether the store said that it is of the version that was listed
+    :param may_resume: whether no other content can have the same version, so that the rest can be asked for
     """
 
     is_of_version: bool
+    may_resume: bool
 
     async def read(self, size: int, /) -> bytes:
         """Return the next bytes, at most so many, and none at the end."""
@@ -322,6 +325,7 @@ class _Parts:
 
     def __init__(self, store: Store, file: StoredFile, start: int, *, is_of_version: bool = False) -> None:
         self.is_of_version = is_of_version
+        self.may_resume = bool(file.told)
         self._store = store
         self._file = file
         self._next = start
@@ -394,7 +398,7 @@ class _S3(Store):
 
 class _S3Response:
     def __init__(self, body: Any, *, is_of_version: bool) -> None:
-        self.is_of_version = is_of_version
+        self.is_of_version = self.may_resume = is_of_version
         self._body = body
         self.read = body.read
 
@@ -427,8 +431,9 @@ _VERSION_HEADERS = {
 
 
 class _HttpResponse:
-    def __init__(self, response: Any, *, is_of_version: bool) -> None:
+    def __init__(self, response: Any, *, is_of_version: bool, may_resume: bool) -> None:
         self.is_of_version = is_of_version
+        self.may_resume = may_resume
         self._response = response
         self.read = response.content.read
 
@@ -515,7 +520,28 @@ async def _answer(
     except BaseException:
         response.close()
         raise
-    return _HttpResponse(response, is_of_version=any(version.get(name) for name in file.told))
+    return _HttpResponse(
+        response,
+        is_of_version=any(version.get(name) for name in file.told),
+        may_resume=_is_strong(file.told, headers),
+    )
+
+
+def _is_strong(told: Mapping[str, str], headers: Mapping[str, str]) -> bool:
+    """Tell whether what a server told of a version is that of no other content, as RFC 9110 defines it."""
+    if set(told) - {"ETag", "Last-Modified"}:
+        return True
+    if "ETag" in told:
+        return not told["ETag"].startswith("W/")
+    try:
+        now, modified = (
+            parsedate_to_datetime(text).replace(tzinfo=UTC)  # both are in GMT, whether they say so or not
+            for text in (headers["Date"], told["Last-Modified"])
+        )
+    except (KeyError, TypeError, ValueError):
+        return False
+    # In the second of its last change, it may change again.
+    return now - modified >= timedelta(seconds=1)
 
 
 def _timeout() -> Any:

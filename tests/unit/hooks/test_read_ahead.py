@@ -85,6 +85,7 @@ class Breaking(Store):
 
         class Response:
             is_of_version = True
+            may_resume = bool(file.told)
             at = start
 
             async def read(self, size):
@@ -318,6 +319,8 @@ class WebServer(http.server.ThreadingHTTPServer):
         self.conditions = True
         self.statuses: list[int] = []
         self.looks = 0
+        self.version: dict[str, str] | None = None
+        self.then: dict[str, bytes] = {}
         self.break_after: list[int] = []
         self.compresses = False
         self.seen: list[tuple[str, str | None, str | None]] = []
@@ -342,6 +345,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.respond(404, {}, b"")
         etag = f'"{hashlib.sha256(content).hexdigest()}"'
         headers = {"ETag": etag} if server.etags else {"Last-Modified": formatdate(0)}
+        headers = headers if server.version is None else {**server.version}
         if server.conditions and self.headers.get("If-Match", etag) != etag:
             return self.respond(412, {}, b"")
         if self.command == "GET" and server.compresses:
@@ -361,6 +365,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if self.server.break_after and content:
             content = content[: self.server.break_after.pop(0)]
+            self.server.contents |= self.server.then
             self.close_connection = True
         self.wfile.write(content)
 
@@ -410,6 +415,27 @@ class TestOverHttp:
             "bytes=1000-",
             "bytes=401000-",
         ]
+
+    @pytest.mark.parametrize(
+        "version",
+        [{"ETag": 'W/"1"'}, {"Last-Modified": "now"}, {"Last-Modified": "yesterday"}],
+    )
+    @pytest.mark.parametrize(("size", "is_sent"), [(100_000, True), (MIB, False)])
+    def test_a_version_that_other_content_may_have_holds_no_two_parts_together(
+        self, web, version, size, is_sent
+    ):
+        now = formatdate(time.time() + 1, usegmt=True)
+        web.version = {name: value.replace("now", now) for name, value in version.items()}
+        web.contents["/a.bin"] = b"1" * size
+        (file,) = resolved(f"{web.url}/a.bin")
+        web.break_after.append(size // 2)
+        web.then = {"/a.bin": b"2" * size}
+        if is_sent:
+            assert b"".join(read_whole(file)) == b"2" * size
+        else:
+            with pytest.raises(FileUnavailableError, match=r"a.bin' could not be read"):
+                b"".join(read_whole(file))
+        assert [asked for _, _, asked in web.seen if asked] == []
 
     @pytest.mark.parametrize("conditions", [True, False])
     @pytest.mark.parametrize("later", [b"x" * 2 * MIB, b"x", None])
