@@ -76,6 +76,10 @@ class Case:
         wait_for(f"{self.run_id} {state}", lambda: self.state == state, 120)
 
     @property
+    def log(self) -> str:
+        return self.deployment.log(self.dag_id, self.run_id)
+
+    @property
     def runs(self) -> list[str]:
         return run_ids(self.service, self.run_id)
 
@@ -131,6 +135,19 @@ def no_run_was_started_and_the_next_start_is_in_doubt_as_well(case: Case) -> Non
     case.asked(2)
     case.answer(NOT_STARTED, run_id=None, run_link=None)
     assert len(case.end("success").runs) == 1
+
+
+def cleared_while_it_continues(case: Case) -> None:
+    """Airflow continues the next try with the answer that was given to the earlier one."""
+    case.begin("drop_before")
+    case.asked()
+    case.service.faults.add("hang_before", inputs={"case": case.run_id}, seconds=90)
+    case.answer(NOT_STARTED, run_id=None, run_link=None)
+    wait_for("the second request", lambda: case.log.count("Triggering flow demo-flow") == 2, 120)
+    case.api.clear(case.dag_id, case.run_id, "trigger")
+    found = case.end("success")
+    assert "cleared after it had continued: beginning anew." in found.log
+    assert len(found.runs) == 1
 
 
 def fail(case: Case) -> None:
@@ -252,6 +269,7 @@ CASES = {
     an_answer_without_the_run_id_is_asked_for_again: "asks",
     no_run_was_started: "asks",
     no_run_was_started_and_the_next_start_is_in_doubt_as_well: "asks",
+    cleared_while_it_continues: "asks_with_time",
     fail: "asks_patiently",
     killed_before_the_outcome_was_known: "asks_patiently",
     a_run_whose_id_is_unknown: "asks",

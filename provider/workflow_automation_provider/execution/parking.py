@@ -18,7 +18,16 @@ from workflow_automation_provider.execution.callback import CALLBACK_USER
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["Question", "Reply", "ask", "can_ask", "can_park", "is_supervised", "park"]
+__all__ = [
+    "Question",
+    "Reply",
+    "ask",
+    "can_ask",
+    "can_park",
+    "is_from_before_a_clear",
+    "is_supervised",
+    "park",
+]
 
 _METHOD = "execute_complete"
 
@@ -114,13 +123,26 @@ def ask(context: Context, question: Question) -> None:
     )
 
 
+def is_from_before_a_clear(context: Context, ti_id: str | None) -> bool:
+    """
+    Return whether what the task continues with is from before a Clear.
+
+    A Clear of a task that is running, of one that continued included, gives it another id, but leaves what Airflow
+    continues it with.
+
+    :param ti_id: of the task instance that was parked, None if that is unknown
+    """
+    return ti_id not in (None, str(context["ti"].id))
+
+
 def park(context: Context, question: Question, timeout: timedelta, then: dict[str, Any]) -> NoReturn:
     """
     Leave the worker until the question is answered, or for ``timeout``.
 
-    :param then: further arguments for ``execute_complete``, as JSON values
+    :param then: further arguments for ``execute_complete``, as JSON values; ``ti_id`` is added
     :raises BaseException: always: Airflow's signal to park or defer the task
     """
+    then = {**then, "ti_id": str(context["ti"].id)}
     try:
         from airflow.sdk.exceptions import TaskAwaitingInput
     except ImportError:

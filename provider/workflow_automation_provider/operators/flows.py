@@ -173,6 +173,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         run: StartedRun | None = None,
         doubt: dict[str, Any] | None = None,
         checks: int = 0,
+        ti_id: str | None = None,
     ) -> StartedRun:
         """
         Continue after the task was parked: Airflow calls this in place of ``execute``.
@@ -181,8 +182,15 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         :param run: the run whose end the task waits for
         :param doubt: what is known of a start of unknown outcome, if that was asked about
         :param checks: how often the task has looked for the end of the run in vain
+        :param ti_id: the task instance that was parked; a Clear gives the task another
         """
-        return self._guarded(context, lambda: self._run_once(context, _Resumed(event, run, doubt, checks)))
+        from workflow_automation_provider.execution.parking import is_from_before_a_clear
+
+        resumed = _Resumed(event, run, doubt, checks)
+        if is_from_before_a_clear(context, ti_id):
+            self.log.info("The task was cleared after it had continued: beginning anew.")
+            resumed = _Resumed()
+        return self._guarded(context, lambda: self._run_once(context, resumed))
 
     def _run_once(self, context: Context, resumed: _Resumed | None = None) -> StartedRun:
         """Start the run, unless an earlier try did, and follow it as far as asked for."""

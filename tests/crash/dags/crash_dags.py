@@ -133,6 +133,9 @@ with DAG("asks", schedule=None, start_date=START, default_args={"retries": 0}):
 with DAG("asks_patiently", schedule=None, start_date=START, default_args=THRICE):
     trigger(request_timeout=2, on_unknown_start="ask")
 
+with DAG("asks_with_time", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger(request_timeout=120, on_unknown_start="ask")
+
 with DAG("asks_briefly", schedule=None, start_date=START, default_args=THRICE):
     trigger(request_timeout=2, on_unknown_start="ask", ask_timeout=timedelta(seconds=3))
 

@@ -54,7 +54,7 @@ class TestQuestion:
         assert "- Connection: `workflow_automation_default`" in question.body
         assert "      POST http://" in question.body
         assert f"{MAYBE}.\nAsking under Required Actions." in log()
-        assert set(then) == {"doubt"}
+        assert set(then) == {"doubt", "ti_id"}
         assert len(service.runs) == 1
 
     def test_of_a_run_without_an_id(self, service, now, parked, supervisor):

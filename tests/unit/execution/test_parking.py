@@ -107,7 +107,8 @@ class TestPark:
         with pytest.raises(TaskAwaitingInput) as caught:
             parking.park(context, QUESTION, timedelta(seconds=7), {"checks": 1})
         assert caught.value.timeout == timedelta(seconds=7)
-        assert (caught.value.method_name, caught.value.kwargs) == ("execute_complete", {"checks": 1})
+        then = {"checks": 1, "ti_id": str(context["ti"].id)}
+        assert (caught.value.method_name, caught.value.kwargs) == ("execute_complete", then)
 
     def test_before_airflow_3_3_it_defers(self, store, context, monkeypatch):
         from airflow.providers.common.compat.sdk import TaskDeferred
@@ -119,7 +120,8 @@ class TestPark:
         trigger = caught.value.trigger
         assert isinstance(trigger, HITLTrigger)
         assert (trigger.ti_id, trigger.options) == (context["ti"].id, ["Well", "Badly"])
-        assert (caught.value.method_name, caught.value.kwargs) == ("execute_complete", {"doubt": {}})
+        then = {"doubt": {}, "ti_id": str(context["ti"].id)}
+        assert (caught.value.method_name, caught.value.kwargs) == ("execute_complete", then)
 
     def test_it_asks(self, supervisor, context):
         parking.ask(context, QUESTION)

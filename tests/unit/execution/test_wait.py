@@ -388,7 +388,7 @@ class TestPark:
     def test_it_asks_and_parks(self, service, store, context, endpoint, waits, parked, supervisor, log):
         now = context(store)
         then, timeout = parked(waits(), now)
-        assert then == {"run": the_run(service), "checks": 1}
+        assert then == {"run": the_run(service), "checks": 1, "ti_id": str(now["ti"].id)}
         assert timeout == timedelta(minutes=1)
         (question,) = supervisor.questions
         assert question.ti_id == now["ti"].id
@@ -621,6 +621,17 @@ class TestClear:
         assert old not in store.entries
         assert store.entries[new] == {}
         assert len(service.runs) == 2
+
+    def test_while_it_continues_starts_another_run(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        """Airflow then continues the next try with what the earlier one was parked with."""
+        then, _ = parked(waits(), context(store))
+        answer(store, {"status": "success", "result": "old"})
+        cleared = context(store, try_number=2, max_tries=4, clear_number=1)
+        endpoint.max_tries = 4
+        more, _ = parked(waits(), cleared, woken(SUCCEEDED), **then)
+        assert more["run"]["run_id"] == "1002"
 
     def test_by_which_max_tries_stays_as_it_is(self, service, store, context, endpoint, waits, parked):
         """The DAG was edited to fewer retries."""
