@@ -22,6 +22,7 @@ from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import is_limit, kind_of
 from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
+    ChangedError,
     Content,
     Element,
     File,
@@ -254,6 +255,8 @@ def _element_parts(
 def _called(file_format: Callable[[File], Any], file: File) -> Any:
     try:
         value = file_format(file)
+    except ChangedError as error:
+        raise changed(file, f"changed ({error})", sending=False) from None
     except Exception as error:
         raise InvalidRequestError(
             f"file_format raised {type(error).__name__} for {file.source}: {error}."

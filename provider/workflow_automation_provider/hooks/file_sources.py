@@ -407,7 +407,7 @@ def _without_markers(found: _Found) -> _Found:
 
 
 def _unreadable(name: str, url: str, error: BaseException) -> FileUnavailableError:
-    why = f"{type(error).__name__}: {without_credentials(str(error))}"
+    why = f"{type(error).__name__}: {without_credentials(str(error)).strip().rstrip('.')}"
     return FileUnavailableError(f"{name}: {without_credentials(url)!r} cannot be read: {why}.")
 
 

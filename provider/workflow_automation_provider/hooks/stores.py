@@ -167,8 +167,20 @@ class StoredFile(File):
         return repr(without_credentials(self.store.fs.unstrip_protocol(self.key)))
 
     def open(self) -> IO[bytes]:
-        """Open it for random access, block by block."""
+        """
+        Open it for random access, block by block.
+
+        :raises ChangedError: if it is no longer the one that was listed
+        """
         stream: IO[bytes] = self.store.fs.open(self.key, "rb", block_size=_BLOCK)
+        # What was opened is the latest version; the content is read from the one that was listed.
+        details = getattr(stream, "details", None)
+        if isinstance(details, Mapping):
+            try:
+                compare(self, details)
+            except ChangedError:
+                stream.close()
+                raise
         return stream
 
     def fingerprint(self) -> object:

@@ -185,6 +185,20 @@ class TestRequests:
         hook.upload_files(run_id, bucket.url("a"), "demo-flow", file_format=ends)
         assert service.uploads[0].files == [{"end": "89", "all": base64.b64encode(b"0123456789").decode()}]
 
+    @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
+    def test_a_format_reads_no_other_version_than_is_sent(self, service, hook, run_id, bucket, proxy, status):
+        bucket.client.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration={"Status": status})
+        bucket.put(a=b"old")
+
+        def beginning(file):
+            bucket.put(a=b"new")
+            with file.open() as stream:
+                return {"beginning": stream.read(1).decode(), "all": file.base64}
+
+        with pytest.raises(FileUnavailableError, match=r"/a' changed \(it was written again\)"):
+            hook.upload_files(run_id, bucket.url("a"), "demo-flow", file_format=beginning)
+        assert service.uploads == []
+
 
 def attempt(hook, run_id, source):
     """Upload, and return the error."""
