@@ -147,7 +147,9 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         if self.output_path is None:
             return None
         if not isinstance(self.output_path, str):
-            raise InvalidRequestError(f"output_path is {kind_of(self.output_path)}: expected a path or URL as text.")
+            raise InvalidRequestError(
+                f"output_path is {kind_of(self.output_path)}: expected a path or URL as text."
+            )
         path: str = rendered("output_path", self.output_path)
         return path
 
