@@ -118,6 +118,8 @@ def test_an_interruption_between_two_entries_leaves_no_gap(context):
     class Interruption(BaseException):
         pass
 
+    countdown = 0
+
     def interrupt(frame, event, _):
         if frame.f_code is not BatchRecord._add.__code__:
             return None
