@@ -31,7 +31,8 @@ setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 # Coverage is that on one Airflow: some code is for the others.
 test: $(STAMP) ## Run the tests and check the coverage of the unit tests; ARGS="…" goes to pytest, without the check
 ifeq ($(AIRFLOW)$(strip $(ARGS)),3.3)
-	@$(RUN) pytest --cov --cov-report=term
+	@$(RUN) pytest -n logical --cov --cov-report=term tests/unit tests/integration
+	@$(RUN) pytest tests/crash
 else
 	@$(RUN) pytest $(ARGS)
 endif

@@ -16,6 +16,8 @@ from hypothesis import settings
 # stop others' work.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+# Of Airflow's versions: what is made up is tried whole on one of them.
+settings.register_profile("matrix", settings.get_profile("ci"), max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 UNIT_TESTS = Path(__file__).parent / "unit"
