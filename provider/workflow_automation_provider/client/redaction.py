@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import hashlib
 import html
 import logging
 import re
@@ -71,11 +72,22 @@ class Redactor:
         self._all = self._key.union(
             *(_needles(part) for part in parts if len(_form(part)) >= _SHORTEST_SECRET)
         )
+        self._hashed: dict[str, re.Pattern[bytes]] = {}
 
     def add(self, secret: str) -> None:
         """Withhold another secret, as strictly as the API key."""
         needles = _needles(secret.encode("ascii", "ignore"))
         self._key, self._all = self._key | needles, self._all | needles
+
+    def add_hashed(self, digest: str, length: int) -> None:
+        """
+        Withhold another secret, of which only the hash is known.
+
+        :param digest: SHA-256 of the secret, in hex
+        :param length: of the secret: a word of letters, digits, ``-`` and ``_``
+        """
+        # What follows it is no boundary: a text that is decoded loses its whitespace.
+        self._hashed[digest] = re.compile(rb"(?<![\w-])[\w-]{%d}" % length)
 
     def reveals(self, text: str, *, key_only: bool = False) -> bool:
         """Return whether a text contains a secret (``key_only``: the API key), or is encoded too deeply to know."""
@@ -85,8 +97,16 @@ class Redactor:
         searchable = _searchable(raw)
         if not key_only and any(piece in searchable for piece in self._pieces):
             return True
-        return bool(needles) and any(
-            view is None or any(needle in _searchable(view) for needle in needles) for view in _views(raw)
+        return bool(needles or self._hashed) and any(
+            view is None or any(needle in _searchable(view) for needle in needles) or self._has_hashed(view)
+            for view in _views(raw)
+        )
+
+    def _has_hashed(self, view: bytes) -> bool:
+        return any(
+            hashlib.sha256(word).hexdigest() == digest
+            for digest, words in self._hashed.items()
+            for word in words.findall(view)
         )
 
     def text(self, text: str) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "LARGEST_BODY",
     "OPTIONS",
     "PATH",
+    "TOKEN_LENGTH",
     "Answer",
     "CallbackRow",
     "Status",
@@ -48,7 +49,10 @@ _DEEPEST = 50
 
 _KEY = "workflow_automation_callback/"
 
-_TOKEN = re.compile("[A-Za-z0-9_-]{43}")
+TOKEN_LENGTH = 43
+"""Of a token: 32 random bytes, in base64."""
+
+_TOKEN = re.compile(f"[A-Za-z0-9_-]{{{TOKEN_LENGTH}}}")
 
 _INTEGERS = range(-(2**63), 2**64)
 """What Airflow can hand to a task: others would make each of its reads fail."""

@@ -32,7 +32,14 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
 )
 from workflow_automation_provider.execution import parking
-from workflow_automation_provider.execution.callback import OPTIONS, PATH, Answer, digest_of, new_token
+from workflow_automation_provider.execution.callback import (
+    OPTIONS,
+    PATH,
+    TOKEN_LENGTH,
+    Answer,
+    digest_of,
+    new_token,
+)
 from workflow_automation_provider.execution.parking import Question, Reply
 from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
 
@@ -165,13 +172,20 @@ class CompletionWait:
         else:
             self._record.forget_token()
 
+    def _read(self) -> Waiting:
+        """Return what is known about the wait, and withhold the token that an earlier try sent."""
+        waiting = self._record.read()
+        if waiting.digest:
+            self._hook.withhold_hashed(waiting.digest, TOKEN_LENGTH)
+        return waiting
+
     def answered(self) -> bool:
         """Return whether the flow has called back, whatever is known of the start of its run."""
-        return self._record.answer(self._record.read().digest) is not None
+        return self._record.answer(self._read().digest) is not None
 
     def has_begun(self, reply: Reply) -> bool:
         """Return whether all before the wait is done: its files are uploaded, or the run has ended."""
-        waiting = self._record.read()
+        waiting = self._read()
         return (
             waiting.since is not None
             or reply.option in (SUCCEEDED, FAILED)
@@ -188,7 +202,7 @@ class CompletionWait:
         :raises RunTimeoutError: if nobody told in time
         :raises BaseException: Airflow's signal to park the task
         """
-        waiting = self._record.read()
+        waiting = self._read()
         if answer := self._record.answer(waiting.digest):
             return self.settle(run, answer)
         if reply.option in (SUCCEEDED, FAILED):

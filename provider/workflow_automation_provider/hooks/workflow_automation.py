@@ -64,6 +64,7 @@ class WorkflowAutomationHook(BaseHook):
         self._client: FlowClient | None = None
         self._stopped = False
         self._withheld: list[str] = []
+        self._withheld_hashed: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +121,8 @@ class WorkflowAutomationHook(BaseHook):
                 self._client = client_for(self.connection, self.extra)
             for secret in self._withheld:
                 self._client.withhold(secret)
+            for digest, length in self._withheld_hashed.items():
+                self._client.withhold_hashed(digest, length)
         if self._stopped:
             self._client.stop()
         return self._client
@@ -289,6 +292,12 @@ class WorkflowAutomationHook(BaseHook):
         client = self.get_conn()
         self._withheld.append(secret)
         client.withhold(secret)
+
+    def withhold_hashed(self, digest: str, length: int) -> None:
+        """Never show a secret that an earlier try sent; see :meth:`.FlowClient.withhold_hashed`."""
+        self._withheld_hashed[digest] = length
+        if self._client is not None:
+            self._client.withhold_hashed(digest, length)
 
     def flow_of(self, request: Request) -> str | None:
         """Return the flow of a request: its own, or the connection's, None if neither is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import inspect
 import json
@@ -363,6 +364,24 @@ def test_clients_that_come_and_go_do_not_disturb_a_log_line(key):
     while any(thread.is_alive() for thread in threads):
         assert logging.getLogger("httpx").filter(record)
     assert failures == []
+
+
+@given(st.text(string.ascii_letters + string.digits + "-_", min_size=43, max_size=43), around, around)
+def test_secret_of_which_only_the_hash_is_known(token, before, after):
+    redactor = Redactor([])
+    redactor.add_hashed(hashlib.sha256(token.encode()).hexdigest(), 43)
+    before, after = "".join(before), "".join(after)
+    url = f"https://airflow.example/callback?token={token}"
+    for text in (
+        token,
+        url,
+        json.dumps({"of": url}),
+        quote(url, safe=""),
+        base64.b64encode(url.encode()).decode(),
+    ):
+        assert redactor.reveals(f"{before} {text} {after}")
+    for text in (before, f"{before} {token[:-1]} {after}"):
+        assert not redactor.reveals(text)
 
 
 def test_log_filter_that_fails_withholds_the_line(key):
