@@ -170,7 +170,9 @@ def check_file_format(value: object) -> FileFormat:
         )
     for name, word in value.items():
         if not isinstance(name, str) or not isinstance(word, str) or word not in words:
-            raise InvalidRequestError(f"file_format[{name!r}] is not supported; expected one of {known}.")
+            raise InvalidRequestError(
+                f"file_format[{name!r}] has an unsupported value; expected one of {known}."
+            )
     return value
 
 

@@ -190,9 +190,7 @@ def test_a_rejected_item_does_not_stop_the_others(batch, service, tmp_path):
     assert isinstance(error, AirflowFailException)
     assert error.accepted is Accepted.YES
     text = str(error).splitlines()
-    assert (
-        "Of 60 items, 58 were started, 2 were rejected, of 0 it is unknown, and 0 were not started." in text
-    )
+    assert "Of 60 items: 58 started, 2 rejected, 0 unknown, 0 not started." in text
     told = [line for line in text if line.startswith("batch[")]
     assert [line.split(":")[0] for line in told] == ["batch[3]  rejected", "batch[50]  rejected"]
     assert "no such customer" in told[0]
@@ -430,7 +428,7 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     service.faults.add("reject" if status < 429 else "busy", status=status, inputs={"n": 3})
     with pytest.raises(WorkflowAutomationError) as caught:
         batch(rows(5), on_unknown_start="start_again", try_number=2)
-    assert "of 1 it is unknown, and 0 were not started." in str(caught.value)
+    assert "1 unknown, 0 not started." in str(caught.value)
     assert "batch[3]  unknown: POST" in str(caught.value)
     assert "was sent, but got no response" in str(caught.value)
     with pytest.raises(OutcomeUnknownError, match="unknown whether runs of 1 items"):
@@ -478,7 +476,7 @@ def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, ch
     assert caught.value.accepted is Accepted.YES
     assert str(caught.value).splitlines()[1:3] == [
         "Nothing was sent in this try.",
-        "In earlier tries, 30 items were started, 0 were rejected, and of 0 it is unknown.",
+        "In earlier tries: 30 items started, 0 rejected, 0 unknown.",
     ]
     assert len(service.runs) == 30
 
@@ -532,7 +530,7 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
         batch(str(path), before=change_soon, output_path=str(tmp_path / "output.jsonl"))
     left = 300 - len(service.runs)
     assert (
-        f"Of 300 items, {len(service.runs)} were started, 0 were rejected, of 0 it is unknown, and {left} were not started."
+        f"Of 300 items: {len(service.runs)} started, 0 rejected, 0 unknown, {left} not started."
         in str(caught.value).splitlines()
     )
     items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]

@@ -43,7 +43,10 @@ def test_limits(name, value):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"file_format": {"a": "b64"}}, "file_format['a'] is not supported; expected one of name, base64"),
+        (
+            {"file_format": {"a": "b64"}},
+            "file_format['a'] has an unsupported value; expected one of name, base64",
+        ),
         ({"file_format": "b64"}, "file_format is not supported; expected one of"),
         ({"file_format": 5}, "file_format is an int"),
         (

@@ -476,7 +476,8 @@ class BatchStarter:
                 )
             else:
                 if error:
-                    error.next_step += f"\nWhat became of each item is in {output.path}."
+                    found = f"What became of each item is in {output.path}."
+                    error.next_step = "\n".join(filter(None, (error.next_step, found)))
         if error:
             raise error
         return {"path": output.path, **self._outcomes.counts} if output else list(self._items(why_not))
@@ -559,15 +560,15 @@ def _changed(index: int) -> InvalidRequestError:
 
 def _consequence(counts: BatchCounts) -> str:
     return (
-        f"Of {counts['total']} items, {counts['started']} were started, {counts['rejected']} were rejected, of "
-        f"{counts['unknown']} it is unknown, and {counts['remaining']} were not started."
+        f"Of {counts['total']} items: {counts['started']} started, {counts['rejected']} rejected, "
+        f"{counts['unknown']} unknown, {counts['remaining']} not started."
     )
 
 
 def _earlier(counts: BatchCounts) -> str:
     return (
-        f"In earlier tries, {counts['started']} items were started, {counts['rejected']} were rejected, and of "
-        f"{counts['unknown']} it is unknown."
+        f"In earlier tries: {counts['started']} items started, {counts['rejected']} rejected, "
+        f"{counts['unknown']} unknown."
     )
 
 
