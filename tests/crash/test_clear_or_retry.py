@@ -182,7 +182,7 @@ CASES = {
     edited_to_fewer_in_a_dag_run_that_goes_on: "edited_beside",
     another_task_cleared_while_this_one_waits_for_its_retry: "beside",
     cleared_while_it_waits_for_its_retry: "beside",
-    cleared_without_the_dag_run: "edited_beside",
+    cleared_without_the_dag_run: "beside_a_hold",
     cleared_while_running_and_its_end_taken_for_a_failure: "waits_after",
     cleared_with_its_state_kept: "patient",
 }

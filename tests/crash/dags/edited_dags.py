@@ -42,6 +42,7 @@ for alone in ("edited_to_fewer", "edited_to_more"):
     with DAG(alone, schedule=None, start_date=pendulum.datetime(2026, 1, 1, tz="UTC")):
         trigger(alone)
 
-with DAG("edited_beside", schedule=None, start_date=pendulum.datetime(2026, 1, 1, tz="UTC")):
-    trigger("edited_beside")
-    hold()
+for beside in ("edited_beside", "beside_a_hold"):
+    with DAG(beside, schedule=None, start_date=pendulum.datetime(2026, 1, 1, tz="UTC")):
+        trigger(beside)
+        hold()

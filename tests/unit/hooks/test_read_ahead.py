@@ -460,7 +460,7 @@ class TestOverHttp:
         assert isinstance(one, StoredFile)
         assert isinstance(other, StoredFile)
         assert (one.name, one.content_type) == ("a.csv", "text/csv")
-        assert one.source == f"'{web.url}/a.csv?***'"
+        assert one.source.endswith(f"{web.url}/a.csv?***'")  # Airflow's versions differ in what precedes it
         assert one.version != other.version
         assert b"".join(read_whole(one)) == b"1"
         web.contents.clear()
