@@ -52,7 +52,7 @@ _ATTEMPTS = 3
 
 
 class Outcome(enum.Enum):
-    """What came of a callback."""
+    """The outcome of a callback."""
 
     ACCEPTED = "accepted"
     """The task has the answer, or has been woken to read it."""

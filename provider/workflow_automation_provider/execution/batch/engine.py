@@ -581,7 +581,7 @@ def _cut(text: str) -> str:
 
 
 def _is_sent(job: _Job) -> bool:
-    """Return whether a thread has a job, and it is not known what came of it."""
+    """Return whether a thread has a job, and its outcome is not known."""
     return job.is_taken and not job.outcome
 
 

@@ -69,7 +69,7 @@ class Pace:
         """
         Make all threads wait, because the service is busy or cannot be reached.
 
-        :param error: what came of a request
+        :param error: outcome of a request
         :param sent_at: when it was sent, by the monotonic clock
         :return: whether to send the request again after the wait; False if it would take too long
         """

@@ -92,7 +92,7 @@ class CallbackSender:
 
 class _Sending:
     """
-    One call: its attempts, and what came of them.
+    One call: its attempts, and their outcome.
 
     :param secrets: what the record must not show
     """
@@ -172,7 +172,7 @@ class _Sending:
         return text
 
     def record(self) -> SentCallback:
-        """Return what came of the call."""
+        """Return the outcome of the call."""
         return SentCallback(
             run_id=self._run.run_id,
             flow_id=self._run.flow_id,
