@@ -171,8 +171,11 @@ def test_a_secrets_backend_that_is_asked_all_the_same_fails_the_test(
                 raise SystemExit(77)
         """,
         env=airflow_with_a_backend,
-        returncodes=(1, 77),
+        returncodes=(0, 1, 77),
     )
+    if "1 passed" in printed:  # with the local service's connection
+        assert version("apache-airflow").startswith(("3.1.", "3.2."))
+        pytest.skip("Airflow 3.1 and 3.2 make the list of their secrets backends anew for each connection")
     if "The backend is not asked here" in printed:
         assert "[workers]" in request.node.name
         pytest.skip("Airflow 3.0 asks the secrets backend of workers only in a worker")
