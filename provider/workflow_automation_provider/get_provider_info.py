@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CONNECTION_FIELDS", "FIELD_BEHAVIOUR", "get_provider_info"]
+__all__ = ["ASSET_SCHEME", "CONNECTION_FIELDS", "FIELD_BEHAVIOUR", "get_provider_info"]
 
 _INTEGRATION = "Workflow Automation"
+
+ASSET_SCHEME = "workflow-automation"
+"""The scheme of the URIs of flows and runs as assets."""
+
+_ASSET_URIS = {
+    "schemes": [ASSET_SCHEME],
+    "handler": "workflow_automation_provider.assets.sanitize_uri",
+    "factory": "workflow_automation_provider.assets.create_asset",
+    "to_openlineage_converter": "workflow_automation_provider.assets.convert_asset_to_openlineage",
+}
 
 CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "flow_id": {
@@ -140,5 +150,14 @@ def get_provider_info() -> dict[str, Any]:
                 "ui-field-behaviour": FIELD_BEHAVIOUR,
             }
         ],
+        "asset-uris": [_ASSET_URIS],
+        "dataset-uris": [_ASSET_URIS],  # Airflow 2
         "extra-links": ["workflow_automation_provider.links.FlowRunLink"],
+        "task-decorators": [
+            {
+                "name": "trigger_flow",
+                "class-name": "workflow_automation_provider.decorators.flows.trigger_flow_task",
+            }
+        ],
+        "notifications": ["workflow_automation_provider.notifications.flows.FlowNotifier"],
     }

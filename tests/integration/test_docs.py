@@ -53,6 +53,7 @@ PYTHON = {
     "operators.md Map over a list": [(2, 2), (2, 2)],
     "operators.md UploadFilesOperator": [(0, 1)],
     "operators.md Custom format": [(0, 1)],
+    "operators.md TaskFlow: @task.trigger_flow": [(3, 1)],
     "operators.md TaskFlow: trigger_flow_once": [(2, 0)],
     "operators.md WorkflowAutomationHook": [(1, 1)],
     "promises.md Errors": [(1, 0)],

@@ -68,6 +68,35 @@ def test_taskflow(run_dag, workflow_automation_service, connection):
     assert result.xcom("trigger") == [run.run_id for run in runs]
 
 
+def test_decorator(run_dag, workflow_automation_service, connection):
+    result = run_dag("workflow_automation_decorator.py")
+
+    assert result.state == "success"
+    runs = {run.inputs["customer"]: run for run in workflow_automation_service.runs}
+    assert sorted(runs) == ["Ada", "Barbara", "Edsger", "Grace"]
+    assert runs["Ada"].inputs == {
+        "customer": "Ada",
+        "greeting": "Dear Ada",
+        "language": "en",
+        "dag": "workflow_automation_decorator",
+    }
+    mapped = [result.xcom("trigger_all", "run_id", map_index=index) for index in range(3)]
+    assert mapped == [runs[name].run_id for name in ("Ada", "Grace", "Edsger")]
+    run_id = runs["Barbara"].run_id
+    assert result.xcom("announce") == f"Run {run_id}: {workflow_automation_service.url}/runs/{run_id}"
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_notifier(run_dag, workflow_automation_service, connection, rows):
+    result = run_dag("workflow_automation_notifier.py", run_conf={"rows": rows})
+
+    assert result.state == ("success" if rows else "failed")
+    name = f"workflow_automation_notifier/{result.dag_run.run_id}/check_rows/-1/1"
+    message = "Task check_rows of workflow_automation_notifier failed."
+    expected = [] if rows else [{"message": message, "event": name}]
+    assert [run.inputs for run in workflow_automation_service.runs] == expected
+
+
 @pytest.mark.parametrize("rejected", [False, True])
 def test_batch(run_dag, workflow_automation_service, connection, tmp_path, rejected):
     if rejected:
@@ -83,6 +112,18 @@ def test_batch(run_dag, workflow_automation_service, connection, tmp_path, rejec
     assert (
         result.xcom("report") == f"{4 - rejected} of 4 runs were started, {int(rejected)} rows were rejected."
     )
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has triggering_dataset_events instead")
+def test_assets(run_dag, workflow_automation_service, connection):
+    example = "workflow_automation_assets.py"
+    started = run_dag(example, dag_id="workflow_automation_assets_start")
+    continued = run_dag(example, dag_id="workflow_automation_assets_continue", cause=started)
+
+    assert (started.state, continued.state) == ("success", "success")
+    (run,) = workflow_automation_service.runs
+    link = f"{workflow_automation_service.url}/runs/{run.run_id}"
+    assert continued.xcom("announce") == [f"Run {run.run_id} of {run.flow_id}: {link}"]
 
 
 CUSTOMERS = ["Ada", "Edsger", "Grace"]

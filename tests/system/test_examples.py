@@ -19,6 +19,7 @@ EXAMPLES = {
     "workflow_automation_trigger_mapped": 3,
     "workflow_automation_trigger_upload_mapped": 3,
     "workflow_automation_taskflow": 3,
+    "workflow_automation_decorator": 4,
 }
 UPLOADING = ("workflow_automation_trigger_upload", "workflow_automation_trigger_upload_mapped")
 

@@ -38,7 +38,11 @@ def test_every_module_and_class_it_names_exists():
     ]
     for module in named:
         importlib.import_module(module)
-    for path in info["extra-links"]:
+    decorators = [decorator["class-name"] for decorator in info["task-decorators"]]
+    (assets,) = info["asset-uris"]
+    assert info["dataset-uris"] == [assets]
+    paths = [assets["handler"], assets["factory"], assets["to_openlineage_converter"]]
+    for path in (*info["extra-links"], *info["notifications"], *decorators, *paths):
         module, _, name = path.rpartition(".")
         assert hasattr(importlib.import_module(module), name)
 

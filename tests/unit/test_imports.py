@@ -76,10 +76,13 @@ def test_dag_file():
         "workflow_automation_provider.execution.batch_state",
         "workflow_automation_provider.execution.start",
         "workflow_automation_provider.execution.task_state",
+        "workflow_automation_provider.execution.timed_start",
         "workflow_automation_provider.hooks",
     ]
     script = f"""
 import sys
+import workflow_automation_provider.decorators.flows
+import workflow_automation_provider.notifications.flows
 import workflow_automation_provider.operators.batch
 import workflow_automation_provider.operators.flows
 print(*({{*{only_tasks}}} & {{*sys.modules}}), file=sys.stderr)
@@ -88,3 +91,14 @@ print(*({{*{only_tasks}}} & {{*sys.modules}}), file=sys.stderr)
     assert done.stderr.splitlines()[-1] == ""
     for module in only_tasks:
         importlib.import_module(module)
+
+
+def test_an_asset():
+    """Airflow imports this for every asset with a URI."""
+    script = "import workflow_automation_provider.assets, sys; print(*(n for n in sys.modules if n.startswith('workflow_')))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert {*done.stdout.splitlines()[-1].split()} == {
+        "workflow_automation_provider",
+        "workflow_automation_provider.assets",
+        "workflow_automation_provider.get_provider_info",
+    }

@@ -34,12 +34,19 @@ PROJECT = Path(__file__).parents[2]
 # Module → name, or class.member → its arguments, its values, or what it is. Whatever changes here is told in
 # CHANGELOG.md; what is listed nowhere may change at any time.
 PUBLIC = {
+    "assets": {
+        "create_asset": "(*, base_url, flow_id, run_id=None, extra=None)",
+        "convert_asset_to_openlineage": "(asset, lineage_context)",
+        "sanitize_uri": "(uri)",
+        "uri_of": "(base_url, flow_id, run_id=None)",
+    },
     "client.files": {
         "DEFAULT_FILE_FORMAT": "{'name': 'name', 'content_type': 'content_type', 'content': 'base64'}",
         "Content": "(file, encoding)",
         "Element": "a type",
         "Encoding": "'base64', 'data_url', 'text'",
         "File": "(name, size, content_type, source, open, fingerprint=Ellipsis)",
+        "File.location": "property",
         "File.version": "property",
         "File.read_ahead": "property",
         "File.base64": "property",
@@ -68,6 +75,9 @@ PUBLIC = {
         "Request": "(operation, url, flow_id, content, files=())",
         "Request.title": "property",
         "Run": "(run_id, run_link, flow_id=None, response=None)",
+    },
+    "decorators.flows": {
+        "trigger_flow_task": "(python_callable=None, *, multiple_outputs=True, **kwargs)",
     },
     "exceptions": {
         "Accepted": "NO, MAYBE, YES",
@@ -141,6 +151,13 @@ PUBLIC = {
         "FlowRunLink.xcom_key": "property",
         "FlowRunLink.persist": "(cls, context, run_link)",
         "FlowRunLink.get_link": "(self, operator, *, ti_key)",
+    },
+    "notifications.flows": {
+        "FlowNotifier": "(inputs, flow_id=None, workflow_automation_conn_id='workflow_automation_default', *, timeout=30.0, **kwargs)",
+        "FlowNotifier.template_fields": "('inputs', 'flow_id', 'workflow_automation_conn_id')",
+        "FlowNotifier.get_template_env": "(self, dag=None)",
+        "FlowNotifier.notify": "(self, context)",
+        "FlowNotifier.async_notify": "(self, context)",
     },
     "operators.batch": {
         "TriggerFlowBatchOperator": "(*, batch, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', max_concurrency=16, max_starts_per_second=None, window_size=64, on_unknown_start='fail', on_refused='fail', output_path=None, request_timeout=None, send_retry_timeout=60.0, **kwargs)",
@@ -271,7 +288,10 @@ INNER = {
     "client.redaction",
     "client.responses",
     "client.upload_body",
+    "decorators",
     "execution",
+    "execution.asset_events",
+    "execution.telemetry",
     "execution.callback",
     "execution.batch",
     "execution.batch.earlier",
@@ -281,14 +301,17 @@ INNER = {
     "execution.parking",
     "execution.confirmed_files",
     "execution.retry",
+    "execution.timed_start",
     "execution.wait",
     "execution.wait_state",
     "hooks",
     "hooks.connection",
     "hooks.file_sources",
+    "hooks.lineage",
     "hooks.read_ahead",
     "hooks.stores",
     "hooks.upload_progress",
+    "notifications",
     "operators",
     "operators.base",
     "plugins",

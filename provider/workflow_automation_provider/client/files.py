@@ -101,6 +101,11 @@ class File:
     fingerprint: Callable[[], object] = field(repr=False, default=lambda: None)
 
     @property
+    def location(self) -> str | None:
+        """Its path or URL, for lineage; None if it has none."""
+        return None
+
+    @property
     def version(self) -> object:
         """A value like its fingerprint that is known without looking, None if the file must be looked at."""
         return None

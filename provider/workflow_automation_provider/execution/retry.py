@@ -113,21 +113,35 @@ class Patience:
     :param log: logger for the waits
     :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is
         sent
+    :param limited_by: the argument that the time comes from
     """
 
-    def __init__(self, seconds: float, log: Logger, is_ended: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        log: Logger,
+        is_ended: Callable[[], bool] = lambda: False,
+        *,
+        limited_by: str = "send_retry_timeout",
+    ) -> None:
         self.seconds = seconds
         self.log = log
         self.is_ended = is_ended
+        self.limited_by = limited_by
 
     def call(
-        self, send: Callable[[], _Result], *, retry: tuple[type[WorkflowAutomationError], ...] = ()
+        self,
+        send: Callable[[], _Result],
+        *,
+        retry: tuple[type[WorkflowAutomationError], ...] = (),
+        on_retry: Callable[[], None] | None = None,
     ) -> _Result:
         """
         Send a request, and retry while the service is busy or cannot be reached, until the time is up.
 
         :param send: sends the request once
         :param retry: errors to retry after, in addition to busy and not sent
+        :param on_retry: called before each wait for another attempt
         :return: what ``send`` returns
         :raises WorkflowAutomationError: if an error is not to be retried, at once; otherwise the last error,
             if the next wait would exceed the time
@@ -161,6 +175,8 @@ class Patience:
             if last:
                 text = " ".join(filter(None, (last.message, last.consequence)))
                 self.log.warning("%s Retrying in %.1f s.", text, state.upcoming_sleep)
+            if on_retry:
+                on_retry()
 
         def sleep(duration: float) -> None:
             self._sleep(duration)
@@ -185,7 +201,7 @@ class Patience:
             if attempts > 1:
                 waited = time.monotonic() - began
                 error.message += (
-                    f"\nTried {attempts} times in {waited:.0f} s (send_retry_timeout: {self.seconds:g} s)."
+                    f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s)."
                 )
             raise
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -92,6 +93,7 @@ def trigger_flow_once(
     :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was; also an
         ``AirflowFailException`` if Airflow must not retry the task
     """
+    from workflow_automation_provider.hooks.lineage import collect_run
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
     context = get_current_context() if context is None else context
@@ -105,13 +107,15 @@ def trigger_flow_once(
             starter = RunStarter(
                 record, hook, Patience(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
             )
-            return starter.start(lambda: hook.prepare_trigger(inputs, flow_id))
+            run = starter.start(lambda: hook.prepare_trigger(inputs, flow_id))
     except WorkflowAutomationError as error:
         hook.locate(error, flow_id)
         failed = task_error(
             error, context, start_advice(context, name), but_for=_retried_after(on_unknown_start)
         )
         raise failed from failed.__cause__
+    collect_run(hook, lambda: hook.connection, run.get("flow_id"), run.get("run_id"))
+    return run
 
 
 def _check(name: object, on_unknown_start: object, send_retry_timeout: object) -> None:
@@ -166,6 +170,7 @@ class RunStarter:
         self._hook = hook
         self._patience = patience
         self._log = patience.log
+        self._telemetry = record.telemetry
         self._on_unknown_start = on_unknown_start
         self._in_doubt = False
         """Whether an earlier try may have started a run, and the user accepts another one."""
@@ -203,7 +208,9 @@ class RunStarter:
         try:
             with self._hook:
                 request = prepare()
-                return self._patience.call(lambda: self._send(request))
+                return self._patience.call(
+                    lambda: self._send(request), on_retry=lambda: self._telemetry.count("runs.retried")
+                )
         except WorkflowAutomationError as error:
             if earlier and self._in_doubt and error.accepted is Accepted.NO:
                 # Of this try that is all; of the task it is not.
@@ -249,6 +256,7 @@ class RunStarter:
         match earlier.state:
             case "started":
                 self._log.info("%s", f"{found} Returning that run, not starting another. {hint}".strip())
+                self._telemetry.count("runs.returned")
                 return earlier.run
             case "unidentified":
                 raise ResponseUnusableError(
@@ -260,7 +268,17 @@ class RunStarter:
         raise OutcomeUnknownError(found, next_step=f"{_LOOK} {hint}".strip())
 
     def _send(self, request: Request) -> StartedRun:
-        """Send the request once; the record is always written before it."""
+        attributes = {
+            "conn_id": self._hook.workflow_automation_conn_id,
+            "flow_id": self._hook.flow_of(request),
+        }
+        with self._telemetry.span("trigger", attributes) as told:
+            run = self._send_once(request)
+            told["run_id"] = run.get("run_id")
+        return run
+
+    def _send_once(self, request: Request) -> StartedRun:
+        """Send the request; the record is always written before it."""
         if self._patience.is_ended():
             raise NotSentError(
                 "The trigger request was not sent: the task was ended.",
@@ -275,6 +293,7 @@ class RunStarter:
         )
         self._log.info("If this is the last line of this try, look in the workflow's list of runs.")
         handed_over = False
+        began = 0.0
 
         def handing_over() -> None:
             nonlocal handed_over
@@ -282,12 +301,18 @@ class RunStarter:
 
         try:
             self._record.starting()
+            began = time.monotonic()
             run = self._hook.send_trigger(request, handing_over=handing_over)
+            took = time.monotonic() - began
         except WorkflowAutomationError as error:
+            took = time.monotonic() - began
             if error.accepted is Accepted.YES:
                 self._record_unidentified(error.message)
             elif error.accepted is Accepted.NO:
                 self._take_back()
+            self._telemetry.failed_start(error)
+            if error.status is not None:
+                self._telemetry.time("runs.response_time", took)
             raise
         # It is unknown what went wrong, and whether this process may still write the record.
         except Exception:
@@ -298,7 +323,10 @@ class RunStarter:
             else:
                 self._take_back()
             raise
-        return self._keep(run)
+        started = self._keep(run)
+        self._telemetry.count("runs.started")
+        self._telemetry.time("runs.response_time", took)
+        return started
 
     def _keep(self, run: Run) -> StartedRun:
         """Record and return a run that was started."""

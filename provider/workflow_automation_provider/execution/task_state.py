@@ -69,6 +69,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.retry import GIVEN_RUN
+from workflow_automation_provider.execution.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -241,6 +242,11 @@ class _TaskRecord:
         # Airflow's types before 3.3 do not include it.
         self._store = cast("_Store | None", context.get("task_state_store"))
         self._is_set = False
+
+    @functools.cached_property
+    def telemetry(self) -> Telemetry:
+        """The metrics and traces of the task."""
+        return Telemetry(self._context)
 
     @property
     def outlives_try(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.confirmed_files import IDENTITY_SIZE, Identities, indexes_of, kept
 from workflow_automation_provider.hooks.file_sources import FileSource, resolve
+from workflow_automation_provider.hooks.lineage import inputs_of
 from workflow_automation_provider.hooks.upload_progress import (
     Progress,
     count_of,
@@ -132,6 +134,8 @@ class Uploader:
         self._log = patience.log
         self._retry = _retried_after(on_unknown_upload)
         self._prepared: list[Element] | None = None
+        self.inputs: list[str] = []
+        """The URIs of the files, for lineage: those of earlier tries as well."""
 
     def prepare(self, flow_id: str | None, what: FilesToUpload) -> None:
         """
@@ -164,12 +168,13 @@ class Uploader:
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
         elements = _resolved(what) if self._prepared is None else self._prepared
+        self.inputs = inputs_of(elements)
         self._log.info("Uploading %s for run %s.", count_of(elements), run_id)
         confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
         requests = self._requests(run_id, flow_id, missing, what) if missing else []
         progress = Progress(len(missing), size_of(missing), self._log)
         for number, request in enumerate(requests, start=1):
-            confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed), progress))
+            confirmed.append(self._send(request, run_id, f"{flow_id} {run_id}", len(confirmed), progress))
             self._tell(number, requests, confirmed[-1], progress)
         return {
             "run_id": run_id,
@@ -225,7 +230,9 @@ class Uploader:
             max_request_bytes=what.max_request_bytes,
         )
 
-    def _send(self, request: Request, target: str, confirmed: int, progress: Progress) -> UploadRequest:
+    def _send(
+        self, request: Request, run_id: str, target: str, confirmed: int, progress: Progress
+    ) -> UploadRequest:
         """Send one request, and record that it was confirmed."""
         # Computed before the files are read: a file that changes later is not the one that was confirmed.
         identities: Identities = (
@@ -233,10 +240,26 @@ class Uploader:
         )
         if not self._retry:
             self._record.sending()
+        telemetry = self._record.telemetry
+        began = 0.0
+
+        def send() -> str:
+            nonlocal began
+            began = time.monotonic()
+            attributes = {
+                "conn_id": self._hook.workflow_automation_conn_id,
+                "flow_id": request.flow_id,
+                "run_id": run_id,
+                "files": len(request.files),
+            }
+            with telemetry.span("upload", attributes):
+                return self._hook.send_upload(request, progress=progress)
+
         try:
             response = self._patience.call(
-                lambda: self._hook.send_upload(request, progress=progress), retry=self._retry
+                send, retry=self._retry, on_retry=lambda: telemetry.count("uploads.retried")
             )
+            took = time.monotonic() - began
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.NO:
                 self._take_back()
@@ -255,6 +278,9 @@ class Uploader:
         }
         # The first version of the provider reads digests, and would send these files again.
         self._confirm({**sent, "target": target, "identities": identities, "digests": []})
+        telemetry.count("uploads.files", sent["count"])
+        telemetry.count("uploads.bytes", sent["bytes"])
+        telemetry.time("uploads.response_time", took)
         return sent
 
     def _confirm(self, request: ConfirmedRequest) -> None:

@@ -102,6 +102,7 @@ class CompletionWait:
         self._context = context
         self._input = callback_input
         self._timeout = timeout
+        self._since: datetime | None = None
 
     def check(self) -> None:
         """
@@ -203,6 +204,25 @@ class CompletionWait:
         :raises BaseException: Airflow's signal to park the task
         """
         waiting = self._read()
+        self._since = waiting.since
+        try:
+            ended = self._wait(run, reply, checks, waiting)
+        except RunTimeoutError:
+            self._count_end("timed_out")
+            raise
+        except RunFailedError:
+            self._count_end("failed")
+            raise
+        self._count_end("succeeded")
+        return ended
+
+    def _count_end(self, outcome: str) -> None:
+        telemetry = self._record.telemetry
+        telemetry.count(f"waits.{outcome}")
+        if self._since:
+            telemetry.time("waits.duration", (datetime.now(UTC) - self._since).total_seconds())
+
+    def _wait(self, run: StartedRun, reply: Reply, checks: int, waiting: Waiting) -> StartedRun:
         if answer := self._record.answer(waiting.digest):
             return self.settle(run, answer)
         if reply.option in (SUCCEEDED, FAILED):
@@ -216,7 +236,7 @@ class CompletionWait:
         # Answered, but without saying how the run ended: the question must be open again, or the task could not
         # park.
         if not waiting.asked or reply.by:
-            waiting = self._record.began(waiting, asked=self._ask(question))
+            waiting = self._began(waiting, asked=self._ask(question))
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
         left = self._left(waiting)
@@ -305,9 +325,16 @@ class CompletionWait:
         error.locate(None, run.get("flow_id"), run.get("run_id"))
         return error
 
+    def _began(self, waiting: Waiting, *, asked: bool) -> Waiting:
+        began = self._record.began(waiting, asked=asked)
+        self._since = began.since
+        if not waiting.since:
+            self._record.telemetry.count("waits.started")
+        return began
+
     def _poll(self, run: StartedRun, waiting: Waiting) -> StartedRun:
         """Wait in this process: outside a scheduler, nobody would wake a parked task."""
-        waiting = self._record.began(waiting, asked=False)
+        waiting = self._began(waiting, asked=False)
         self._log.info("Waiting for the end of run %s in this process.", run.get("run_id", "(unknown id)"))
         while True:
             if answer := self._record.answer(waiting.digest):

@@ -204,6 +204,11 @@ class _LocalFile(File):
         """Its path, in quotes."""
         return repr(self._path)
 
+    @property
+    def location(self) -> str:
+        """Its path."""
+        return self._path
+
     def open(self) -> IO[bytes]:
         """Open it without a buffer."""
         return _open(self._path)

@@ -164,7 +164,12 @@ class StoredFile(File):
     @property
     def source(self) -> str:
         """Its URL, in quotes."""
-        return repr(without_credentials(self.store.fs.unstrip_protocol(self.key)))
+        return repr(without_credentials(self.location))
+
+    @property
+    def location(self) -> str:
+        """Its URL."""
+        return str(self.store.fs.unstrip_protocol(self.key))
 
     def open(self) -> IO[bytes]:
         """

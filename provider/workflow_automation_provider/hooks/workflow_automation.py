@@ -17,6 +17,7 @@ from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 from workflow_automation_provider.hooks.connection import ConnectionExtra, client_for
+from workflow_automation_provider.hooks.lineage import collect_run
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -155,7 +156,9 @@ class WorkflowAutomationHook(BaseHook):
         :raises WorkflowAutomationError: if the request did not succeed, see
             :mod:`workflow_automation_provider.exceptions`
         """
-        return self.send_trigger(self.prepare_trigger(inputs, flow_id))
+        run = self.send_trigger(self.prepare_trigger(inputs, flow_id))
+        collect_run(self, lambda: self.connection, run.flow_id, run.run_id)
+        return run
 
     def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
         """
@@ -224,7 +227,9 @@ class WorkflowAutomationHook(BaseHook):
         with self._locating(flow_id):
             elements = resolve(files, content_types=content_types, read_ahead_bytes=read_ahead_bytes)
         (request,) = self.prepare_uploads(run_id, elements, flow_id, file_format=file_format)
-        return self.send_upload(request)
+        response = self.send_upload(request)
+        collect_run(self, lambda: self.connection, request.flow_id, run_id, elements)
+        return response
 
     def prepare_uploads(
         self,

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
+    from workflow_automation_provider.hooks.lineage import Lineage
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["UNSET", "FlowOperator", "Unset", "rendered"]
@@ -71,6 +73,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     """Whether Airflow ended the task: nothing may be sent after that."""
     _flow_left_out: ClassVar[str]
     """Why to omit flow_id."""
+    _lineage: Lineage | None = None
+    """What the task read and made, once it has."""
 
     ui_color = "#e6f0fa"
 
@@ -137,13 +141,73 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         return self._guarded(context, lambda: self._run_once(context))
 
     def _guarded(self, context: Context, run: Callable[[], _Result]) -> _Result:
-        """Run a part of the task; its errors become those of a task."""
+        """Run a part of the task, and tell its assets of the result; its errors become those of a task."""
         try:
-            return run()
+            result = run()
         except WorkflowAutomationError as error:
             self.hook.locate(error, self.flow_id)
             failed = self._failure(context, error)
             raise failed from failed.__cause__
+        self._tell(context, result)
+        return result
+
+    def _tell(self, context: Context, result: _Result) -> None:
+        """Tell lineage, and the task's assets, of a result."""
+        from workflow_automation_provider.execution.asset_events import add_to_events
+        from workflow_automation_provider.hooks.lineage import asset_uri, collect
+
+        try:
+            extra = self._event_extra(result)
+            flow_id = extra.get("flow_id")
+            # Of a task that is a part of another, Airflow knows no assets.
+            if self.outlets and not self._is_nested(context):
+                add_to_events(
+                    context,
+                    self.outlets,
+                    extra,
+                    lambda: asset_uri(self.hook.connection, flow_id) if flow_id else None,
+                    self.log,
+                )
+        except Exception:
+            # What the task was for is done, and must not be lost.
+            self.log.warning("The task's asset events and lineage lack what the task did.", exc_info=True)
+            return
+        # Last: the connection, which it needs, may be gone by a retry that returns an earlier run.
+        try:
+            self._lineage = self._lineage_of(result, extra)
+            collect(self.hook, self._lineage)
+        except Exception:
+            self.log.warning("The task's lineage events lack what the task did.", exc_info=True)
+
+    def _event_extra(self, result: _Result) -> dict[str, Any]:
+        """Return what the events of the task's assets tell of a result."""
+        raise NotImplementedError
+
+    def _lineage_of(self, result: _Result, extra: Mapping[str, Any]) -> Lineage:
+        """
+        Return what the task read and made.
+
+        :param extra: what :meth:`_event_extra` returned
+        """
+        raise NotImplementedError
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return what the task read and made; called by Airflow's OpenLineage provider."""
+        from workflow_automation_provider.hooks.lineage import Lineage, operator_lineage
+
+        return operator_lineage(self._lineage or Lineage())
+
+    def _run_or_flow(self, extra: Mapping[str, Any]) -> list[str]:
+        """Return the URI of the run, or else of the flow; empty if the flow is unknown."""
+        from workflow_automation_provider.hooks.lineage import asset_uri
+
+        flow_id = extra.get("flow_id")
+        return [asset_uri(self.hook.connection, flow_id, extra.get("run_id"))] if flow_id else []
+
+    def _known_flow_id(self) -> dict[str, str]:
+        """Return the flow that was given, or else the connection's; empty if there is neither."""
+        flow_id = self.flow_id or self.hook.extra.flow_id
+        return {"flow_id": flow_id} if flow_id else {}
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import is_limit, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.source import Batch
     from workflow_automation_provider.execution.batch_state import BatchItem
     from workflow_automation_provider.execution.start import OnUnknownStart
+    from workflow_automation_provider.hooks.lineage import Lineage
 
 __all__ = ["TriggerFlowBatchOperator"]
 
@@ -142,6 +144,27 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
                 output_path=self._rendered_output_path(),
             )
             return BatchStarter(record, self._open_hook(), self._patience, context, plan).start()
+
+    def _event_extra(self, result: list[BatchItem] | BatchSummary) -> dict[str, Any]:
+        """Return what the events of the task's assets tell of a batch: not its runs, which may be very many."""
+        told: dict[str, Any]
+        if isinstance(result, list):
+            counts = Counter(item["status"] for item in result)
+            told = {"total": len(result), "started": counts["started"], "rejected": counts["rejected"]}
+        else:
+            told = {name: result[name] for name in ("path", "total", "started", "rejected")}
+        return {**self._known_flow_id(), **told}
+
+    def _lineage_of(self, result: list[BatchItem] | BatchSummary, extra: Mapping[str, Any]) -> Lineage:
+        """Return the file with the items, the flow, and the file with the runs; runs may be very many."""
+        from workflow_automation_provider.hooks.lineage import Lineage, inputs_of
+
+        return Lineage(
+            inputs=[]
+            if isinstance(self.batch, Sequence) and not isinstance(self.batch, str)
+            else inputs_of(self.batch),
+            outputs=[*self._run_or_flow(extra), *(inputs_of(extra["path"]) if "path" in extra else ())],
+        )
 
     def _rendered_output_path(self) -> str | None:
         if self.output_path is None:

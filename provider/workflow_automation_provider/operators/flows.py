@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.upload import OnUnknownUpload, UploadResult
     from workflow_automation_provider.execution.wait import CompletionWait
     from workflow_automation_provider.hooks.file_sources import FileSource
+    from workflow_automation_provider.hooks.lineage import Lineage
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 
@@ -93,6 +94,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     """
 
     _flow_left_out = "to trigger the flow of the API key"
+    _uploaded: dict[str, Any] | None = None
+    """What this process uploaded, for lineage."""
 
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id", "files")
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "files": "json"}
@@ -210,8 +213,9 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             )
             if nested:
                 self._check_nested()
-                record.request = request_digest(self.inputs, self.flow_id)
-                return starter.start(lambda: self.hook.prepare_trigger(self.inputs, self._rendered_flow_id()))
+                inputs = self._make_inputs(context)
+                record.request = request_digest(inputs, self.flow_id)
+                return starter.start(lambda: self.hook.prepare_trigger(inputs, self._rendered_flow_id()))
             return self._follow(context, record, starter, resumed or _Resumed())
 
     def _follow(
@@ -233,7 +237,9 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 if part:
                     part.check()
             upload = None if self.files is None else _RunUpload(self, context, self.files)
-            run = self._started = self._start(starter, record, wait, question, upload, reply, resumed.doubt)
+            run = self._started = self._start(
+                context, starter, record, wait, question, upload, reply, resumed.doubt
+            )
             FlowRunLink.persist(context, run.get("run_link"))
             if upload and not (wait and wait.has_begun(reply)):
                 upload.send(run)
@@ -241,6 +247,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def _start(
         self,
+        context: Context,
         starter: RunStarter,
         record: StartRecord,
         wait: CompletionWait | None,
@@ -257,11 +264,13 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
         def prepare() -> Request:
             flow_id = self._rendered_flow_id()
+            # First, because what makes them may write the files as well.
+            inputs = self._make_inputs(context)
             if upload:
                 upload.prepare(flow_id)
             if not wait:
-                return self.hook.prepare_trigger(self.inputs, flow_id)
-            return wait.open(self.inputs, lambda inputs: self.hook.prepare_trigger(inputs, flow_id))
+                return self.hook.prepare_trigger(inputs, flow_id)
+            return wait.open(inputs, lambda inputs: self.hook.prepare_trigger(inputs, flow_id))
 
         if wait and self.on_unknown_start == "start_again" and record.in_doubt() and wait.answered():
             return {}
@@ -279,6 +288,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 raise
             earlier = record.read()
             question.ask(error, self.flow_id or self.hook.extra.flow_id, earlier.at if earlier else None)
+
+    def _make_inputs(self, context: Context) -> Mapping[str, Any]:
+        """Return the inputs, once it is certain that a run is to be started."""
+        return self.inputs
 
     def _wait(self, context: Context) -> CompletionWait:
         from workflow_automation_provider.execution.wait import CompletionWait
@@ -305,6 +318,18 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             notifiers=self.notifiers,
             then_waits=self.wait_for_completion,
         )
+
+    def _event_extra(self, result: StartedRun) -> dict[str, Any]:
+        """Return what the events of the task's assets tell of a run."""
+        return {name: value for name, value in result.items() if name != "response"}
+
+    def _lineage_of(self, result: StartedRun, extra: Mapping[str, Any]) -> Lineage:
+        """Return the files that were uploaded, if any, and the run."""
+        from workflow_automation_provider.hooks.lineage import Lineage, inputs_of
+
+        # Of a task that was parked, an earlier process has uploaded them.
+        uploaded = self._uploaded or {"inputs": [] if self.files is None else inputs_of(self.files)}
+        return Lineage(outputs=self._run_or_flow(extra), run_link=result.get("run_link"), **uploaded)
 
     def _check_nested(self) -> None:
         for name, value in (
@@ -381,7 +406,12 @@ class _RunUpload:
                 next_step="Look in the workflow's list of runs.",
             )
         with self._record.in_use(self._operator):
-            self._uploader.upload(run["run_id"], run.get("flow_id"), self._what)
+            uploaded = self._uploader.upload(run["run_id"], run.get("flow_id"), self._what)
+        self._operator._uploaded = {
+            "inputs": self._uploader.inputs,
+            "files": uploaded["files"],
+            "size": uploaded["bytes"],
+        }
 
 
 class UploadFilesOperator(FlowOperator["UploadResult"]):
@@ -425,6 +455,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     """
 
     _flow_left_out = "to use the connection's"
+    _inputs: Sequence[str] = ()
+    """The files, for lineage."""
 
     template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
@@ -503,7 +535,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
             uploader = Uploader(
                 record, self._open_hook(), self._patience, on_unknown_upload=self.on_unknown_upload
             )
-            return uploader.upload(
+            result = uploader.upload(
                 run_id,
                 flow_id,
                 FilesToUpload(
@@ -516,6 +548,31 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                     read_ahead_bytes=self.read_ahead_bytes,
                 ),
             )
+        self._inputs = uploader.inputs
+        return result
+
+    def _event_extra(self, result: UploadResult) -> dict[str, Any]:
+        """Return what the events of the task's assets tell of an upload."""
+        extra: dict[str, Any] = {"run_id": result["run_id"]}
+        run_link = self.run_id.get("run_link") if isinstance(self.run_id, Mapping) else None
+        # Airflow could not send an event with another object, and would fail the task for it.
+        if run_link and isinstance(run_link, str):
+            extra["run_link"] = run_link
+        _, flow_id = self._run()
+        extra["flow_id"] = self.hook.flow_of_upload(flow_id)
+        return {**extra, "files": result["files"], "bytes": result["bytes"]}
+
+    def _lineage_of(self, result: UploadResult, extra: Mapping[str, Any]) -> Lineage:
+        """Return the files that were uploaded, and their run."""
+        from workflow_automation_provider.hooks.lineage import Lineage
+
+        return Lineage(
+            inputs=self._inputs,
+            outputs=self._run_or_flow(extra),
+            run_link=extra.get("run_link"),
+            files=result["files"],
+            size=result["bytes"],
+        )
 
     def _run(self) -> tuple[Any, str | None]:
         """Return the run, and the flow if one is given: the result of a trigger has both."""

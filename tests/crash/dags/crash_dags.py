@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.providers.common.compat.sdk import DAG, Asset, task
 
 from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
@@ -177,3 +177,17 @@ with DAG("waits_with_files", schedule=None, start_date=START, default_args=THRIC
 
 with DAG("waits_start_again", schedule=None, start_date=START, default_args=THRICE):
     trigger(wait_for_completion=True, on_unknown_start="start_again")
+
+# One DAG starts the other, by an asset.
+REPORT = Asset("report")
+
+with DAG("asset_start", schedule=None, start_date=START, default_args=THRICE):
+    trigger(outlets=[REPORT])
+
+with DAG("asset_continue", schedule=[REPORT], start_date=START, default_args=THRICE):
+
+    @task
+    def read(triggering_asset_events: Any = None) -> list[dict[str, Any]]:
+        return [event.extra for event in triggering_asset_events[REPORT]]
+
+    read()

@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -108,6 +109,8 @@ class _Job:
     :param doubt: why an earlier try may have started a run for it, empty if none may have
     :param is_taken: whether a thread has it; once the batch is stopped, no thread sends what it takes
     :param outcome: what became of it in this try
+    :param retried: how often it was sent again
+    :param took: how long its response took in seconds, None if there was none
     """
 
     index: int
@@ -115,6 +118,8 @@ class _Job:
     doubt: str = ""
     is_taken: bool = False
     outcome: BatchItem | None = None
+    retried: int = 0
+    took: float | None = None
 
 
 @dataclass(slots=True)
@@ -148,6 +153,7 @@ class BatchStarter:
         self._patience = patience
         self._log = patience.log
         self._ti = context["ti"]
+        self._telemetry = record.telemetry
         self._plan = plan
         self._source = BatchSource(plan.batch, plan.flow_id)
         self._digests = bytearray()
@@ -170,6 +176,23 @@ class BatchStarter:
         :return: all items in the order of the batch; with an ``output_path``, the path and the counts
         :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they were
         """
+        began = time.monotonic()
+        try:
+            attributes = {
+                "conn_id": self._hook.workflow_automation_conn_id,
+                "flow_id": self._plan.flow_id,
+            }
+            with self._telemetry.span("batch", attributes) as told:
+                result = self._start()
+                told.update(self._outcomes.counts)
+        except Exception:
+            self._telemetry.count("batches.failed")
+            raise
+        self._telemetry.count("batches.succeeded")
+        self._telemetry.time("batches.duration", time.monotonic() - began)
+        return result
+
+    def _start(self) -> list[BatchItem] | BatchSummary:
         output = OutputFile(self._plan.output_path) if self._plan.output_path else None
         with Outcomes() as self._outcomes:
             try:
@@ -312,13 +335,24 @@ class BatchStarter:
         self._writes += 1
         self._writing += time.monotonic() - began
         self._windows.written([job.index for job, _ in opened], results, self._settled.qsize())
-        for item in results:
-            del self._under_way[item["index"]]
+        recorded = [self._under_way.pop(item["index"]) for item in results]
         for job, _ in opened:
             self._jobs.put(job)
+        self._count(results, recorded)
         if not self._record.outlives_try:
             self._mention(results)
         return following
+
+    def _count(self, results: list[BatchItem], jobs: list[_Job]) -> None:
+        """Count what became of items, once that is recorded."""
+        statuses = Counter(item["status"] for item in results)
+        self._telemetry.count("runs.started", statuses["started"] + statuses["unidentified"])
+        self._telemetry.count("runs.rejected", statuses["rejected"])
+        self._telemetry.count("runs.unknown", statuses["unknown"])
+        self._telemetry.count("runs.retried", sum(job.retried for job in jobs))
+        for job in jobs:
+            if job.took is not None:
+                self._telemetry.time("runs.response_time", job.took)
 
     def _collect(self, seconds: float) -> None:
         """Take all that the threads have settled, waiting for the first of it."""
@@ -393,6 +427,7 @@ class BatchStarter:
                 "These items have no response yet, and may have started runs: %s",
                 ", ".join(f"batch[{index}]" for index in unsettled),
             )
+        self._count(results, [self._under_way[item["index"]] for item in results])
 
     def _mention(self, results: Iterable[BatchItem]) -> None:
         """Name the runs in the log, where no record does."""
@@ -418,10 +453,14 @@ class BatchStarter:
 
     def _send(self, job: _Job) -> BatchItem:
         """Send an item until the service has acted on it, or the batch is stopped."""
+        is_again = False
         while self._pace.wait():
+            job.retried += is_again
+            is_again = True
             sent_at = time.monotonic()
             try:
                 run = self._hook.send_trigger(job.request)
+                job.took = time.monotonic() - sent_at
             except (BusyError, NotSentError) as error:
                 if self._is_stopped or self._patience.is_ended():
                     break
@@ -430,6 +469,7 @@ class BatchStarter:
                     self._settled.put(_Stop(error, why))
                     return _not_started(job.index, why)
             except RejectedError as error:
+                job.took = time.monotonic() - sent_at
                 self._pace.got_through()
                 if error.status in _DOOMED or 300 <= (error.status or 0) < 400:
                     why = _reason(error)
@@ -437,6 +477,7 @@ class BatchStarter:
                     return _not_started(job.index, why)
                 return {"index": job.index, "status": "rejected", "why": _reason(error)}
             except ResponseUnusableError as error:
+                job.took = time.monotonic() - sent_at
                 self._pace.got_through()
                 return {"index": job.index, "status": "unidentified", "why": _reason(error)}
             except OutcomeUnknownError as error:

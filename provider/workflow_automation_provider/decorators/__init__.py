@@ -1,0 +1,3 @@
+"""TaskFlow decorators that start runs of the workflow automation service."""
+
+__all__: list[str] = []

@@ -1,0 +1,178 @@
+"""``@task.trigger_flow``: a function returns the inputs, and the task starts a run with them, once."""
+
+from __future__ import annotations
+
+import inspect
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, ParamSpec, TypeVar, cast, overload
+
+from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
+
+from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.operators.base import UNSET, Unset
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import BaseNotifier
+    from airflow.sdk.bases.decorator import Task, determine_kwargs
+    from airflow.sdk.definitions._internal.templater import LiteralValue
+
+    from workflow_automation_provider.client.files import FileFormat
+    from workflow_automation_provider.execution.start import OnUnknownStart
+    from workflow_automation_provider.execution.task_state import StartedRun
+    from workflow_automation_provider.hooks.file_sources import FileSource
+else:
+    try:
+        from airflow.sdk.bases.decorator import determine_kwargs
+    except ImportError:  # before Airflow 3.2
+        from airflow.utils.operator_helpers import determine_kwargs
+
+__all__ = ["trigger_flow_task"]
+
+_Params = ParamSpec("_Params")
+_Inputs = TypeVar("_Inputs", bound="Mapping[str, Any] | LiteralValue")
+
+# As Airflow shows what only the task itself knows.
+_SET_DURING_EXECUTION = "DYNAMIC (set during execution)"
+
+
+class _FunctionError(Exception):
+    """Carries an error of the decorated function past those who handle errors of the start."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
+    """
+    Start a run of a flow, once, with the inputs that a function returns.
+
+    :param python_callable: returns the inputs; called only if a run is to be started
+    :param op_args: the function's positional arguments (templated)
+    :param op_kwargs: the function's keyword arguments (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *TriggerFlowOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **TriggerFlowOperator.template_fields_renderers,
+    }
+    custom_operator_name = "@task.trigger_flow"
+    overwrite_rtif_after_execution = True
+
+    # DecoratedOperator reads it on Airflow 3.0, where operators have none.
+    xcom_push: ClassVar[Any] = None
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if "inputs" in kwargs:
+            raise TypeError("inputs is not an argument of @task.trigger_flow: the function returns them.")
+        if inspect.iscoroutinefunction(python_callable):
+            raise TypeError("An async function is not supported by @task.trigger_flow; expected a plain one.")
+        super().__init__(
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            inputs=_SET_DURING_EXECUTION,
+            **kwargs,
+        )
+
+    def _guarded(self, context: Context, run: Callable[[], StartedRun]) -> StartedRun:
+        """Run a part of the task; the errors of the function stay as they are."""
+        try:
+            return super()._guarded(context, run)
+        except _FunctionError as failed:
+            error = failed.error
+        raise error
+
+    def _make_inputs(self, context: Context) -> Mapping[str, Any]:
+        """Call the function, and render the templates in what it returns."""
+        # The arguments precede the context's values of the same name, and do not change the context.
+        known: Mapping[str, Any] = ChainMap({**self.op_kwargs}, cast("dict[str, Any]", context))
+        try:
+            kwargs = determine_kwargs(self.python_callable, self.op_args, known)
+            returned = self.python_callable(*self.op_args, **kwargs)
+            self.inputs = self.render_template(returned, context)
+        except Exception as error:
+            raise _FunctionError(error) from error
+        if not isinstance(self.inputs, Mapping):
+            raise InvalidRequestError(
+                f"The function {self.python_callable.__name__} returned {kind_of(self.inputs)}: expected a dict of "
+                "input names and values.",
+                next_step="Return {} to start a run without inputs.",
+            )
+        return self.inputs
+
+
+@overload
+def trigger_flow_task(python_callable: Callable[_Params, _Inputs], /) -> Task[_Params, _Inputs]: ...
+
+
+@overload
+def trigger_flow_task(
+    python_callable: None = None,
+    *,
+    flow_id: str | Unset = UNSET,
+    workflow_automation_conn_id: str = "workflow_automation_default",
+    wait_for_completion: bool = False,
+    callback_input: str = "callback_url",
+    completion_timeout: timedelta = timedelta(days=1),
+    files: FileSource | Sequence[FileSource] | None = None,
+    file_format: FileFormat | None = None,
+    on_unknown_start: OnUnknownStart | Literal["ask"] = "fail",
+    ask_timeout: timedelta = timedelta(days=7),
+    notifiers: Sequence[BaseNotifier] | BaseNotifier | None = (),
+    request_timeout: float | None = None,
+    send_retry_timeout: float = 60.0,
+    multiple_outputs: bool = True,
+    inputs: Never = ...,
+    **kwargs: Any,
+) -> Callable[[Callable[_Params, _Inputs]], Task[_Params, _Inputs]]: ...
+
+
+def trigger_flow_task(
+    python_callable: Callable[..., Any] | None = None, *, multiple_outputs: bool = True, **kwargs: Any
+) -> Any:
+    """
+    Make a function that returns inputs a task that starts a run with them, once.
+
+    Also available as ``@task.trigger_flow``. The arguments are those of
+    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator`, ``inputs`` excepted, and so is
+    all that the task does and returns.
+
+    .. code-block:: python
+
+        @task.trigger_flow(flow_id="reports", retries=3)
+        def trigger(customer: str) -> dict:
+            return {"customer": customer, "day": "{{ ds }}"}
+
+
+        trigger.expand(customer=["Ada", "Grace"])
+
+    The function is called only if a run is to be started: not by a retry that returns the run of an earlier
+    try, nor when a task continues that waits for the end of its run.
+
+    :param python_callable: the function; its return value is templated, deeply, but for what is wrapped in
+        Airflow's ``literal``
+    :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=_TriggerFlowDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,67 @@
+"""Add what a task did to the events of its assets, for the DAGs that these events start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import Asset, AssetAlias
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk.definitions.asset import AssetRef
+    from airflow.sdk.types import Logger
+else:
+    try:
+        from airflow.sdk.definitions.asset import AssetRef
+    except ImportError:  # Airflow 2 has no references
+        AssetRef = Asset
+
+__all__ = ["add_to_events"]
+
+
+def add_to_events(
+    context: Context,
+    outlets: Iterable[object],
+    extra: Mapping[str, Any],
+    flow_uri: Callable[[], str | None],
+    log: Logger,
+) -> None:
+    """
+    Add an extra to the event of each asset of a task.
+
+    An alias stands for the assets that were added to it, or else for the asset of the flow.
+
+    :param extra: added to the extra that an event has
+    :param flow_uri: returns the URI of the flow's asset, None if the flow is unknown
+    """
+    # Not in a context that a test made.
+    events: Any = context.get("outlet_events")
+    if events is None:
+        return
+    for outlet in outlets:
+        if isinstance(outlet, AssetAlias):
+            _add_to_alias(events[outlet], outlet.name, extra, flow_uri, log)
+        elif isinstance(outlet, Asset | AssetRef):
+            events[outlet].extra.update(extra)
+
+
+def _add_to_alias(
+    accessor: Any,
+    name: str,
+    extra: Mapping[str, Any],
+    flow_uri: Callable[[], str | None],
+    log: Logger,
+) -> None:
+    # The latter on Airflow 2, where each of them is a dict.
+    added = getattr(accessor, "asset_alias_events", None) or getattr(accessor, "dataset_alias_events", None)
+    for event in added or ():
+        (event["extra"] if isinstance(event, dict) else event.extra).update(extra)
+    if added:
+        return
+    if (uri := flow_uri()) is None:
+        log.warning(
+            "The asset alias %s gets no event: the flow is unknown. Set the connection's Flow ID.", name
+        )
+        return
+    accessor.add(Asset(uri), extra=dict(extra))

@@ -1,0 +1,176 @@
+"""
+Start a run within a limited time, and only log what came of it: for callbacks, which must neither fail nor hang.
+
+There is no record: a callback belongs to no try of a task, and Airflow may call it twice. Within one call, the
+rules of all starts hold: the request is sent again only if no run can have been started.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+from workflow_automation_provider.client.deadline import StoppedError
+from workflow_automation_provider.client.protocol import Operation
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    NotSentError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.retry import Patience
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from workflow_automation_provider.client.protocol import Request, Run
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["TimedStart", "log_failure"]
+
+# How long to wait for the thread once the time is up, in seconds: what it has to tell is more exact.
+_GRACE = 0.5
+
+
+class TimedStart:
+    """
+    One start of a run, which raises no errors.
+
+    :param hook: sends the request; closed afterwards
+    :param seconds: how long it may take, retries included
+    :param log: is told what came of it
+    """
+
+    def __init__(self, hook: WorkflowAutomationHook, seconds: float, log: Logger) -> None:
+        self._hook = hook
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._log = log
+        self._lock = threading.Lock()
+        self._is_interrupted = False
+        self._is_handed_over = False
+        """Whether a run may have been started."""
+        self._told: Accepted | None = None
+        """What was logged last."""
+        self._done = threading.Event()
+
+    def run(self, inputs: Mapping[str, Any], flow_id: str | None) -> None:
+        """
+        Start the run and log its link, or why there is none, or that this is unknown.
+
+        :param flow_id: the flow, None for that of the API key
+        """
+        try:
+            request = self._hook.prepare_trigger(inputs, flow_id)
+        except Exception as error:
+            self._hook.close()
+            self._tell(error)
+            return
+        # The time limits of a request add up, and some of its waits, such as for DNS, have none: so another thread
+        # sends it. Airflow is asked for nothing there, because it expects that only of threads that it knows.
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run, args=(self._send, request), name="FlowNotifier", daemon=True
+        ).start()
+        try:
+            self._done.wait(self._deadline - time.monotonic())
+        finally:
+            self._end(request)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the time is up: the last byte of a request is not sent after that."""
+        return self._is_interrupted or time.monotonic() >= self._deadline
+
+    def _send(self, request: Request) -> None:
+        patience = Patience(self._seconds, self._log, lambda: self._is_over, limited_by="timeout")
+        try:
+            with self._hook:
+                run = patience.call(lambda: self._attempt(request))
+        except Exception as error:
+            # A request that was stopped says that a task was ended, but here it was the time.
+            is_stopped = self._is_over and isinstance(error, NotSentError)
+            self._tell(self._overdue(request) if is_stopped else error)
+        else:
+            known = ": ".join(filter(None, (run.run_id, run.run_link)))
+            self._log.info(
+                "Started run %s", known or "without a run_id: look in the workflow's list of runs."
+            )
+        finally:
+            self._done.set()
+
+    def _attempt(self, request: Request) -> Run:
+        if self._is_over:
+            raise self._overdue(request)
+        try:
+            return self._hook.send_trigger(request, handing_over=self._hand_over)
+        except WorkflowAutomationError as error:
+            self._is_handed_over = error.accepted is not Accepted.NO
+            raise
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if self._is_over:
+                raise StoppedError
+            self._is_handed_over = True
+
+    def _end(self, request: Request) -> None:
+        """Have nothing more sent, and log what is known if the thread has not."""
+        with self._lock:
+            self._is_interrupted = True
+        self._hook.stop()
+        if not self._done.wait(_GRACE):
+            self._tell(self._overdue(request))
+
+    def _overdue(self, request: Request) -> WorkflowAutomationError:
+        within = f"within {self._seconds:g} s (timeout)"
+        if self._is_handed_over:
+            return OutcomeUnknownError(
+                f"{request.title} got no response {within}.",
+                consequence=request.operation.consequence(Accepted.MAYBE),
+                next_step=request.operation.look,
+            )
+        return NotSentError(
+            f"{request.title} was not sent {within}.",
+            consequence=request.operation.consequence(Accepted.NO),
+        )
+
+    def _tell(self, error: Exception) -> None:
+        """Log why there is no run, or that it is unknown whether there is."""
+        if isinstance(error, WorkflowAutomationError):
+            self._hook.locate(error)
+            accepted = error.accepted
+        else:
+            accepted = Accepted.MAYBE if self._is_handed_over else Accepted.NO
+        with self._lock:
+            # Whoever is second has more to tell only if it was unknown what became of the request.
+            if self._told is Accepted.NO:
+                return
+            self._told = accepted
+        log_failure(self._log, error, accepted)
+
+
+def log_failure(log: Logger, error: Exception, accepted: Accepted = Accepted.NO) -> None:
+    """
+    Log why a notification started no run, without secrets.
+
+    :param accepted: whether it may have, where the error itself does not say so
+    """
+    text = str(error)
+    if not isinstance(error, WorkflowAutomationError):
+        from jinja2 import TemplateError
+
+        text = f"{type(error).__name__}: {text}"
+        # Any other error may quote a value that it could not handle, such as a connection.
+        # Any other error may quote a value that it could not handle, such as a connection.
+        if not isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
+            *_, last = traceback.extract_tb(error.__traceback__)
+            text = f"{type(error).__name__} in {last.name} ({last.filename}, line {last.lineno})."
+        text = f"{text}\n{Operation.TRIGGER_BY_KEY.consequence(accepted)}"
+    log.error("FlowNotifier: %s", text)

@@ -1,0 +1,251 @@
+"""``@task.trigger_flow`` in real Airflow: calls, mapping, retries, skips, what Airflow shows."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib.metadata import version
+
+import pytest
+from packaging.version import Version
+
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+AIRFLOW = Version(version("apache-airflow")).release[:2]
+
+
+@pytest.fixture
+def run_tasks(run_dag, request):
+    """Run a DAG of functions and calls of them, both given as Python text."""
+
+    def run(functions, calls, **options):
+        name = f"dag_{request.node.name}".replace("[", "_").replace("]", "").replace(" ", "_")
+        return run_dag(
+            textwrap.dedent(functions)
+            + f"\nwith DAG({name!r}, schedule=None, start_date=START, params={{'day': 'monday'}}):\n"
+            + textwrap.indent(textwrap.dedent(calls), "    "),
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def service(workflow_automation_service, workflow_automation_connection):
+    return workflow_automation_service
+
+
+def inputs_of(service):
+    return [run.inputs for run in service.runs]
+
+
+def test_arguments_templates_context_and_result(run_tasks, service):
+    result = run_tasks(
+        """
+        from airflow.providers.common.compat.sdk import literal
+
+        @task
+        def customer():
+            return "Ada"
+
+        @task.trigger_flow(flow_id="{{ 'demo-flow' }}", retries=2)
+        def trigger(name, greeting, params, *, ti=None):
+            return {
+                "name": name,
+                "greeting": greeting,
+                "day": params["day"],
+                "task": ti.task_id,
+                "template": "{{ params.day }}",
+                "literal": literal("{{ params.day }}"),
+            }
+
+        @task
+        def announce(run, run_id_of_flow):
+            return [run["run_link"], run_id_of_flow]
+        """,
+        """
+        run = trigger(customer(), greeting="Good {{ params.day }}")
+        announce(run, run["run_id"])
+        """,
+    )
+    assert result.state == "success"
+    assert inputs_of(service) == [
+        {
+            "name": "Ada",
+            "greeting": "Good monday",
+            "day": "monday",
+            "task": "trigger",
+            "template": "monday",
+            "literal": "{{ params.day }}",
+        }
+    ]
+    link = f"{service.url}/runs/1001"
+    assert result.xcom("trigger") == {"run_id": "1001", "run_link": link, "flow_id": "demo-flow"}
+    assert result.xcom("trigger", "run_id") == "1001"
+    assert result.xcom("announce") == [link, "1001"]
+    if AIRFLOW >= (3, 0):
+        assert result.xcom("trigger", "_link_FlowRunLink") == link
+
+
+def test_expand_partial_override_and_kwargs(run_tasks, service):
+    result = run_tasks(
+        """
+        @task.trigger_flow
+        def trigger(customer, language="en"):
+            return {"customer": customer, "language": language}
+        """,
+        """
+        trigger.expand(customer=["Ada", "Grace"])
+        trigger.override(task_id="partial", flow_id="demo-flow").partial(language="de").expand(customer=["Edsger"])
+        trigger.override(task_id="kwargs").expand_kwargs([{"customer": "Barbara", "language": "es"}])
+        trigger.override(task_id="one")("Alan")
+        """,
+    )
+    assert result.state == "success"
+    assert sorted((run.inputs["customer"], run.inputs["language"]) for run in service.runs) == [
+        ("Ada", "en"),
+        ("Alan", "en"),
+        ("Barbara", "es"),
+        ("Edsger", "de"),
+        ("Grace", "en"),
+    ]
+    started = {run.run_id: run for run in service.runs}
+    for index, customer in enumerate(["Ada", "Grace"]):
+        run_id = result.xcom("trigger", "run_id", map_index=index)
+        assert started[run_id].inputs["customer"] == customer
+        if AIRFLOW >= (3, 0):
+            link = f"{service.url}/runs/{run_id}"
+            assert result.xcom("trigger", "_link_FlowRunLink", map_index=index) == link
+    assert started[result.xcom("partial", "run_id", map_index=0)].by == "path"
+    assert started[result.xcom("one", "run_id")].by == "key"
+
+
+def test_the_run_goes_on_to_an_upload(run_tasks, service):
+    result = run_tasks(
+        """
+        @task.trigger_flow
+        def trigger(customer):
+            return {"customer": customer}
+        """,
+        """
+        runs = trigger.expand(customer=["Ada", "Grace"])
+        UploadFilesOperator.partial(task_id="upload", files=[{"name": "terms"}]).expand(run_id=runs)
+        """,
+    )
+    assert result.state == "success"
+    assert sorted(upload.run_id for upload in service.uploads) == ["1001", "1002"]
+
+
+def test_a_function_that_skips(run_tasks, service):
+    result = run_tasks(
+        """
+        from airflow.providers.common.compat.sdk import AirflowSkipException
+
+        @task.trigger_flow
+        def trigger(customer):
+            if customer == "Grace":
+                raise AirflowSkipException
+            return {"customer": customer}
+        """,
+        'trigger.expand(customer=["Ada", "Grace"])',
+    )
+    assert [result.task_state("trigger", index) for index in (0, 1)] == ["success", "skipped"]
+    assert inputs_of(service) == [{"customer": "Ada"}]
+
+
+def test_a_function_that_fails_is_retried(run_tasks, service, task_errors, tmp_path):
+    result = run_tasks(
+        f"""
+        from pathlib import Path
+
+        @task.trigger_flow(retries=1, retry_delay=0)
+        def trigger():
+            calls = Path({str(tmp_path / "calls")!r})
+            if not calls.exists():
+                calls.touch()
+                raise RuntimeError("The database is not there")
+            return {{"call": 2}}
+        """,
+        "trigger()",
+    )
+    assert result.state == "success"
+    assert inputs_of(service) == [{"call": 2}]
+    assert [str(error) for error in task_errors] == ["The database is not there"]
+
+
+def test_a_function_that_returns_something_else(run_tasks, service, task_errors):
+    result = run_tasks(
+        """
+        @task.trigger_flow(retries=3)
+        def trigger():
+            return "Ada"
+        """,
+        "trigger()",
+    )
+    assert result.state == "failed"
+    (error,) = task_errors
+    assert isinstance(error, InvalidRequestError)
+    assert "The function trigger returned a str: expected a dict of input names and values." in str(error)
+    assert service.runs == []
+
+
+# A function whose task fails once, after its run was started.
+FAILS_AFTER_THE_START = """
+    from pathlib import Path
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    CALLS = Path({calls!r})
+
+    def fail_once(context, result):
+        if context["ti"].try_number == 1:
+            raise AirflowException("After the start")
+
+    @task.trigger_flow(retries=1, retry_delay=0, post_execute=fail_once)
+    def trigger():
+        CALLS.write_text(CALLS.read_text() + "." if CALLS.exists() else ".")
+        return {{"call": len(CALLS.read_text())}}
+"""
+
+
+def test_a_retry_after_the_start(run_tasks, service, tmp_path):
+    """It returns the recorded run without calling the function, but has no record before Airflow 3.3."""
+    calls = tmp_path / "calls"
+    result = run_tasks(FAILS_AFTER_THE_START.format(calls=str(calls)), "trigger()")
+    assert result.state == "success"
+    expected = [{"call": 1}] if AIRFLOW >= (3, 3) else [{"call": 1}, {"call": 2}]
+    assert inputs_of(service) == expected
+    assert calls.read_text() == "." * len(expected)
+    assert result.xcom("trigger", "run_id") == service.runs[-1].run_id
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow 3.3 and later can wait")
+def test_it_waits_for_the_end_of_the_run(run_tasks, service, workflow_automation_callback_base_url):
+    service.callbacks.add(result={"rows": 3})
+    result = run_tasks(
+        """
+        @task.trigger_flow(wait_for_completion=True)
+        def trigger():
+            return {"a": 1}
+        """,
+        "trigger()",
+    )
+    assert result.state == "success"
+    assert result.xcom("trigger", "result") == {"rows": 3}
+    assert set(service.runs[0].inputs) == {"a", "callback_url"}
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 renders only before the task")
+def test_the_rendered_inputs_are_shown(run_tasks, service):
+    run_tasks(
+        """
+        @task.trigger_flow
+        def trigger():
+            return {"shown": "{{ params.day }}"}
+        """,
+        "trigger()",
+    )
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rendered = [row.rendered_fields.get("inputs") for row in session.query(RenderedTaskInstanceFields)]
+    assert {"shown": "monday"} in rendered

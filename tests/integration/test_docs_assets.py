@@ -1,0 +1,71 @@
+"""What docs/assets.md shows works, and its table is that of the code."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from code_blocks import read_code_blocks
+from workflow_automation_provider.assets import create_asset
+from workflow_automation_provider.hooks.lineage import MOST_INPUTS
+
+PAGE = Path(__file__).parents[2] / "docs" / "assets.md"
+AIRFLOW = Version(version("apache-airflow")).release[:2]
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has triggering_dataset_events instead")
+def test_the_dags_of_the_page(run_dag, workflow_automation_service, workflow_automation_connection, capfd):
+    (block,) = read_code_blocks(PAGE, "python")
+    started = run_dag(block.text, preamble="", dag_id="start_report")
+    continued = run_dag(block.text, preamble="", dag_id="announce_report", cause=started)
+
+    assert (started.state, continued.state) == ("success", "success")
+    (run,) = workflow_automation_service.runs
+    assert f"{run.run_id} {workflow_automation_service.url}/runs/{run.run_id}" in capfd.readouterr().out
+
+
+def test_the_keys_of_the_page(run_dag, workflow_automation_service, workflow_automation_connection, tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    result = run_dag(
+        f"""
+        with DAG("keys_of_events", schedule=None, start_date=START):
+            trigger = TriggerFlowOperator(task_id="trigger", inputs={{}}, outlets=[Asset("file:///trigger")])
+            uploaded = UploadFilesOperator(
+                task_id="upload",
+                run_id=trigger.output,
+                files="{tmp_path}/a.txt",
+                outlets=[Asset("file:///upload")],
+            )
+            uploaded >> TriggerFlowBatchOperator(
+                task_id="batch",
+                batch=[{{}}],
+                output_path="{tmp_path}/runs.jsonl",
+                outlets=[Asset("file:///batch")],
+            )
+        """,
+        preamble="""\
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Asset
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+START = pendulum.datetime(2026, 1, 1, tz="UTC")
+""",
+    )
+    page, _, _ = PAGE.read_text().partition("## Asset aliases")
+    rows = re.findall(r"^\| `\w+` \| (.*) \|$", page, re.MULTILINE)
+    told = [{*re.findall(r"`(\w+)`", row)} - {"wait_for_completion", "result", "output_path"} for row in rows]
+    assert [{*extra} for _, extra in result.asset_events()] == told
+
+
+def test_the_bound_of_the_page():
+    assert re.findall(r"\*\*At most (\d+) inputs\*\*", PAGE.read_text()) == [str(MOST_INPUTS)]
+
+
+def test_the_uri_of_the_page():
+    (call,) = re.findall(r"`(create_asset\(.*\))`", PAGE.read_text())
+    assert f"`{eval(call, {'create_asset': create_asset}).uri}`" in PAGE.read_text()

@@ -1,0 +1,64 @@
+"""
+What a type checker knows of ``@task.trigger_flow``: checked by mypy in ``make lint``, never run.
+
+An ignored error that mypy no longer sees is an error itself.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, assert_type
+
+from airflow.sdk import XComArg, literal, task
+
+from workflow_automation_provider.decorators.flows import trigger_flow_task
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions._internal.templater import LiteralValue
+
+
+@trigger_flow_task
+def bare(customer: str, number: int = 1) -> dict[str, object]:
+    return {"customer": customer, "number": number}
+
+
+@trigger_flow_task(flow_id="flow", retries=3, wait_for_completion=True, ask_timeout=timedelta(days=1))
+def with_arguments(customer: str) -> dict[str, str]:
+    return {"customer": customer}
+
+
+@trigger_flow_task()
+def escaped(text: str) -> LiteralValue:
+    return literal({"text": text})
+
+
+assert_type(bare("Ada", number=2), XComArg)
+assert_type(with_arguments.function("Ada"), dict[str, str])
+assert_type(bare.partial(number=2).expand(customer=["Ada"]), XComArg)
+assert_type(bare.override(task_id="other")("Ada"), XComArg)
+assert_type(bare.function("Ada"), dict[str, object])
+
+bare(5)  # type: ignore[arg-type]
+bare()  # type: ignore[call-arg, misc]
+trigger_flow_task(flow_id=5)  # type: ignore[call-overload]
+trigger_flow_task(on_unknown_start="explode")  # type: ignore[call-overload]
+trigger_flow_task(inputs={})  # type: ignore[call-overload]
+
+
+@trigger_flow_task  # type: ignore[type-var]
+def text() -> str:
+    return "inputs"
+
+
+@trigger_flow_task(flow_id="flow")  # type: ignore[type-var]
+def nothing() -> None: ...
+
+
+# By its name, Airflow's own types know that it is a decorator of tasks.
+@task.trigger_flow(flow_id="flow")
+def by_name(customer: str) -> dict[str, str]:
+    return {"customer": customer}
+
+
+assert_type(by_name("Ada"), XComArg)
+assert_type(by_name.function("Ada"), dict[str, str])

@@ -1,0 +1,5 @@
+"""Decorated tasks wait and ask as the operator does."""
+
+from ..execution.conftest import endpoint, parked, resume, supervisor
+
+__all__ = ["endpoint", "parked", "resume", "supervisor"]

@@ -1,0 +1,333 @@
+"""``@task.trigger_flow`` with a context of its own: when the function is called, and what becomes of what it returns."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import Any, cast
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, literal, task
+
+from workflow_automation_provider.decorators.flows import trigger_flow_task
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+)
+from workflow_automation_provider.execution.callback import OPTIONS
+from workflow_automation_provider.execution.doubt import NOT_STARTED, STARTED
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+from ..answers import TIMEOUT, person
+from ..starts import KEY, MAYBE, requests
+
+
+def operator_of(result: Any) -> Any:
+    """Return the operator of a decorated function that was called."""
+    return result.operator
+
+
+class Function:
+    """A function to decorate, which counts its calls and returns or raises what it is told."""
+
+    def __init__(self):
+        self.calls = 0
+        self.returns: list[object] = [{"a": 1}]
+
+    def operator(self, *args, **arguments):
+        def trigger(*given, **named):
+            self.calls += 1
+            returned = self.returns[min(self.calls, len(self.returns)) - 1]
+            if isinstance(returned, Exception):
+                raise returned
+            return returned(*given) if callable(returned) else returned
+
+        decorate = trigger_flow_task(**{"send_retry_timeout": 0, **arguments})
+        return operator_of(decorate(trigger)(*args))
+
+
+@pytest.fixture
+def function():
+    return Function()
+
+
+def inputs_of(service):
+    return [run.inputs for run in service.runs]
+
+
+class TestInputs:
+    def test_are_what_the_function_returns(self, service, context, function):
+        now = context()
+        result = function.operator(flow_id="demo-flow").execute(now)
+
+        assert inputs_of(service) == [{"a": 1}]
+        assert result == {"run_id": "1001", "run_link": f"{service.url}/runs/1001", "flow_id": "demo-flow"}
+        assert now["ti"].pushed == {"_link_FlowRunLink": result["run_link"]}
+
+    def test_arguments_and_context(self, service, context):
+        @trigger_flow_task
+        def trigger(customer, day="Monday", *, ti, task, **more):
+            return {
+                "customer": customer,
+                "day": day,
+                "of": ti.task_id,
+                "task": task,
+                "more": "dag_run" in more,
+            }
+
+        now = context()
+        operator = operator_of(cast("Any", trigger)("Ada", task="mine"))
+        operator.execute(now)
+
+        assert inputs_of(service) == [
+            {"customer": "Ada", "day": "Monday", "of": "trigger", "task": "mine", "more": True}
+        ]
+        assert now["task"] != "mine"
+
+    def test_a_function_takes_only_what_it_names(self, service, context):
+        @trigger_flow_task
+        def trigger(customer):
+            return {"customer": customer}
+
+        operator_of(trigger("Ada")).execute(context())
+        assert inputs_of(service) == [{"customer": "Ada"}]
+
+    def test_the_function_may_write_the_files(self, service, store, context, function, tmp_path):
+        path = tmp_path / "rows.csv"
+        function.returns = [lambda: path.write_text("a,b") and {"a": 1}]
+        function.operator(files=str(path)).execute(context(store))
+        assert [file["name"] for upload in service.uploads for file in upload.files] == ["rows.csv"]
+
+    def test_templates_are_rendered(self, service, context, function):
+        function.returns = [{"{{ n }}": ["{{ n }}", {"deep": "{{ n + 1 }}"}]}]
+        operator = function.operator()
+        operator.execute({**context(), "n": 1})
+        assert inputs_of(service) == [{"{{ n }}": ["1", {"deep": "2"}]}]
+        assert operator.inputs == inputs_of(service)[0]
+
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_literals_are_not(self, service, context, function, whole):
+        function.returns = [literal({"a": "{{ n"}) if whole else {"a": literal("{{ n")}]
+        function.operator().execute(context())
+        assert inputs_of(service) == [{"a": "{{ n"}]
+
+    @pytest.mark.parametrize("value", [None, "text", [1], 5])
+    def test_must_be_a_mapping(self, service, context, function, value):
+        function.returns = [value]
+        with pytest.raises(
+            InvalidRequestError, match=r"The function trigger returned .*: expected a dict"
+        ) as caught:
+            function.operator().execute(context())
+        assert isinstance(caught.value, AirflowFailException)
+        assert "Return {}" in str(caught.value)
+        assert requests(service) == 0
+
+    def test_may_be_none(self, service, context, function):
+        function.returns = [{}]
+        function.operator().execute(context())
+        assert inputs_of(service) == [{}]
+
+    def test_are_shown_as_not_yet_known(self, function):
+        assert function.operator().inputs == "DYNAMIC (set during execution)"
+
+
+class TestTries:
+    def test_a_retry_returns_the_recorded_run_without_calling_the_function(
+        self, service, store, context, function
+    ):
+        function.returns = [{"a": 1}, {"a": 2}]
+        first = function.operator().execute(context(store))
+        now = context(store, try_number=2)
+        assert function.operator().execute(now) == first
+        assert function.calls == 1
+        assert inputs_of(service) == [{"a": 1}]
+        assert now["ti"].pushed == {"_link_FlowRunLink": first["run_link"]}
+
+    def test_a_retry_that_starts_a_run_calls_it_again(self, service, store, context, function):
+        function.returns = [{"a": 1}, {"a": 2}]
+        service.faults.add("busy")
+        with pytest.raises(BusyError):
+            function.operator().execute(context(store))
+        function.operator().execute(context(store, try_number=2))
+        assert function.calls == 2
+        assert inputs_of(service) == [{"a": 2}]
+
+    def test_a_clear_calls_it_again(self, service, store, context, function):
+        function.operator().execute(context(store))
+        function.operator().execute(context(store, try_number=2, max_tries=5, clear_number=1))
+        assert function.calls == 2
+        assert len(service.runs) == 2
+
+    def test_requests_that_are_sent_again_do_not_call_it(self, service, store, context, function):
+        service.faults.add("busy", times=2)
+        function.operator(send_retry_timeout=30).execute(context(store))
+        assert function.calls == 1
+        assert requests(service) == 3
+
+    def test_an_unknown_outcome_is_not_repeated(self, service, store, context, function):
+        service.faults.add("drop_after")
+        for try_number in (1, 2):
+            with pytest.raises(OutcomeUnknownError, match=MAYBE):
+                function.operator().execute(context(store, try_number=try_number))
+        assert function.calls == 1
+        assert requests(service) == 1
+
+    def test_start_again_calls_it_again(self, service, store, context, function):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            function.operator(on_unknown_start="start_again").execute(context(store))
+        function.operator(on_unknown_start="start_again").execute(context(store, try_number=2))
+        assert function.calls == 2
+
+
+class TestParked:
+    """A task that waits for the end of its run, or for a person's answer."""
+
+    def test_is_not_called_when_the_task_continues(
+        self, service, store, context, endpoint, function, parked, resume
+    ):
+        function.returns = [{"a": 1}, {"a": 2}]
+        now = context(store)
+        then, _ = parked(function.operator(wait_for_completion=True), now)
+        then, _ = parked(function.operator(wait_for_completion=True), now, TIMEOUT, **then)
+        event = person(OPTIONS["success"], result=None)
+        result = resume(function.operator(wait_for_completion=True), now, event, **then)
+
+        assert result["run_id"] == "1001"
+        assert function.calls == 1
+        assert [run.inputs["a"] for run in service.runs] == [1]
+
+    def test_not_even_without_its_record(self, service, store, context, endpoint, function, parked, resume):
+        now = context(store)
+        then, _ = parked(function.operator(wait_for_completion=True), now)
+        del store.entries[KEY]
+        parked(function.operator(wait_for_completion=True), now, TIMEOUT, **then)
+        assert function.calls == 1
+        assert requests(service) == 1
+
+    def test_the_url_is_among_the_inputs_that_are_sent_but_not_shown(
+        self, service, store, context, endpoint, function, parked
+    ):
+        operator = function.operator(wait_for_completion=True)
+        parked(operator, context(store))
+        assert set(service.runs[0].inputs) == {"a", "callback_url"}
+        assert operator.inputs == {"a": 1}
+
+    @pytest.mark.parametrize(
+        ("answer", "calls", "run_id"), [(STARTED, 1, "77"), (NOT_STARTED, 2, "1002")], ids=["is", "is not"]
+    )
+    def test_the_answer_that_there_is_no_run_calls_it_again(
+        self, service, store, context, function, parked, resume, answer, calls, run_id
+    ):
+        function.returns = [{"a": 1}, {"a": 2}]
+        service.faults.add("drop_after")
+        now = context(store)
+        then, _ = parked(function.operator(on_unknown_start="ask"), now)
+        event = person(answer, run_id="77")
+        assert resume(function.operator(on_unknown_start="ask"), now, event, **then)["run_id"] == run_id
+        assert function.calls == calls
+        assert [run.inputs["a"] for run in service.runs] == [1, 2][:calls]
+
+
+class TestErrorsOfTheFunction:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("not there"),
+            AirflowSkipException("nothing to do"),
+            RejectedError("of something else"),
+            OutcomeUnknownError("of something else"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    @pytest.mark.parametrize("on_unknown_start", ["fail", "ask", "start_again"])
+    def test_stay_as_they_are(self, service, store, context, supervisor, function, error, on_unknown_start):
+        """Even those that a start would raise: they are not about this one."""
+        function.returns = [error]
+        with pytest.raises(type(error)) as caught:
+            function.operator(on_unknown_start=on_unknown_start).execute(context(store))
+        assert caught.value is error
+        assert error.__context__ is None
+        assert not isinstance(error, AirflowFailException)
+        assert store.entries == {}
+        assert requests(service) == 0
+
+    def test_of_a_template(self, service, context, function):
+        function.returns = [{"a": "{{ missing.attribute }}"}]
+        with pytest.raises(Exception, match="'missing' is undefined"):
+            function.operator().execute(context())
+        assert requests(service) == 0
+
+    def test_a_connection_error_is_one_of_the_start(self, context, full_connection, function):
+        operator = function.operator(
+            flow_id="f", workflow_automation_conn_id=full_connection, request_timeout=0.2
+        )
+        with pytest.raises(NotSentError):
+            operator.execute(context())
+
+
+class TestNested:
+    """The operator is executed inside another task."""
+
+    def test_starts_a_run_of_its_own_name(self, service, store, context, function):
+        first = function.operator().execute(context(store, task_id="outer"))
+        again = function.operator().execute(context(store, task_id="outer", try_number=2))
+        assert first == again
+        assert len(service.runs) == 1
+
+    def test_other_inputs_in_a_later_try_are_an_error(self, service, store, context, function):
+        function.returns = [{"a": 1}, {"a": 2}]
+        function.operator().execute(context(store, task_id="outer"))
+        with pytest.raises(InvalidRequestError, match="other inputs"):
+            function.operator().execute(context(store, task_id="outer", try_number=2))
+        assert len(service.runs) == 1
+
+
+class TestArguments:
+    def test_inputs_is_an_error(self, function):
+        with pytest.raises(TypeError, match=r"inputs is not an argument of @task\.trigger_flow"):
+            function.operator(inputs={"a": 1})
+
+    def test_reach_the_operator(self, function):
+        operator = function.operator(flow_id="f", callback_input="url", retries=7, task_id="mine")
+        assert (operator.flow_id, operator.callback_input, operator.retries) == ("f", "url", 7)
+        assert operator.task_id == "mine"
+        assert operator.multiple_outputs is True
+        assert function.operator(multiple_outputs=False).multiple_outputs is False
+
+    def test_wrong_ones_are_errors_when_the_dag_is_parsed(self, function):
+        with pytest.raises(ValueError, match="on_unknown_start 'explode' is not supported"):
+            function.operator(on_unknown_start="explode")
+
+    def test_async_functions_are_errors(self):
+        async def trigger():
+            return {}
+
+        with pytest.raises(TypeError, match="An async function is not supported"):
+            cast("Any", trigger_flow_task)(trigger)()
+
+    def test_annotated_functions(self):
+        @trigger_flow_task
+        def trigger() -> typing.Mapping[str, str]:
+            return {}
+
+        assert operator_of(trigger()).multiple_outputs is True
+
+    def test_types_are_those_of_the_operator(self):
+        """What an editor shows are the operator's arguments, with its defaults and types."""
+        _, with_arguments = typing.get_overloads(trigger_flow_task)
+        shown = dict(inspect.signature(with_arguments).parameters)
+        taken = dict(inspect.signature(TriggerFlowOperator).parameters)
+        del shown["python_callable"], shown["inputs"], taken["inputs"]
+        assert shown == taken
+
+    def test_is_registered(self):
+        def trigger():
+            return {}
+
+        operator = operator_of(task.trigger_flow(flow_id="f")(trigger)())
+        assert operator.custom_operator_name == "@task.trigger_flow"
+        assert isinstance(operator, TriggerFlowOperator)

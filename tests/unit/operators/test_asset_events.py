@@ -1,0 +1,181 @@
+"""What the tries of a task add to the events of its assets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import Asset, AssetAlias
+
+from workflow_automation_provider.execution.start import trigger_flow_once
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+from ..starts import trigger
+
+try:
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+except ImportError:  # Airflow 2
+    from airflow.utils.context import OutletEventAccessors
+
+REPORT = Asset("file:///report")
+RUNS = AssetAlias("runs")
+
+
+@pytest.fixture
+def events():
+    return OutletEventAccessors()
+
+
+def having(events: object, context: dict[str, Any]) -> Any:
+    """Return a context with events."""
+    return {**context, "outlet_events": events}
+
+
+def told(service, number=1001):
+    return {"run_id": str(number), "run_link": f"{service.url}/runs/{number}", "flow_id": "demo-flow"}
+
+
+def added_to_alias(events):
+    accessor = events[RUNS]
+    return getattr(accessor, "asset_alias_events", None) or getattr(accessor, "dataset_alias_events", [])
+
+
+def test_the_run_of_an_earlier_try(service, store, context, events):
+    trigger().execute(context(store))
+    trigger(outlets=[REPORT]).execute(having(events, context(store, try_number=2)))
+    assert events[REPORT].extra == told(service)
+    assert len(service.runs) == 1
+
+
+@pytest.fixture
+def lose_connection(monkeypatch):
+    """Have no hook read a connection anymore."""
+
+    def lose():
+        def fail(_):
+            raise RuntimeError("The secrets backend is not there")
+
+        monkeypatch.setattr(WorkflowAutomationHook, "get_connection", fail)
+
+    return lose
+
+
+def test_the_run_of_an_earlier_try_without_the_connection(service, store, context, events, lose_connection):
+    trigger().execute(context(store))
+    lose_connection()
+    trigger(outlets=[REPORT]).execute(having(events, context(store, try_number=2)))
+    assert events[REPORT].extra == told(service)
+
+
+def test_taskflow_returns_the_run_of_an_earlier_try_without_the_connection(
+    service, store, context, lose_connection
+):
+    run = trigger_flow_once("once", context=context(store))
+    lose_connection()
+    assert trigger_flow_once("once", context=context(store, try_number=2)) == run
+
+
+def test_a_run_that_a_person_entered(service, store, context, events):
+    service.faults.add("drop_after")
+    with pytest.raises(Exception, match="may have been started"):
+        trigger().execute(context(store))
+    store.entries["workflow_automation_run"] = {"run_id": "77"}
+    now = having(events, context(store, try_number=2, max_tries=4))
+    trigger(outlets=[REPORT]).execute(now)
+    assert events[REPORT].extra == {"run_id": "77"}
+
+
+def test_what_was_there_before_is_kept(service, context, events):
+    events[REPORT].extra["day"] = "monday"
+    trigger(outlets=[REPORT]).execute(having(events, context()))
+    assert events[REPORT].extra == {"day": "monday", **told(service)}
+
+
+def test_other_outlets_are_left_alone(service, context, events):
+    trigger(outlets=[object(), REPORT]).execute(having(events, context()))
+    assert events[REPORT].extra == told(service)
+    assert len(events) == 1
+
+
+def test_without_outlets(service, context, events):
+    trigger().execute(having(events, context()))
+    assert len(events) == 0
+
+
+def test_a_context_without_events(service, context, log):
+    assert trigger(outlets=[REPORT]).execute(context())["run_id"] == "1001"
+    assert "asset" not in log()
+
+
+def test_what_is_not_known_is_left_out(service, context, events):
+    """The whole response of a run without a run_id is in the result, not in the event."""
+    service.faults.add("response", body={"accepted": True})
+    trigger(outlets=[REPORT]).execute(having(events, context()))
+    assert events[REPORT].extra == {"flow_id": "demo-flow"}
+
+
+def test_an_alias_of_an_unknown_flow_is_told_of(service, context, events, log, workflow_automation_connect):
+    workflow_automation_connect("no_flow", extra={"flow_id": None})
+    task = trigger(outlets=[RUNS], workflow_automation_conn_id="no_flow")
+    assert task.execute(having(events, context()))["run_id"] == "1001"
+    assert not added_to_alias(events)
+    assert "The asset alias runs gets no event: the flow is unknown." in log()
+
+
+def test_a_failure_is_only_told_of(service, context, log):
+    """What it is about is a run that was started."""
+
+    class Broken(dict[object, object]):
+        def __getitem__(self, key):
+            raise RuntimeError("no events")
+
+    result = trigger(outlets=[REPORT]).execute(having(Broken(), context()))
+    assert result["run_id"] == "1001"
+    assert "The task's asset events and lineage lack what the task did." in log()
+
+
+def test_the_key_is_in_no_event(service, context, events):
+    key = service.keys[0].value
+    service.faults.add("response", body={"run_id": "5", "run_link": f"https://there/5?key={key}"})
+    trigger(outlets=[REPORT, RUNS]).execute(having(events, context()))
+    assert events[REPORT].extra == {"run_id": "5", "flow_id": "demo-flow"}
+    assert key not in str(events)
+
+
+def test_inside_another_task(service, context, events):
+    """Airflow knows the outlets of the task alone."""
+    now = having(events, context(task_id="outer"))
+    trigger(task_id="inner", outlets=[REPORT]).execute(now)
+    trigger_flow_once("once", context=now)
+    assert len(service.runs) == 2
+    assert len(events) == 0
+
+
+def test_an_upload_of_a_named_run(service, context, events, tmp_path):
+    trigger().execute(context())
+    (tmp_path / "a.txt").write_text("abc")
+    task = UploadFilesOperator(
+        task_id="upload", run_id="1001", files=f"{tmp_path}/a.txt", outlets=[REPORT, RUNS]
+    )
+    task.execute(having(events, context(task_id="upload")))
+    assert events[REPORT].extra == {"run_id": "1001", "flow_id": "demo-flow", "files": 1, "bytes": 3}
+    assert len(added_to_alias(events)) == 1
+
+
+def test_a_link_that_is_no_text_is_left_out(service, context, events, tmp_path):
+    trigger().execute(context())
+    (tmp_path / "a.txt").write_text("abc")
+    run = {"run_id": "1001", "run_link": object()}
+    task = UploadFilesOperator(task_id="upload", run_id=run, files=f"{tmp_path}/a.txt", outlets=[REPORT])
+    task.execute(having(events, context(task_id="upload")))
+    assert "run_link" not in events[REPORT].extra
+
+
+def test_a_batch_whose_flow_is_given(service, context, events):
+    task = TriggerFlowBatchOperator(
+        task_id="batch", batch=[{"n": 1}], flow_id="demo-flow", outlets=[REPORT], send_retry_timeout=0
+    )
+    task.execute(having(events, context(task_id="batch")))
+    assert events[REPORT].extra == {"flow_id": "demo-flow", "total": 1, "started": 1, "rejected": 0}

@@ -1,0 +1,58 @@
+"""Flows and runs as assets."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+from airflow.providers.common.compat.sdk import Asset
+
+from workflow_automation_provider.assets import convert_asset_to_openlineage, create_asset, sanitize_uri
+
+BASE = "https://service.example:8443/api/"
+FLOW = "workflow-automation://service.example:8443/api/flows"
+
+
+@pytest.mark.parametrize(
+    ("flow_id", "run_id", "uri"),
+    [
+        ("F", None, f"{FLOW}/F"),
+        ("F", "1001", f"{FLOW}/F/runs/1001"),
+        ("a/b c?#%", "ä", f"{FLOW}/a%2Fb%20c%3F%23%25/runs/%C3%A4"),
+        ("..", None, f"{FLOW}/%2E%2E"),
+    ],
+)
+def test_its_uri(flow_id, run_id, uri):
+    assert create_asset(base_url=BASE, flow_id=flow_id, run_id=run_id).uri == uri
+
+
+def test_its_extra():
+    assert create_asset(base_url=BASE, flow_id="F", extra={"owner": "me"}).extra == {"owner": "me"}
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"),
+    [
+        (f"{FLOW}/F/", f"{FLOW}/F"),
+        (FLOW.upper().replace("API/FLOWS", "api/flows") + "/F", f"{FLOW}/F"),
+        (f"{FLOW.replace('//', '//me:secret@')}/F?a=1#b", f"{FLOW}/F"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:An? (Asset|Dataset) URI should not contain a password")
+def test_airflow_normalizes_it(given, uri):
+    assert Asset(given).uri == uri
+
+
+@pytest.mark.parametrize("uri", ["workflow-automation:///flows/F", "workflow-automation://host/flows/", FLOW])
+def test_what_names_no_flow(uri):
+    with pytest.raises(ValueError, match="must be workflow-automation://HOST/…/flows/FLOW"):
+        sanitize_uri(urlsplit(uri))
+
+
+def test_the_dataset_of_openlineage():
+    pytest.importorskip("openlineage.client")
+    dataset = convert_asset_to_openlineage(create_asset(base_url=BASE, flow_id="a b", run_id="7"), None)
+    assert (dataset.namespace, dataset.name) == (
+        "workflow-automation://service.example:8443",
+        "api/flows/a b/runs/7",
+    )
