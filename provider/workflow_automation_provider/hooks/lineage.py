@@ -184,7 +184,7 @@ def collect(hook: BaseHook, lineage: Lineage) -> None:
         (collector.add_input_asset, lineage.inputs),
     ):
         for uri in uris:
-            # Airflow rejects some URIs, such as those of more than 1500 characters.
+            # Airflow rejects some URIs, such as those that are too long.
             try:
                 add(context=hook, uri=uri)
             except ValueError:

@@ -23,7 +23,7 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 from ..answers import TIMEOUT, person
-from ..starts import trigger
+from ..starts import WithoutTextError, trigger
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -81,15 +81,17 @@ def statsd(monkeypatch):
             "STATSD_PORT": str(receiver.getsockname()[1]),
         }.items():
             monkeypatch.setenv(f"AIRFLOW__METRICS__{name}", value)
-        if isinstance(initialize := inspect.getattr_static(Stats, "initialize", None), staticmethod):
+        initialize = inspect.getattr_static(Stats, "initialize", None)
+        if isinstance(initialize, staticmethod):
             from airflow.sdk._shared.observability.metrics import stats
 
             monkeypatch.setattr(stats, "_backend", None)
             monkeypatch.setattr(stats, "_factory", factory())
-        else:
-            assert initialize is None
+        else:  # before Airflow 3.3
             monkeypatch.setattr(Stats, "instance", None, raising=False)
-            monkeypatch.setattr(type(Stats), "factory", factory(), raising=False)
+            # A function of the class on Airflow 3.2, a method of its metaclass on earlier versions.
+            holder = Stats if initialize else type(Stats)
+            monkeypatch.setattr(holder, "factory", factory(), raising=False)
         yield Server(receiver)
 
 
@@ -318,10 +320,12 @@ class TestFailures:
         assert len(service.uploads) == 1
 
     @pytest.mark.parametrize("method", ["incr", "timing"])
-    def test_stats_that_fail_are_ignored(self, service, context, monkeypatch, method):
+    @pytest.mark.parametrize("error", [RuntimeError("no metrics"), WithoutTextError("no metrics")])
+    def test_stats_that_fail_are_ignored(self, service, context, monkeypatch, method, error, caplog):
         def fail(*_, **__):
-            raise RuntimeError("no metrics")
+            raise error
 
+        caplog.set_level("DEBUG")  # so that the error is shown
         monkeypatch.setattr(Stats, method, fail, raising=False)
         assert trigger().execute(context())["run_id"] == "1001"
 
@@ -401,11 +405,14 @@ class TestSpans:
         assert spans(lambda: None) == []
 
     @pytest.mark.parametrize("method", ["start_span", "set_attributes"])
-    def test_spans_that_fail_are_ignored(self, service, context, spans, monkeypatch, method):
+    @pytest.mark.parametrize("error", [RuntimeError("no traces"), WithoutTextError("no traces")])
+    def test_spans_that_fail_are_ignored(self, service, context, spans, monkeypatch, method, error, caplog):
         from opentelemetry.sdk import trace
 
+        caplog.set_level("DEBUG")  # so that the error is shown
+
         def fail(*_, **__):
-            raise RuntimeError("no traces")
+            raise error
 
         def execute():
             monkeypatch.setattr(trace.Tracer if method == "start_span" else trace.Span, method, fail)

@@ -22,7 +22,7 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
-from ..starts import trigger
+from ..starts import WithoutTextError, trigger
 
 try:
     HookLineageCollector = importlib.import_module("airflow.sdk.lineage").HookLineageCollector
@@ -253,10 +253,13 @@ def test_the_key_is_in_no_uri(service, context, collected, tmp_path):
     assert collected() == ([], [of_run(service)])
 
 
-@pytest.mark.parametrize("start", [trigger().execute, lambda now: trigger_flow_once("once", context=now)])
-def test_a_collector_that_fails_is_only_told_of(service, context, monkeypatch, log, start):
+@pytest.mark.parametrize(
+    "start", [lambda now: trigger().execute(now), lambda now: trigger_flow_once("once", context=now)]
+)
+@pytest.mark.parametrize("error", [RuntimeError("no collector"), WithoutTextError("no collector")])
+def test_a_collector_that_fails_is_only_told_of(service, context, monkeypatch, log, start, error):
     def fail():
-        raise RuntimeError("no collector")
+        raise error
 
     monkeypatch.setattr(compat, "get_hook_lineage_collector", fail)
     monkeypatch.setattr(lineage, "_is_read", lambda: True)
@@ -265,7 +268,7 @@ def test_a_collector_that_fails_is_only_told_of(service, context, monkeypatch, l
 
 
 def test_a_uri_that_airflow_rejects_costs_no_other(service, context, collected, tmp_path):
-    folder = tmp_path.joinpath(*["語" * 80] * 3)
+    folder = tmp_path.joinpath(*["語" * 80] * 5)  # more than the 3000 characters of Airflow 2
     folder.mkdir(parents=True)
     (folder / "a.csv").write_text("a")
     trigger(files=f"{folder}/a.csv").execute(context())

@@ -176,7 +176,11 @@ class TestTime:
         assert requests(service) == 0
 
     def test_rendering_does_not_count(self, service, now):
-        now["slow"] = lambda: time.sleep(0.6) or "rendered"
+        def slow():
+            time.sleep(0.6)
+            return "rendered"
+
+        now["slow"] = slow
         FlowNotifier({"a": "{{ slow() }}"}, timeout=0.5)(now)
         assert inputs_of(service) == [{"a": "rendered"}]
 

@@ -16,7 +16,7 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
-from ..starts import trigger
+from ..starts import WithoutTextError, trigger
 
 try:
     from airflow.sdk.execution_time.context import OutletEventAccessors
@@ -128,12 +128,13 @@ def test_an_alias_of_an_unknown_flow_is_told_of(service, context, events, log, w
     assert "The asset alias runs gets no event: the flow is unknown." in log()
 
 
-def test_a_failure_is_only_told_of(service, context, log):
+@pytest.mark.parametrize("error", [RuntimeError("no events"), WithoutTextError("no events")])
+def test_a_failure_is_only_told_of(service, context, log, error):
     """What it is about is a run that was started."""
 
     class Broken(dict[object, object]):
         def __getitem__(self, key):
-            raise RuntimeError("no events")
+            raise error
 
     result = trigger(outlets=[REPORT]).execute(having(Broken(), context()))
     assert result["run_id"] == "1001"
