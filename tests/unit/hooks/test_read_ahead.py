@@ -195,7 +195,7 @@ class TestWithoutConditions:
         fs.told = {"modificationTime": "1710121012345"}
         file = fs.file("a", b"x", store)
         fs.told = {"modificationTime": later}
-        with pytest.raises(FileUnavailableError, match="written again"):
+        with pytest.raises(FileUnavailableError, match="was overwritten"):
             b"".join(read_whole(file))
 
     @pytest.mark.parametrize("what", ["_cat_file", "_info"])
