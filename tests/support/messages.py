@@ -8,9 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 __all__ = ["Message", "Quote", "Said", "find_messages", "find_quotes"]
 
@@ -138,7 +141,8 @@ class Said:
         if line not in self._known:
             self._known[line] = False  # while it is looked at: what consists of itself is nothing
             self._known[line] = self._is_one_of(self._lines, line) or any(
-                self(line[: end.start()]) and self(line[end.end() :]) for end in re.finditer(r"(?<=\.) ", line)
+                self(line[: end.start()]) and self(line[end.end() :])
+                for end in re.finditer(r"(?<=\.) ", line)
             )
         return self._known[line]
 
@@ -147,7 +151,10 @@ class Said:
             return True
         # A value and a message that is appended to it, such as " in 3 requests".
         starts = (found.start() for found in re.finditer(r",? ", text))
-        return any(not _WORDS.search(text[:start]) and self._is_one_of(self._appended, text[start:]) for start in starts)
+        return any(
+            not _WORDS.search(text[:start]) and self._is_one_of(self._appended, text[start:])
+            for start in starts
+        )
 
     def _is_one_of(self, patterns: Sequence[tuple[str, Sequence[re.Pattern[str]]]], text: str) -> bool:
         # A regular expression takes much longer than a look for a part of it.

@@ -61,7 +61,11 @@ _NOT_MESSAGES = {
 }
 
 # Code of the page with more than one word that is neither a message nor Airflow's.
-_NOT_QUOTES = {"async def", "pip install 'airflow-provider-workflow-automation[amazon]'"}
+_NOT_QUOTES = {
+    "async def",
+    "airflow connections test",
+    "pip install 'airflow-provider-workflow-automation[amazon]'",
+}
 
 _AIRFLOWS = "Airflow's message"
 
@@ -69,11 +73,42 @@ _PACKAGE = Path(workflow_automation_provider.__file__).parent
 _PAGE = Path(__file__).parents[2] / "docs/if-it-fails.md"
 _QUOTES = find_quotes(_PAGE.read_text(encoding="utf-8"))
 
+# Without their types, to be used wrongly.
+_NOTHING: Any = None
+_decorate: Any = trigger_flow_task
+
 _LOOP: list[Any] = []
 _LOOP.append(_LOOP)
 _DEEP: Any = 0
 for _ in range(200):
     _DEEP = [_DEEP]
+
+_WRONG_EXTRAS: list[dict[str, Any]] = [
+    {"flowid": 1},
+    {"nonsense": 1},
+    {"flow_id": []},
+    {"timeout": "soon"},
+    {"timeout": True},
+    {"key_expires_on": "soon"},
+    {"key_expires_on": "2020-01-31"},
+    {"verify": "perhaps"},
+    {"allow_http": []},
+    {"ca_bundle": {}},
+    {"ca_bundle": "/not/there"},
+    {"client_cert": "/not/there"},
+    {"client_cert": 5.5},
+    {"client_cert": "["},
+    {"proxy": []},
+    {"proxy": "nonsense://"},
+    {"headers": "a"},
+    {"headers": {"a b": "c"}},
+    {"headers": {"X-API-Key": "c"}},
+    {"headers": {"X-Team": "ä"}},
+    {"file_format": "nonsense"},
+    {"file_format": {"a": "nonsense"}},
+    {"callback_base_url": "http://airflow.example"},
+    {"callback_base_url": "https://me@airflow.example"},
+]
 
 
 def upload(**arguments):
@@ -163,8 +198,7 @@ class TestProvoked:
 
         return execute
 
-    @pytest.mark.parametrize("flow_id", [None, "demo-flow"])
-    @pytest.mark.parametrize("retries", [0, 3])
+    @pytest.mark.parametrize(("flow_id", "retries"), [(None, 0), ("demo-flow", 3)])
     @pytest.mark.parametrize(
         ("fault", "options", "answer"),
         [
@@ -175,9 +209,15 @@ class TestProvoked:
             ("reject", {"status": 429}, "No run was started."),
             ("busy", {}, "No run was started."),
             ("busy", {"status": 503, "retry_after": 7}, "No run was started."),
-            *(("redirect", {"status": s, "location": "http://there/x y"}, "No run was started.") for s in (301, 307)),
+            *(
+                ("redirect", {"status": s, "location": "http://there/x y"}, "No run was started.")
+                for s in (301, 307)
+            ),
             ("redirect", {"status": 302, "location": "/login"}, "A run may have been started."),
-            *(("status_after", {"status": s}, "A run may have been started.") for s in (500, 502, 503, 504, 599)),
+            *(
+                ("status_after", {"status": s}, "A run may have been started.")
+                for s in (500, 502, 503, 504, 599)
+            ),
             ("drop_after", {}, "A run may have been started."),
             ("reset_after", {}, "A run may have been started."),
             ("hang_after", {"seconds": 1}, "A run may have been started."),
@@ -288,10 +328,10 @@ class TestProvoked:
             lambda: batch(max_concurrency=0),
             lambda: batch(window_size=10**6),
             lambda: batch(max_starts_per_second=0),
-            lambda: FlowNotifier(None),
+            lambda: FlowNotifier(_NOTHING),
             lambda: FlowNotifier({}, timeout=0),
-            lambda: trigger_flow_task(inputs={})(_plain)(),
-            lambda: trigger_flow_task()(_asynchronous)(),
+            lambda: _decorate(inputs={})(_plain)(),
+            lambda: _decorate()(_asynchronous)(),
             lambda: sanitize_uri(urlsplit("workflow-automation://service.example/api")),
         ],
     )
@@ -318,39 +358,15 @@ class TestProvoked:
             {"password": None},
             {"extra": "[]"},
             {"extra": "{"},
-            *(
-                {"extra": extra}
-                for extra in (
-                    {"flowid": 1},
-                    {"nonsense": 1},
-                    {"flow_id": []},
-                    {"timeout": "soon"},
-                    {"timeout": True},
-                    {"key_expires_on": "soon"},
-                    {"key_expires_on": "2020-01-31"},
-                    {"verify": "perhaps"},
-                    {"allow_http": []},
-                    {"ca_bundle": {}},
-                    {"ca_bundle": "/not/there"},
-                    {"client_cert": "/not/there"},
-                    {"client_cert": 5.5},
-                    {"client_cert": "["},
-                    {"proxy": []},
-                    {"proxy": "nonsense://"},
-                    {"headers": "a"},
-                    {"headers": {"a b": "c"}},
-                    {"headers": {"X-API-Key": "c"}},
-                    {"headers": {"X-Team": "ä"}},
-                    {"file_format": "nonsense"},
-                    {"file_format": {"a": "nonsense"}},
-                    {"callback_base_url": "http://airflow.example"},
-                    {"callback_base_url": "https://me@airflow.example"},
-                )
-            ),
+            *({"extra": extra} for extra in _WRONG_EXTRAS),
         ],
     )
     def test_a_connection(self, monkeypatch, fields):
-        default = {"conn_type": "workflow_automation", "host": "https://service.example/api", "password": "k" * 20}
+        default = {
+            "conn_type": "workflow_automation",
+            "host": "https://service.example/api",
+            "password": "k" * 20,
+        }
         monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps({**default, **fields}))
         with pytest.raises(InvalidRequestError) as raised:
             WorkflowAutomationHook("wrong").prepare_trigger({})
@@ -366,8 +382,9 @@ class TestProvoked:
             ("redirect", {"status": 303, "location": "/there"}),
         ],
     )
-    @pytest.mark.parametrize("retries", [0, 3])
-    @pytest.mark.parametrize("on_unknown_upload", ["send_again", "fail"])
+    @pytest.mark.parametrize(
+        ("on_unknown_upload", "retries"), [("send_again", 0), ("send_again", 3), ("fail", 3)]
+    )
     def test_an_upload(self, service, fails, tmp_path, on_unknown_upload, retries, fault, options):
         run_id = trigger().execute(make_context(trigger()))["run_id"]
         (tmp_path / "a").write_text("a")
@@ -406,9 +423,9 @@ class TestProvoked:
             {"files": "binary", "file_format": "text"},
             {"files": "binary", "max_file_bytes": 1},
             {"files": "binary", "max_request_bytes": 10},
-            {"files": "binary", "file_format": lambda file: 1 / 0},
-            {"files": "binary", "file_format": lambda file: None},
-            {"files": "binary", "file_format": lambda file: _LOOP},
+            {"files": "binary", "file_format": lambda _: 1 / 0},
+            {"files": "binary", "file_format": lambda _: None},
+            {"files": "binary", "file_format": lambda _: _LOOP},
         ],
     )
     def test_files(self, fails, tmp_path, monkeypatch, arguments):
@@ -490,7 +507,8 @@ class TestProvoked:
         assert _unmatched([response.json()["detail"]]) == []
 
     @pytest.mark.parametrize(
-        ("fields", "is_good"), [({}, True), ({"password": None}, True), ({"host": "http://127.0.0.1:9"}, False)]
+        ("fields", "is_good"),
+        [({}, True), ({"password": None}, True), ({"host": "http://127.0.0.1:9"}, False)],
     )
     def test_a_test_of_a_connection(self, service, monkeypatch, fields, is_good):
         connection = {"conn_type": "workflow_automation", "host": service.url, "password": "key", **fields}
@@ -503,10 +521,12 @@ class TestProvoked:
 @pytest.mark.skipif(Version(version("apache-airflow")) < Version("3.3"), reason="Quoted from newer versions")
 def test_airflow_says_what_is_quoted_as_its_own():
     parts = {
-        part.strip(" '\"")
+        part.strip(" '\"`")
         for quote in _QUOTES
         if quote.column == _AIRFLOWS
-        for part in re.split(r"\b[A-Z_]{2,}\b|'workflow_automation_provider'|\"workflow_automation\"|…", quote.text)
+        for part in re.split(
+            r"\b[A-Z_]{2,}\b|'workflow_automation_provider'|\"workflow_automation\"|…", quote.text
+        )
     }
     # Python's
     parts -= {"No module named", "got an unexpected keyword argument"}
