@@ -24,6 +24,7 @@ from workflow_automation_provider.assets import sanitize_uri
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.callback import PATH, new_token
+from workflow_automation_provider.hooks.connection import ConnectionExtra
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
@@ -356,8 +357,6 @@ class TestProvoked:
             {"login": "me"},
             {"password": "a key"},
             {"password": None},
-            {"extra": "[]"},
-            {"extra": "{"},
             *({"extra": extra} for extra in _WRONG_EXTRAS),
         ],
     )
@@ -370,6 +369,13 @@ class TestProvoked:
         monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps({**default, **fields}))
         with pytest.raises(InvalidRequestError) as raised:
             WorkflowAutomationHook("wrong").prepare_trigger({})
+        assert _unmatched(str(raised.value).splitlines()) == []
+
+    @pytest.mark.parametrize("extra", ["[]", "{", "7"])
+    def test_an_extra_that_is_no_object(self, extra):
+        """Some versions of Airflow do not let such a connection get so far."""
+        with pytest.raises(InvalidRequestError) as raised:
+            ConnectionExtra.read(extra)
         assert _unmatched(str(raised.value).splitlines()) == []
 
     @pytest.mark.parametrize(
@@ -463,6 +469,7 @@ class TestProvoked:
             service.faults.add(fault, **options)
         fails(lambda: batch(batch=items, max_concurrency=4, retries=retries))
 
+    @pytest.mark.skipif(not has_state_store(), reason="Before Airflow 3.3, no try knows of another")
     def test_a_batch_that_changed(self, service, fails):
         context = make_context(batch(), store=StateStore())
         service.faults.add("drop_after")
