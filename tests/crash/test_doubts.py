@@ -146,7 +146,7 @@ def cleared_while_it_continues(case: Case) -> None:
     wait_for("the second request", lambda: case.log.count("Triggering flow demo-flow") == 2, 120)
     case.api.clear(case.dag_id, case.run_id, "trigger")
     found = case.end("success")
-    assert "cleared after it had continued: beginning anew." in found.log
+    assert "cleared after it continued: starting over." in found.log
     assert len(found.runs) == 1
 
 

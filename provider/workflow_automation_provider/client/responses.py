@@ -308,6 +308,8 @@ def _hint(response: Response, operation: Operation, redact: Redactor) -> str:
             return "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
         case 401 | 402 | 403 if operation.takes_key:
             return "Check the API key: it must be this workflow's, not expired, and have runs left."
+        case 401 | 402 | 403:
+            return "A trigger with a flow_id does not send the API key: to send it, leave flow_id out."
         case 400 | 422:
             return "Check that file_format is what the service expects."
         case 404 | 405 if operation is Operation.TRIGGER_BY_PATH:
@@ -318,6 +320,8 @@ def _hint(response: Response, operation: Operation, redact: Redactor) -> str:
             return "Check the connection's proxy."
         case 413 if operation is Operation.UPLOAD:
             return "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."
+        case 413:
+            return "Shorten the inputs: for example, pass the URL of a file instead of its content."
         case 503 if not response.early:
             return "A 503 without Retry-After may come from a gateway that had already forwarded the request."
         case status if 300 <= status < 400:

@@ -107,7 +107,7 @@ def split(
     for name, limit in (("files_per_request", files_per_request), ("max_request_bytes", max_request_bytes)):
         if limit is not None and not is_limit(limit):
             raise InvalidRequestError(
-                f"{name} is {limit!r}: give a whole number of 1 or more, or None for no limit."
+                f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
             )
     empty = len(_head(flow_id, run_id)) + len(_TAIL)
     requests: list[list[Measured]] = []

@@ -319,8 +319,8 @@ class Uploader:
         missing, unknown = _missing(elements, earlier, target)
         if unknown:
             self._log.warning(
-                "%d confirmed requests of many files cannot be told from the files that there are now, because more than "
-                "about 300 of them have changed: all of their files are sent again.",
+                "%d confirmed requests cannot be matched to the current files, because more than about 300 files have changed: "
+                "all files of these requests are sent again.",
                 unknown,
             )
         self._log.info(

@@ -224,7 +224,7 @@ class _Fetch:
                         position += len(content)
                         buffer += content
                         if position > file.size:
-                            raise ChangedError("it is longer than it was")
+                            raise ChangedError("it is longer than before")
                         while len(buffer) > _CHUNK:
                             await self._give(bytes(memoryview(buffer)[:_CHUNK]))
                             del buffer[:_CHUNK]
@@ -299,7 +299,7 @@ def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[byt
             if stopped():
                 raise StoppedError
         if not left and stream.read(1):
-            raise ChangedError("it is longer than it was")
+            raise ChangedError("it is longer than before")
     file.store.fs.invalidate_cache(file.key)
     compare(file, file.store.fs.info(file.key))
 

@@ -316,7 +316,7 @@ def compare(file: StoredFile, info: Mapping[str, Any]) -> None:
         raise ChangedError(f"it has {info['size']} bytes instead of {file.size}")
     # A listing may tell more of an object, or less, than a look at it alone.
     if any(info.get(name) and _differ(value, _text(info[name])) for name, value in file.told.items()):
-        raise ChangedError("it was written again")
+        raise ChangedError("it was overwritten")
 
 
 def _differ(listed: str, found: str) -> bool:
@@ -401,7 +401,7 @@ class _S3(Store):
             found = await self.fs._call_s3("get_object", getattr(self.fs, "req_kw", {}), **options)
         except Exception as error:
             if _status_of(error) in (409, 412):
-                raise ChangedError("it was written again") from None
+                raise ChangedError("it was overwritten") from None
             raise
         body = found["Body"]
         try:
@@ -514,7 +514,7 @@ async def _answer(
     headers = response.headers
     try:
         if response.status == 412:
-            raise ChangedError("it was written again")
+            raise ChangedError("it was overwritten")
         if response.status in (404, 410):
             raise FileNotFoundError(file.key)
         if response.status in (401, 403):
@@ -578,9 +578,9 @@ def _check_response(
     """
     expected = file.told.get("ETag")
     if etag and expected and etag != expected:
-        raise ChangedError("it was written again")
+        raise ChangedError("it was overwritten")
     if start and not (content_range or "").startswith(f"bytes {start}-"):
-        raise ChangedError(f"the store does not send it from byte {start} on")
+        raise ChangedError(f"the store did not continue from byte {start}")
     if length is not None and length != file.size - start:
         raise ChangedError(f"it has {start + length} bytes instead of {file.size}")
 
@@ -613,13 +613,13 @@ class _Azure(Store):
                 found = stream.properties
                 # The SDK is not agreed with itself on the quotes.
                 if etag and found.etag and found.etag.strip('"') != etag.strip('"'):
-                    raise ChangedError("it was written again")
+                    raise ChangedError("it was overwritten")
                 whole = (found.content_range or "").rpartition("/")[2]
                 if whole.isdigit() and int(whole) != file.size:
                     raise ChangedError(f"it has {whole} bytes instead of {file.size}")
                 content: bytes = await stream.readall()
             except ResourceModifiedError:
-                raise ChangedError("it was written again") from None
+                raise ChangedError("it was overwritten") from None
             except ResourceNotFoundError:
                 raise FileNotFoundError(file.key) from None
         return content

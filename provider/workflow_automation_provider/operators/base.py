@@ -170,14 +170,14 @@ class FlowOperator(BaseOperator, Generic[_Result]):
                 )
         except Exception:
             # What the task was for is done, and must not be lost.
-            self.log.warning("The task's asset events and lineage lack what the task did.", exc_info=True)
+            self.log.warning("The task's asset events and lineage are incomplete.", exc_info=True)
             return
         # Last: the connection, which it needs, may be gone by a retry that returns an earlier run.
         try:
             self._lineage = self._lineage_of(result, extra)
             collect(self.hook, self._lineage)
         except Exception:
-            self.log.warning("The task's lineage events lack what the task did.", exc_info=True)
+            self.log.warning("The task's lineage events are incomplete.", exc_info=True)
 
     def _event_extra(self, result: _Result) -> dict[str, Any]:
         """Return what the events of the task's assets tell of a result."""

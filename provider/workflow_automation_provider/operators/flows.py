@@ -191,7 +191,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
         resumed = _Resumed(event, run, doubt, checks)
         if is_from_before_a_clear(context, ti_id):
-            self.log.info("The task was cleared after it had continued: beginning anew.")
+            self.log.info("The task was cleared after it continued: starting over.")
             resumed = _Resumed()
         return self._guarded(context, lambda: self._run_once(context, resumed))
 

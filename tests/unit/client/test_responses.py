@@ -136,6 +136,8 @@ API_KEY = "Check the API key: it must be this workflow's, not expired, and have 
 ADDRESS = "Check the connection's base URL."
 FILE_FORMAT = "Check that file_format is what the service expects."
 PROXY = "Check the connection's proxy."
+NO_KEY = "A trigger with a flow_id does not send the API key: to send it, leave flow_id out."
+SHORTER = "Shorten the inputs: for example, pass the URL of a file instead of its content."
 SMALLER = "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."
 GATEWAY = "A 503 without Retry-After may come from a gateway that had already forwarded the request."
 REDIRECT = (
@@ -155,8 +157,12 @@ OF_ALL = {
     302: MAYBE_DONE,
     303: MAYBE_DONE,
 }
-WITH_INPUTS = {**OF_ALL, 400: INPUTS, 422: INPUTS}
-OF_PATH = {**WITH_INPUTS, **dict.fromkeys([404, 405], "Check the connection's base URL and the flow_id.")}
+WITH_INPUTS = {**OF_ALL, 400: INPUTS, 413: SHORTER, 422: INPUTS}
+OF_PATH = {
+    **WITH_INPUTS,
+    **dict.fromkeys([401, 402, 403], NO_KEY),
+    **dict.fromkeys([404, 405], "Check the connection's base URL and the flow_id."),
+}
 OF_KEY = {**WITH_INPUTS, **dict.fromkeys([401, 402, 403], API_KEY)}
 OF_UPLOAD = {
     **OF_ALL,

@@ -310,7 +310,7 @@ class TestListingThatChanges:
             (folder / f"{number:04}").write_text("written again")
         upload(f"{folder}/*").execute(attempt(try_number=2))
         assert [len(files) for files in uploaded(service)] == [1400, 1500]
-        assert "1 confirmed requests of many files cannot be told" in log()
+        assert "1 confirmed requests cannot be matched" in log()
 
     def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
         files: Any = {f"{folder}/{number:02}" for number in range(12)}

@@ -195,7 +195,7 @@ class TestRequests:
             with file.open() as stream:
                 return {"beginning": stream.read(1).decode(), "all": file.base64}
 
-        with pytest.raises(FileUnavailableError, match=r"/a' changed \(it was written again\)"):
+        with pytest.raises(FileUnavailableError, match=r"/a' changed \(it was overwritten\)"):
             hook.upload_files(run_id, bucket.url("a"), "demo-flow", file_format=beginning)
         assert service.uploads == []
 
@@ -309,18 +309,18 @@ class TestFaultsThatEndTheRequest:
         error = attempt(hook, run_id, bucket.url())
         assert f"'s3://{bucket.name}/b'" in error
         assert ("FileNotFound" in error) == (later is None)
-        assert ("b' changed (it was written again)" in error) == (later is not None)
+        assert ("b' changed (it was overwritten)" in error) == (later is not None)
 
     def test_one_that_changes_between_two_of_its_parts(self, hook, run_id, bucket, proxy):
         proxy.faults.append(Fault(of("b"), break_after=MIB))
         proxy.faults.append(Fault(of("b"), before=lambda: bucket.put(b=b"x" * 2 * MIB)))
-        assert "written again" in attempt(hook, run_id, bucket.url())
+        assert "was overwritten" in attempt(hook, run_id, bucket.url())
 
     def test_a_store_that_knows_no_conditions(self, hook, run_id, bucket, proxy):
         """Its response tells by the ETag that the object is another."""
         proxy.faults.append(Fault(of("a"), before=lambda: bucket.put(b=b"x" * 2 * MIB)))
         proxy.faults.append(Fault(of("b"), drop=("if-match",), before=lambda: time.sleep(0.5)))
-        assert "written again" in attempt(hook, run_id, bucket.url())
+        assert "was overwritten" in attempt(hook, run_id, bucket.url())
 
     def test_a_response_of_another_object(self, hook, run_id, bucket, proxy):
         proxy.faults.append(Fault(of("a"), drop=("if-match",), target=f"/{bucket.name}/c", times=None))

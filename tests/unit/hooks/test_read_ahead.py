@@ -195,7 +195,7 @@ class TestWithoutConditions:
         fs.told = {"modificationTime": "1710121012345"}
         file = fs.file("a", b"x", store)
         fs.told = {"modificationTime": later}
-        with pytest.raises(FileUnavailableError, match="written again"):
+        with pytest.raises(FileUnavailableError, match="was overwritten"):
             b"".join(read_whole(file))
 
     @pytest.mark.parametrize("what", ["_cat_file", "_info"])
@@ -486,7 +486,7 @@ class TestOverHttp:
     def test_a_server_that_knows_no_ranges(self, web, file):
         web.break_after.append(1000)
         web.conditions = False
-        with pytest.raises(FileUnavailableError, match="from byte 1000 on"):
+        with pytest.raises(FileUnavailableError, match="did not continue from byte 1000"):
             b"".join(read_whole(file))
 
     def test_a_server_that_compresses_all_the_same(self, web, file):

@@ -138,7 +138,7 @@ def test_a_failure_is_only_told_of(service, context, log, error):
 
     result = trigger(outlets=[REPORT]).execute(having(Broken(), context()))
     assert result["run_id"] == "1001"
-    assert "The task's asset events and lineage lack what the task did." in log()
+    assert "The task's asset events and lineage are incomplete." in log()
 
 
 def test_the_key_is_in_no_event(service, context, events):

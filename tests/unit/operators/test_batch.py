@@ -298,7 +298,7 @@ def test_a_busy_service_is_waited_for_by_all(batch, service, log):
     assert times_started(service) == Counter(range(300))
     text = log()
     # Not by each thread.
-    assert text.count("The batch goes on in") == text.count("Starting 300 runs of")
+    assert text.count("The batch continues in") == text.count("Starting 300 runs of")
     at = [datetime.fromisoformat(request.at) for request in service.journal.requests()]
     gaps = [(late - early).total_seconds() for early, late in itertools.pairwise(at)]
     before = gaps.index(max(gaps)) + 1

@@ -423,7 +423,7 @@ class BatchStarter:
             if results:
                 self._record.write([], results)
         except Exception:
-            self._log.warning("The last results could not be recorded; here they are.")
+            self._log.warning("The last results could not be recorded. They follow.")
             is_recorded = False
         if not is_recorded:
             self._mention(results)
@@ -527,7 +527,7 @@ class BatchStarter:
             except Exception:
                 if self._record.outlives_try and not error and self._ti.try_number <= self._ti.max_tries:
                     raise  # the next try starts nothing again, and writes it
-                self._log.exception("The output file could not be written. Here is what it would tell.")
+                self._log.exception("The output file could not be written. Its runs follow.")
                 self._mention(self._outcomes.in_order())
                 error = error or self._account(
                     WorkflowAutomationError("The output file could not be written. The log names the runs.")

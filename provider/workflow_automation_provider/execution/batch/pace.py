@@ -90,5 +90,5 @@ class Pace:
                 self._pauses += 1
         if is_news:
             text = " ".join(f"{error.message} {error.consequence}".split())
-            self._log.warning("%s The batch goes on in %.1f s.", text, wait)
+            self._log.warning("%s The batch continues in %.1f s.", text, wait)
         return True
