@@ -39,7 +39,7 @@ _ELSEWHERE = ("testing/", "get_provider_info.py")
 # Strings of the package that nobody gets to see as a message.
 _NOT_MESSAGES = {
     # names and types
-    "Mapping[str, Any] | LiteralValue",
+    "Mapping[str, Any]",
     "DYNAMIC (set during execution)",
     "Workflow Automation",
     "Workflow Automation callbacks",
