@@ -11,6 +11,7 @@ import ast
 import builtins
 import functools
 import importlib
+import inspect
 import os
 import pkgutil
 import re
@@ -34,7 +35,7 @@ PACKAGE = "workflow_automation_provider"
 
 project = "Workflow Automation provider for Apache Airflow"
 release = version = version_of("airflow-provider-workflow-automation")
-copyright = "Apache License 2.0"
+copyright = "Apache License 2.0"  # noqa: A001, the name is Sphinx's
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 nitpicky = True
@@ -69,7 +70,9 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 # The navigation ------------------------------------------------------------------------------------------
 
-_HEADING_OR_LINK = re.compile(r"^(?:## (?P<heading>.+)|- \[(?P<title>[^]]+)\]\((?P<page>[^)#]+)\.md\).*)$", re.MULTILINE)
+_HEADING_OR_LINK = re.compile(
+    r"^(?:## (?P<heading>.+)|- \[(?P<title>[^]]+)\]\((?P<page>[^)#]+)\.md\).*)$", re.MULTILINE
+)
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
@@ -94,19 +97,19 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
 
 def names_of(module: str) -> dict[str, str]:
     """Return what each name at the top of a module stands for, also where it is imported for type checkers alone."""
-    file = importlib.import_module(module).__file__
-    assert file
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
     found = {}
-    for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(origin), names=names, level=0):
                 found |= {name.asname or name.name: f"{origin}.{name.name}" for name in names}
             case ast.Import(names=names):
                 found |= {name.asname or name.name: name.name for name in names}
-    defined = ast.parse(Path(file).read_text(encoding="utf-8")).body
-    for node in defined:
+    for node in tree.body:
         match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+            case (
+                ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name))
+            ):
                 found[name] = f"{module}.{name}"
             case ast.Assign(targets=[ast.Name(id=name)]):
                 found[name] = f"{module}.{name}"
@@ -131,7 +134,8 @@ class Names:
         known = [self._by_module[module]] if module in self._by_module else []
         others = [names for name, names in self._by_module.items() if name != module]
         here, elsewhere = (
-            [f"{names[first]}.{rest}".rstrip(".") for names in group if first in names] for group in (known, others)
+            [f"{names[first]}.{rest}".rstrip(".") for names in group if first in names]
+            for group in (known, others)
         )
         below = [name for name in self._by_module if name.endswith(f".{target.lstrip('.')}")]
         candidates = [*here, target, f"builtins.{target}", *below, *elsewhere]
@@ -169,7 +173,11 @@ class Resolver(SphinxPostTransform):
         documented = {id(value): name for name in domain.objects if (value := lookup(name)) is not None}
         for node in list(self.document.findall(pending_xref)):
             target = node.get("reftarget", "")
-            if node.get("refdomain") != "py" or node["reftype"] in ("meth", "attr") or target in domain.objects:
+            if (
+                node.get("refdomain") != "py"
+                or node["reftype"] in ("meth", "attr")
+                or target in domain.objects
+            ):
                 continue
             found = names().objects(target, node.get("py:module"))
             # Types in signatures come in two lengths.
@@ -195,7 +203,13 @@ def names() -> Names:
 
 
 def readable(
-    _app: Sphinx, _what: str, _name: str, _object: object, _options: object, signature: str | None, returns: str | None
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    _object: object,
+    _options: object,
+    signature: str | None,
+    returns: str | None,
 ) -> tuple[str | None, str | None]:
     """Write defaults that a dataclass makes as Python, or Sphinx cannot parse the signature."""
     return signature and signature.replace("<factory>", "..."), returns

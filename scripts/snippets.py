@@ -43,7 +43,9 @@ def cut(path: str, name: str) -> str:
         re.MULTILINE | re.DOTALL,
     )
     if len(found) != 1:
-        raise ValueError(f"{path} has {len(found)} parts between [START {name}] and [END {name}], expected one.")
+        raise ValueError(
+            f"{path} has {len(found)} parts between [START {name}] and [END {name}], expected one."
+        )
     return textwrap.dedent(_MARKER.sub("", found[0])).strip("\n") + "\n"
 
 
@@ -51,7 +53,9 @@ def renewed(text: str) -> str:
     """Return a page with all its snippets cut again."""
 
     def again(match: re.Match[str]) -> str:
-        return match[0].replace(f"```python\n{match['code']}", f"```python\n{cut(match['path'], match['name'])}")
+        return match[0].replace(
+            f"```python\n{match['code']}", f"```python\n{cut(match['path'], match['name'])}"
+        )
 
     return _CUT.sub(again, text)
 
