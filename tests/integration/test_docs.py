@@ -72,10 +72,10 @@ def python_blocks():
         for block in read_code_blocks(page, "python"):
             place = f"{page.name} {block.headings[-1]}"
             text = block.text
-            if is_from_example(block):
-                continue
             if all(line.startswith(("from ", "import ")) for line in text.splitlines() if line):
                 imports = text
+                continue
+            if is_from_example(block):
                 continue
             if page.name in LISTED and "with DAG(" not in text:
                 number = len([text for texts in found.values() for text in texts])
