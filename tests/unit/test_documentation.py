@@ -179,8 +179,12 @@ def described():
     """Module → names that a directive of a page describes; all that a module offers if the module is."""
     found: dict[str, set[str]] = {}
     for page in DOCS:
-        directives = re.findall(rf"^\.\. auto(\w+):: {PACKAGE}\.([\w.]+)$", page.read_text(), re.MULTILINE)
-        for kind, name in directives:
+        directives = re.findall(
+            rf"^\.\. auto(\w+):: {PACKAGE}\.([\w.]+)\n( +:members:)?", page.read_text(), re.MULTILINE
+        )
+        for kind, name, with_members in directives:
+            if kind == "module" and not with_members:
+                continue  # what its docstring says, of names that another module offers
             if kind == "module":
                 found.setdefault(name, set()).update(importlib.import_module(f"{PACKAGE}.{name}").__all__)
             else:
