@@ -20,13 +20,13 @@ def list_customers() -> list[str]:
 
 # [START howto_decorator_trigger_flow]
 @task.trigger_flow(retries=3)
-def trigger(customer: str, language: str) -> dict:
-    # Called only if a run is to be started.
+def trigger(customer: str, language: str, dag=None) -> dict:
+    # Called only if a run is to be started. What it returns is sent as it is, without rendering templates.
     return {
         "customer": customer,
         "greeting": f"Dear {customer}",
         "language": language,
-        "dag": "{{ dag.dag_id }}",
+        "dag": dag.dag_id,
     }
 
 

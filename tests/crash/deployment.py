@@ -8,13 +8,16 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_launcher.airflow import VERSION, Airflow
 from airflow_launcher.databases import SQLite
 from airflow_launcher.ports import free_port
 from gate import Gate
 from quick_recovery import QUICK_RECOVERY
+
+if TYPE_CHECKING:
+    from collector import Collector
 
 # When this scheduler fails a task that sends no heartbeats, it closes its database session halfway, and ends.
 CANNOT_MISS_HEARTBEATS = VERSION == "3.4.0b2"
@@ -26,9 +29,12 @@ class Deployment(Airflow):
 
     :param home: the folder for all that it writes
     :param connections: connection ids, and the connections as JSON values
+    :param collector: gets Airflow's metrics and traces
     """
 
-    def __init__(self, home: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, home: Path, connections: Mapping[str, Mapping[str, Any]], collector: Collector | None = None
+    ) -> None:
         port = free_port()
         self.gate = Gate(f"http://127.0.0.1:{port}")
         self._file = SQLite(home)
@@ -50,8 +56,10 @@ class Deployment(Airflow):
                 # Longer than Airflow gives a cleared task to end (5 s), however loaded the machine.
                 "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600" if CANNOT_MISS_HEARTBEATS else "15",
                 "WORKERS__EXECUTION_API_TIMEOUT": "60",
+                **(collector.settings if collector else {}),
             },
         )
+        self.env |= collector.env if collector else {}
 
     def start(self) -> None:
         """Start everything; when this returns, DAG runs can be triggered."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.version import Version
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing import LocalService
@@ -92,6 +93,18 @@ def _asset_event_model() -> tuple[Any, str, str]:
         return model, "dataset", "consumed_dataset_events"
 
 
+def _make_assets_known(bag: Any) -> None:
+    """Do what the DAG processor does: before Airflow 3.1, dag.test() does not."""
+    release = Version(version("apache-airflow")).release[:2]
+    if release < (3, 0):
+        bag.sync_to_db()
+    elif release < (3, 1):
+        from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+        DagBundlesManager().sync_bundles_to_db()
+        bag.sync_to_db("dags-folder", None)
+
+
 @contextlib.contextmanager
 def _caused_by(cause: DagRunResult | None) -> Iterator[None]:
     """Have the next DAG run consume the events of another, as the scheduler does."""
@@ -161,8 +174,7 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
         bag = DagBag(dag_folder=str(path))
         assert not bag.import_errors, "\n".join(bag.import_errors.values())
         (dag,) = (dag for dag in bag.dags.values() if dag_id in (None, dag.dag_id))
-        if version("apache-airflow").startswith("2."):  # whose dag.test() makes no assets known
-            bag.sync_to_db()  # type: ignore[attr-defined]
+        _make_assets_known(bag)
         with _caused_by(cause):
             return DagRunResult(dag.test(**options))
 

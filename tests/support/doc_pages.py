@@ -44,9 +44,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def is_from_example(block: CodeBlock) -> bool:
-    """Return whether a block is a part of an example DAG, which the tests run as a whole."""
+    """Return whether a block is a part of an example DAG, or of a DAG file of the tests: they are run as a whole."""
     text = block.text.strip("\n")
-    for example in (ROOT / "example_dags").glob("*.py"):
+    for example in [*ROOT.glob("example_dags/*.py"), *ROOT.glob("tests/*/dags/*.py")]:
         source = _MARKER.sub("", example.read_text(encoding="utf-8"))
         if text in source or textwrap.indent(text, "    ") in source:
             return True

@@ -7,14 +7,11 @@ An ignored error that mypy no longer sees is an error itself.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_type
+from typing import assert_type
 
-from airflow.sdk import XComArg, literal, task
+from airflow.sdk import XComArg, task
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
-
-if TYPE_CHECKING:
-    from airflow.sdk.definitions._internal.templater import LiteralValue
 
 
 @trigger_flow_task
@@ -28,8 +25,8 @@ def with_arguments(customer: str) -> dict[str, str]:
 
 
 @trigger_flow_task()
-def escaped(text: str) -> LiteralValue:
-    return literal({"text": text})
+def without(text: str) -> dict[str, str]:
+    return {"text": text}
 
 
 assert_type(bare("Ada", number=2), XComArg)

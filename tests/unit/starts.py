@@ -28,6 +28,15 @@ class TaskTimeout(BaseException):
     """As Airflow's: no ``except Exception`` is meant to catch it."""
 
 
+class WithoutTextError(Exception):
+    """An error whose text cannot be had."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
 @contextlib.contextmanager
 def interrupted(seconds: float) -> Iterator[None]:
     """Interrupt what is done within, as Airflow does at a task's ``execution_timeout``."""

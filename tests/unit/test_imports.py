@@ -6,6 +6,8 @@ import importlib
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +104,13 @@ def test_an_asset():
         "workflow_automation_provider.assets",
         "workflow_automation_provider.get_provider_info",
     }
+
+
+def test_the_lower_bound_of_the_compatibility_layer_is_tested():
+    """With it, and Airflow 3.0: other providers raise it where the rest is as low as can be."""
+    project = Path(__file__).parents[2]
+    package = "apache-airflow-providers-common-compat"
+    wanted = tomllib.loads((project / "pyproject.toml").read_text())["project"]["dependencies"]
+    (lowest,) = (text.removeprefix(f"{package}>=") for text in wanted if text.startswith(package))
+    tested = (project / "constraints" / "airflow-3.0.txt").read_text().splitlines()
+    assert f"{package}=={lowest}" in tested

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
     from airflow.sdk.bases.decorator import Task, determine_kwargs
-    from airflow.sdk.definitions._internal.templater import LiteralValue
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.execution.start import OnUnknownStart
@@ -34,7 +33,7 @@ else:
 __all__ = ["trigger_flow_task"]
 
 _Params = ParamSpec("_Params")
-_Inputs = TypeVar("_Inputs", bound="Mapping[str, Any] | LiteralValue")
+_Inputs = TypeVar("_Inputs", bound="Mapping[str, Any]")
 
 # As Airflow shows what only the task itself knows.
 _SET_DURING_EXECUTION = "DYNAMIC (set during execution)"
@@ -52,7 +51,7 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     """
     Start a run of a flow, once, with the inputs that a function returns.
 
-    :param python_callable: returns the inputs; called only if a run is to be started
+    :param python_callable: returns the inputs, which are not templated; called only if a run is to be started
     :param op_args: the function's positional arguments (templated)
     :param op_kwargs: the function's keyword arguments (templated)
     """
@@ -66,7 +65,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         **TriggerFlowOperator.template_fields_renderers,
     }
     custom_operator_name = "@task.trigger_flow"
-    overwrite_rtif_after_execution = True
+    _ti: Any = None
+    """The task instance whose inputs the function has returned."""
 
     # DecoratedOperator reads it on Airflow 3.0, where operators have none.
     xcom_push: ClassVar[Any] = None
@@ -99,23 +99,30 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             error = failed.error
         raise error
 
+    @property
+    def overwrite_rtif_after_execution(self) -> bool:  # type: ignore[override]  # Airflow only reads it
+        """Whether Airflow, after the try, shows what the function returned."""
+        # For the next try, Airflow has made another task instance by then, and no longer finds that of this one:
+        # version 3.0 would not call on_retry_callback, others log an error.
+        return self._ti is not None and getattr(self._ti, "state", None) != "up_for_retry"
+
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
-        """Call the function, and render the templates in what it returns."""
+        """Call the function, whose result is sent as it is: it may hold text from outside."""
         # The arguments precede the context's values of the same name, and do not change the context.
         known: Mapping[str, Any] = ChainMap({**self.op_kwargs}, cast("dict[str, Any]", context))
         try:
             kwargs = determine_kwargs(self.python_callable, self.op_args, known)
-            returned = self.python_callable(*self.op_args, **kwargs)
-            self.inputs = self.render_template(returned, context)
+            inputs = self.python_callable(*self.op_args, **kwargs)
         except Exception as error:
             raise _FunctionError(error) from error
-        if not isinstance(self.inputs, Mapping):
+        if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
-                f"The function {self.python_callable.__name__} returned {kind_of(self.inputs)}: expected a dict of "
+                f"The function {self.python_callable.__name__} returned {kind_of(inputs)}: expected a dict of "
                 "input names and values.",
                 next_step="Return {} to start a run without inputs.",
             )
-        return self.inputs
+        self.inputs, self._ti = inputs, context["ti"]
+        return inputs
 
 
 @overload
@@ -157,17 +164,17 @@ def trigger_flow_task(
     .. code-block:: python
 
         @task.trigger_flow(flow_id="reports", retries=3)
-        def trigger(customer: str) -> dict:
-            return {"customer": customer, "day": "{{ ds }}"}
+        def trigger(customer: str, dag_run=None) -> dict:
+            return {"customer": customer, "dag_run": dag_run.run_id}
 
 
         trigger.expand(customer=["Ada", "Grace"])
 
     The function is called only if a run is to be started: not by a retry that returns the run of an earlier
-    try, nor when a task continues that waits for the end of its run.
+    try, nor when a task continues that waits for the end of its run. The arguments of its call are templated; what it
+    returns is not.
 
-    :param python_callable: the function; its return value is templated, deeply, but for what is wrapped in
-        Airflow's ``literal``
+    :param python_callable: the function; by name, its parameters get the context's variables
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
     """
     return task_decorator_factory(

@@ -17,7 +17,26 @@ else:
     except ImportError:  # Airflow 2 has no references
         AssetRef = Asset
 
-__all__ = ["add_to_events"]
+__all__ = ["LONGEST_LINK", "add_to_events", "link_of"]
+
+LONGEST_LINK = 2000
+"""The most characters of a ``run_link`` that events tell."""
+
+
+def link_of(run: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Return the ``run_link`` of a run as events tell it.
+
+    :return: empty if there is none, or if it is no text, is too long, or cannot be stored: that would fail the task
+    """
+    link = run.get("run_link")
+    if not isinstance(link, str) or not 0 < len(link) <= LONGEST_LINK or "\0" in link:
+        return {}
+    try:
+        link.encode()
+    except UnicodeEncodeError:
+        return {}
+    return {"run_link": str(link)}
 
 
 def add_to_events(

@@ -32,6 +32,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.retry import Patience, start_advice, task_error
 from workflow_automation_provider.execution.task_state import Start, StartedRun, StartRecord
+from workflow_automation_provider.execution.telemetry import metric_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -310,7 +311,8 @@ class RunStarter:
                 self._record_unidentified(error.message)
             elif error.accepted is Accepted.NO:
                 self._take_back()
-            self._telemetry.failed_start(error)
+            if metric := metric_of(error):
+                self._telemetry.count(metric)
             if error.status is not None:
                 self._telemetry.time("runs.response_time", took)
             raise

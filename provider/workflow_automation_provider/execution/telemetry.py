@@ -23,12 +23,24 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["PREFIX", "Telemetry"]
+__all__ = ["PREFIX", "Telemetry", "metric_of"]
 
 PREFIX = "workflow_automation"
 """Of the names of all metrics, spans and attributes."""
 
 _log = logging.getLogger(__name__)
+
+
+def metric_of(error: WorkflowAutomationError) -> str | None:
+    """Return the counter of a start that failed; None if nothing came of it, so that it is sent again."""
+    match error:
+        case RejectedError():
+            return "runs.rejected"
+        case ResponseUnusableError():
+            return "runs.started"
+        case OutcomeUnknownError():
+            return "runs.unknown"
+    return None
 
 
 class Telemetry:
@@ -49,16 +61,6 @@ class Telemetry:
     def time(self, name: str, seconds: float) -> None:
         """Record how long something took."""
         self._tell("timing", name, timedelta(seconds=seconds))
-
-    def failed_start(self, error: WorkflowAutomationError) -> None:
-        """Count a start that failed, unless nothing is known to have come of it: then it is sent again."""
-        match error:
-            case RejectedError():
-                self.count("runs.rejected")
-            case ResponseUnusableError():
-                self.count("runs.started")
-            case OutcomeUnknownError():
-                self.count("runs.unknown")
 
     def _tell(self, method: str, name: str, value: object) -> None:
         try:

@@ -7,6 +7,7 @@ rules of all starts hold: the request is sent again only if no run can have been
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 import time
@@ -162,15 +163,20 @@ def log_failure(log: Logger, error: Exception, accepted: Accepted = Accepted.NO)
 
     :param accepted: whether it may have, where the error itself does not say so
     """
-    text = str(error)
-    if not isinstance(error, WorkflowAutomationError):
-        from jinja2 import TemplateError
+    log.error("FlowNotifier: %s", _text_of(error, accepted))
 
-        text = f"{type(error).__name__}: {text}"
+
+def _text_of(error: Exception, accepted: Accepted) -> str:
+    from jinja2 import TemplateError
+
+    kind = type(error).__name__
+    consequence = Operation.TRIGGER_BY_KEY.consequence(accepted)
+    with contextlib.suppress(Exception):  # the text of an error may need what is gone
+        if isinstance(error, WorkflowAutomationError):
+            return str(error)
         # Any other error may quote a value that it could not handle, such as a connection.
-        # Any other error may quote a value that it could not handle, such as a connection.
-        if not isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
-            *_, last = traceback.extract_tb(error.__traceback__)
-            text = f"{type(error).__name__} in {last.name} ({last.filename}, line {last.lineno})."
-        text = f"{text}\n{Operation.TRIGGER_BY_KEY.consequence(accepted)}"
-    log.error("FlowNotifier: %s", text)
+        if isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
+            return f"{kind}: {error}\n{consequence}"
+    places = traceback.extract_tb(error.__traceback__)
+    where = f" in {places[-1].name} ({places[-1].filename}, line {places[-1].lineno})" if places else ""
+    return f"{kind}{where}.\n{consequence}"

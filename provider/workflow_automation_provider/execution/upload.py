@@ -231,9 +231,9 @@ class Uploader:
         )
 
     def _send(
-        self, request: Request, run_id: str, target: str, confirmed: int, progress: Progress
+        self, request: Request, run_id: str, target: str, already: int, progress: Progress
     ) -> UploadRequest:
-        """Send one request, and record that it was confirmed."""
+        """Send one request, and record that it was confirmed; its span and metrics end after that."""
         # Computed before the files are read: a file that changes later is not the one that was confirmed.
         identities: Identities = (
             kept(_identity(element, target) for element in request.files) if self._record.outlives_try else {}
@@ -241,11 +241,10 @@ class Uploader:
         if not self._retry:
             self._record.sending()
         telemetry = self._record.telemetry
-        began = 0.0
+        took = 0.0
 
-        def send() -> str:
-            nonlocal began
-            began = time.monotonic()
+        def send() -> UploadRequest:
+            nonlocal took
             attributes = {
                 "conn_id": self._hook.workflow_automation_conn_id,
                 "flow_id": request.flow_id,
@@ -253,31 +252,33 @@ class Uploader:
                 "files": len(request.files),
             }
             with telemetry.span("upload", attributes):
-                return self._hook.send_upload(request, progress=progress)
+                began = time.monotonic()
+                response = self._hook.send_upload(request, progress=progress)
+                took = time.monotonic() - began
+                progress.confirmed()
+                confirmed: UploadRequest = {
+                    "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
+                    "count": len(request.files),
+                    "bytes": size_of(request.files),
+                    "response": response[:_KEPT_RESPONSE],
+                }
+                # The first version of the provider reads digests, and would send these files again.
+                self._confirm({**confirmed, "target": target, "identities": identities, "digests": []})
+                return confirmed
 
         try:
-            response = self._patience.call(
+            sent = self._patience.call(
                 send, retry=self._retry, on_retry=lambda: telemetry.count("uploads.retried")
             )
-            took = time.monotonic() - began
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.NO:
                 self._take_back()
-            if confirmed:
+            if already:
                 self._log.warning(
                     "%d requests were confirmed before this one. A retry sends the rest; clearing the task sends all files again.",
-                    confirmed,
+                    already,
                 )
             raise
-        progress.confirmed()
-        sent: UploadRequest = {
-            "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
-            "count": len(request.files),
-            "bytes": size_of(request.files),
-            "response": response[:_KEPT_RESPONSE],
-        }
-        # The first version of the provider reads digests, and would send these files again.
-        self._confirm({**sent, "target": target, "identities": identities, "digests": []})
         telemetry.count("uploads.files", sent["count"])
         telemetry.count("uploads.bytes", sent["bytes"])
         telemetry.time("uploads.response_time", took)

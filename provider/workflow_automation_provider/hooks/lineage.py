@@ -7,9 +7,9 @@ naming conventions say.
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,19 @@ MOST_INPUTS = 50
 
 # Every other byte is encoded: a URI's path ends at ? and #.
 _PLAIN = "/!$&'()*+,;=:@~"
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.IGNORECASE | re.DOTALL)
+_HOST = re.compile(r"(?:[\w.~-]+(?::\d{1,5})?)?")
+_MAGIC = re.compile(r"[*?[]")
+_SIGN = re.compile(r"[?#]")
+
+# Encoded ones as well, however often: whoever made the URL may have meant what they stand for.
+_AT = re.compile(r"@|%(?:25)*40")
+# A query, another URL, or a signature within a path.
+_NO_PATH = re.compile(
+    r"[?#]|%(?:25)*(?:23|3f)|::|://|(?:sig|signature|token|password|secret|credential)=", re.IGNORECASE
+)
+_LOGIN = re.compile(r":.*@", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +81,8 @@ def inputs_of(files: object) -> list[str]:
     """
     Return the URIs of files, in order: at most :data:`MOST_INPUTS`, otherwise those of their folders.
 
+    They have no login and no query. A file is left out if its URL may have one where a URL has none.
+
     :param files: what was resolved, or a source or several as a DAG author passes them. Of a glob, its folder is told
     """
     if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(files, Iterable):
@@ -85,7 +100,9 @@ def inputs_of(files: object) -> list[str]:
                 break
             if parent in seen:
                 continue
-        uri = _uri(place)
+        uri = _uri(place, may_be_glob=not isinstance(file, File))
+        if uri is None:
+            continue
         uris[uri] = None
         if len(folders) < MOST_INPUTS:
             folders[_folder(uri)] = None
@@ -99,29 +116,60 @@ def _folder(uri: str) -> str:
 
 
 def _place(file: object) -> str | None:
-    """Return the path or URL of a file, or of the folder of a glob; None if it has none."""
+    """Return the path or URL of a file; None if it has none."""
     if isinstance(file, File):
         return file.location
     if isinstance(file, Asset):
         file = file.uri
-    if not isinstance(file, str | os.PathLike) or not (place := str(file)):
+    return str(file) or None if isinstance(file, str | os.PathLike) else None
+
+
+def _uri(place: str, *, may_be_glob: bool) -> str | None:
+    """
+    Return the URI of a file.
+
+    :param may_be_glob: of a glob, the URI is that of its folder
+    :return: None if the URI might reveal a secret, or there is no text for it
+    """
+    try:
+        if url := _URL.fullmatch(place):
+            return _uri_of_url(url[1].lower(), url[2], may_be_glob=may_be_glob)
+        if "://" in place or _LOGIN.search(place):
+            return None
+        folder = _before_glob(place) if may_be_glob else place
+        return f"file://{_quote(str(Path(folder or '.').absolute()))}"
+    except UnicodeEncodeError:
         return None
-    if not glob.has_magic(place):
-        return place
-    before = place[: min(place.index(sign) for sign in "*?[" if sign in place)]
-    return before.rpartition("/")[0] or ("/" if before.startswith("/") else ".")
 
 
-def _uri(place: str) -> str:
-    if "://" not in place:
-        return f"file://{quote(str(Path(place).absolute()), safe=_PLAIN, errors='surrogateescape')}"
-    scheme, _, rest = place.partition("://")
-    if scheme in ("http", "https"):
-        rest = rest.partition("?")[0].partition("#")[0]  # which may hold a signature
-    # Without a connection's id, or a login.
-    host, slash, path = rest.partition("/")
-    found = f"{host.rpartition('@')[2]}{slash}{quote(path, safe=_PLAIN, errors='surrogateescape')}"
-    return f"{scheme}://{found.rstrip('/') or '/'}"
+def _uri_of_url(scheme: str, rest: str, *, may_be_glob: bool) -> str | None:
+    query = ""
+    if scheme in ("http", "https") and (sign := _SIGN.search(rest)):
+        rest, query = rest[: sign.start()], rest[sign.end() :]
+    authority, slash, path = rest.partition("/")
+    login, _, host = authority.rpartition("@")
+    # A password may have a character at which the host of a URL ends: what looks like a host is a login if an @ follows.
+    # In the query of a signed URL, an encoded one is nothing unusual.
+    is_login = "@" in query or _AT.search(path) or ((":" in host or not slash) and _AT.search(query))
+    if is_login or _SIGN.search(login) or not _HOST.fullmatch(host):
+        return None
+    if may_be_glob:
+        path = _before_glob(path)
+    if _NO_PATH.search(path):
+        return None
+    found = f"{host}{slash}{_quote(path)}".rstrip("/")
+    return f"{scheme}://{found or '/'}"
+
+
+def _before_glob(path: str) -> str:
+    """Return the folder of a glob, or a path that is none."""
+    if sign := _MAGIC.search(path):
+        path = path[: sign.start()].rpartition("/")[0] or ("/" if path.startswith("/") else "")
+    return path
+
+
+def _quote(path: str) -> str:
+    return quote(path, safe=_PLAIN, errors="surrogateescape")
 
 
 def collect(hook: BaseHook, lineage: Lineage) -> None:
@@ -136,7 +184,7 @@ def collect(hook: BaseHook, lineage: Lineage) -> None:
         (collector.add_input_asset, lineage.inputs),
     ):
         for uri in uris:
-            # Airflow rejects some URIs, such as those of more than 1500 characters.
+            # Airflow rejects some URIs, such as those that are too long.
             try:
                 add(context=hook, uri=uri)
             except ValueError:

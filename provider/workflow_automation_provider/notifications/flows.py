@@ -22,8 +22,8 @@ class FlowNotifier(BaseNotifier):
     """
     Start a run of a flow from a callback: ``on_failure_callback``, ``on_success_callback``, a deadline alert.
 
-    A callback must not change what it reports on. So this raises no errors, but logs them, and it takes no
-    longer than ``timeout``.
+    A callback must not change what it reports on. So this raises no errors, but logs them, and sends nothing
+    after ``timeout``.
 
     **Airflow may call a callback twice, or not at all**, if a process is killed. Unlike a task, a callback has
     no record: each call starts a run. Within one call, the request is retried only if no run can have been
@@ -40,8 +40,8 @@ class FlowNotifier(BaseNotifier):
         callback's context)
     :param flow_id: the flow to start; None for the one that the connection's API key identifies (templated)
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param timeout: seconds that one call may take, retries included; rendering the templates does
-        not count, and reading the connection counts but is not interrupted
+    :param timeout: seconds that one call may take, retries included. Rendering the templates does not count.
+        Reading the connection does, but is not interrupted: if it takes longer, nothing is sent
     """
 
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id")

@@ -321,7 +321,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def _event_extra(self, result: StartedRun) -> dict[str, Any]:
         """Return what the events of the task's assets tell of a run."""
-        return {name: value for name, value in result.items() if name != "response"}
+        from workflow_automation_provider.execution.asset_events import link_of
+
+        told = {name: value for name, value in result.items() if name not in ("run_link", "response")}
+        return {**told, **link_of(result)}
 
     def _lineage_of(self, result: StartedRun, extra: Mapping[str, Any]) -> Lineage:
         """Return the files that were uploaded, if any, and the run."""
@@ -329,7 +332,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
         # Of a task that was parked, an earlier process has uploaded them.
         uploaded = self._uploaded or {"inputs": [] if self.files is None else inputs_of(self.files)}
-        return Lineage(outputs=self._run_or_flow(extra), run_link=result.get("run_link"), **uploaded)
+        return Lineage(outputs=self._run_or_flow(extra), run_link=extra.get("run_link"), **uploaded)
 
     def _check_nested(self) -> None:
         for name, value in (
@@ -553,14 +556,16 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     def _event_extra(self, result: UploadResult) -> dict[str, Any]:
         """Return what the events of the task's assets tell of an upload."""
-        extra: dict[str, Any] = {"run_id": result["run_id"]}
-        run_link = self.run_id.get("run_link") if isinstance(self.run_id, Mapping) else None
-        # Airflow could not send an event with another object, and would fail the task for it.
-        if run_link and isinstance(run_link, str):
-            extra["run_link"] = run_link
+        from workflow_automation_provider.execution.asset_events import link_of
+
         _, flow_id = self._run()
-        extra["flow_id"] = self.hook.flow_of_upload(flow_id)
-        return {**extra, "files": result["files"], "bytes": result["bytes"]}
+        return {
+            "run_id": result["run_id"],
+            **(link_of(self.run_id) if isinstance(self.run_id, Mapping) else {}),
+            "flow_id": self.hook.flow_of_upload(flow_id),
+            "files": result["files"],
+            "bytes": result["bytes"],
+        }
 
     def _lineage_of(self, result: UploadResult, extra: Mapping[str, Any]) -> Lineage:
         """Return the files that were uploaded, and their run."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
 from typing import Any, cast
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, literal, task
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, task
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import (
@@ -16,6 +17,7 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
+    WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.callback import OPTIONS
 from workflow_automation_provider.execution.doubt import NOT_STARTED, STARTED
@@ -101,18 +103,17 @@ class TestInputs:
         function.operator(files=str(path)).execute(context(store))
         assert [file["name"] for upload in service.uploads for file in upload.files] == ["rows.csv"]
 
-    def test_templates_are_rendered(self, service, context, function):
-        function.returns = [{"{{ n }}": ["{{ n }}", {"deep": "{{ n + 1 }}"}]}]
+    @pytest.mark.parametrize(
+        "text", ["{{ n }}", "{{ n", "{% for", "{{ 1 / 0 }}", "{{ missing.attribute }}", "report.sql"]
+    )
+    def test_text_that_looks_like_a_template_is_sent_as_it_is(self, service, context, function, text):
+        """It may come from outside, and a template can read variables and connections."""
+        returned = {text: [text, {"deep": text}]}
+        function.returns = [returned]
         operator = function.operator()
         operator.execute({**context(), "n": 1})
-        assert inputs_of(service) == [{"{{ n }}": ["1", {"deep": "2"}]}]
-        assert operator.inputs == inputs_of(service)[0]
-
-    @pytest.mark.parametrize("whole", [True, False])
-    def test_literals_are_not(self, service, context, function, whole):
-        function.returns = [literal({"a": "{{ n"}) if whole else {"a": literal("{{ n")}]
-        function.operator().execute(context())
-        assert inputs_of(service) == [{"a": "{{ n"}]
+        assert inputs_of(service) == [returned]
+        assert operator.inputs == returned
 
     @pytest.mark.parametrize("value", [None, "text", [1], 5])
     def test_must_be_a_mapping(self, service, context, function, value):
@@ -131,7 +132,30 @@ class TestInputs:
         assert inputs_of(service) == [{}]
 
     def test_are_shown_as_not_yet_known(self, function):
-        assert function.operator().inputs == "DYNAMIC (set during execution)"
+        operator = function.operator()
+        assert operator.inputs == "DYNAMIC (set during execution)"
+        assert not operator.overwrite_rtif_after_execution
+
+    @pytest.mark.parametrize(
+        ("fault", "state", "is_shown"),
+        [(None, "success", True), ("reject", "failed", True), ("busy", "up_for_retry", False)],
+    )
+    def test_are_shown_unless_the_task_is_retried(self, service, context, function, fault, state, is_shown):
+        if fault:
+            service.faults.add(fault)
+        operator = function.operator()
+        now = context()
+        with contextlib.suppress(WorkflowAutomationError):
+            operator.execute(now)
+        now["ti"].state = state
+        assert operator.overwrite_rtif_after_execution is is_shown
+
+    def test_are_not_shown_where_there_are_none(self, service, context, function):
+        function.returns = [RuntimeError("not there")]
+        operator = function.operator()
+        with pytest.raises(RuntimeError):
+            operator.execute(context())
+        assert not operator.overwrite_rtif_after_execution
 
 
 class TestTries:
@@ -253,12 +277,6 @@ class TestErrorsOfTheFunction:
         assert error.__context__ is None
         assert not isinstance(error, AirflowFailException)
         assert store.entries == {}
-        assert requests(service) == 0
-
-    def test_of_a_template(self, service, context, function):
-        function.returns = [{"a": "{{ missing.attribute }}"}]
-        with pytest.raises(Exception, match="'missing' is undefined"):
-            function.operator().execute(context())
         assert requests(service) == 0
 
     def test_a_connection_error_is_one_of_the_start(self, context, full_connection, function):

@@ -23,7 +23,7 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 from ..answers import TIMEOUT, person
-from ..starts import trigger
+from ..starts import WithoutTextError, trigger
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -81,15 +81,17 @@ def statsd(monkeypatch):
             "STATSD_PORT": str(receiver.getsockname()[1]),
         }.items():
             monkeypatch.setenv(f"AIRFLOW__METRICS__{name}", value)
-        if isinstance(initialize := inspect.getattr_static(Stats, "initialize", None), staticmethod):
+        initialize = inspect.getattr_static(Stats, "initialize", None)
+        if isinstance(initialize, staticmethod):
             from airflow.sdk._shared.observability.metrics import stats
 
             monkeypatch.setattr(stats, "_backend", None)
             monkeypatch.setattr(stats, "_factory", factory())
-        else:
-            assert initialize is None
+        else:  # before Airflow 3.3
             monkeypatch.setattr(Stats, "instance", None, raising=False)
-            monkeypatch.setattr(type(Stats), "factory", factory(), raising=False)
+            # A function of the class on Airflow 3.2, a method of its metaclass on earlier versions.
+            holder = Stats if initialize else type(Stats)
+            monkeypatch.setattr(holder, "factory", factory(), raising=False)
         yield Server(receiver)
 
 
@@ -168,7 +170,8 @@ def test_a_batch(service, context, statsd):
         "batches.succeeded": 1,
     }
     assert statsd.counters["runs.retried"] >= 1
-    assert Counter(statsd.timers) == {"runs.response_time": 5, "batches.duration": 1}
+    # As of single runs, "busy" is a response as well.
+    assert Counter(statsd.timers) == {"runs.response_time": 6, "batches.duration": 1}
 
 
 def test_a_batch_that_fails(service, context, statsd):
@@ -178,6 +181,62 @@ def test_a_batch_that_fails(service, context, statsd):
     with pytest.raises(AirflowFailException):
         batch.execute(context(task_id="batch"))
     assert statsd.counters == {"runs.started": 1, "runs.unknown": 1, "batches.failed": 1}
+
+
+def test_a_batch_counts_as_its_runs_would(service, context, statsd):
+    """Also a rejection that ends the batch."""
+    service.faults.add("reject", status=401, inputs={"n": 1})
+    batch = TriggerFlowBatchOperator(
+        task_id="batch", batch=[{"n": 0}, {"n": 1}], max_concurrency=1, send_retry_timeout=0
+    )
+    with pytest.raises(AirflowFailException):
+        batch.execute(context(task_id="batch"))
+    assert statsd.counters == {"runs.started": 1, "runs.rejected": 1, "batches.failed": 1}
+    assert Counter(statsd.timers) == {"runs.response_time": 2}
+
+
+@pytest.mark.parametrize(
+    ("fault", "counters", "responses"),
+    [
+        ("reject", {"runs.rejected": 1}, 1),
+        ("drop_after", {"runs.unknown": 1}, 0),
+        ("status_after", {"runs.unknown": 1}, 1),
+        ("garbage", {"runs.started": 1}, 1),
+        ("busy", {}, 1),
+    ],
+)
+def test_a_batch_of_one_counts_as_a_single_run(service, context, statsd, fault, counters, responses):
+    service.faults.add(fault, times=2)
+    with pytest.raises(WorkflowAutomationError):
+        trigger().execute(context())
+    assert (statsd.counters, statsd.timers) == (counters, ["runs.response_time"] * responses)
+    statsd.seen.clear()
+    batch = TriggerFlowBatchOperator(task_id="batch", batch=[{}], send_retry_timeout=0)
+    with pytest.raises(WorkflowAutomationError):
+        batch.execute(context(task_id="batch"))
+    assert statsd.counters == {**counters, "batches.failed": 1}
+    assert statsd.timers == ["runs.response_time"] * responses
+
+
+def test_a_later_try_of_a_batch(service, store, context, statsd):
+    service.faults.add("drop_after", inputs={"n": 1})
+    service.faults.add("reject", inputs={"n": 1})
+    for try_number in (1, 2):
+        batch = TriggerFlowBatchOperator(
+            task_id="batch",
+            batch=[{"n": 0}, {"n": 1}],
+            on_unknown_start="start_again",
+            send_retry_timeout=0,
+        )
+        with pytest.raises(WorkflowAutomationError):
+            batch.execute(context(store, task_id="batch", try_number=try_number))
+    assert statsd.counters == {
+        "runs.started": 1,
+        "runs.unknown": 1,
+        "runs.returned": 1,
+        "runs.rejected": 1,
+        "batches.failed": 2,
+    }
 
 
 class TestWaits:
@@ -213,7 +272,7 @@ def test_names_follow_airflows_conventions(service, context, statsd):
 def test_every_name_is_on_the_page():
     sources = Path(inspect.getfile(Telemetry)).parent.rglob("*.py")
     code = "\n".join(path.read_text() for path in sources)
-    used = {*re.findall(r'\.(?:count|time)\(\s*f?"([\w.]+)"', code)} - {"waits."}
+    used = {*re.findall(r'(?:\.(?:count|time)\(\s*f?|return )"([a-z]+\.\w*)"', code)} - {"waits."}
     used |= {f"waits.{outcome}" for outcome in ("succeeded", "failed", "timed_out")}
     told = {*re.findall(rf"^\| `{PREFIX}\.(\w+\.\w+)`", PAGE.read_text(), re.MULTILINE)}
     assert used == told
@@ -231,11 +290,42 @@ def test_tags_are_those_of_the_task(monkeypatch):
 
 
 class TestFailures:
-    @pytest.mark.parametrize("method", ["incr", "timing"])
-    def test_stats_that_fail_are_ignored(self, service, context, monkeypatch, method):
-        def fail(*_, **__):
-            raise RuntimeError("no metrics")
+    @pytest.mark.parametrize("what", ["incr", "timing", "end"])
+    def test_an_upload_is_recorded_before_its_span_and_metrics(
+        self, service, store, context, monkeypatch, tmp_path, what
+    ):
+        """So that a try that ends while it sends them has recorded what was uploaded."""
+        from ..starts import TaskTimeout
 
+        (tmp_path / "a").write_text("1234")
+        trigger().execute(context(store))
+
+        def end(*_, **__):
+            raise TaskTimeout
+
+        def upload(try_number):
+            UploadFilesOperator(task_id="upload", run_id="1001", files=f"{tmp_path}/a").execute(
+                context(store, task_id="upload", try_number=try_number)
+            )
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Telemetry, "_begin", lambda *_: object())
+            patched.setattr(Telemetry, "_end", end if what == "end" else lambda *_: None)
+            if what != "end":
+                patched.setattr(Stats, what, end, raising=False)
+            with pytest.raises(TaskTimeout):
+                upload(1)
+        assert len(service.uploads) == 1
+        upload(2)
+        assert len(service.uploads) == 1
+
+    @pytest.mark.parametrize("method", ["incr", "timing"])
+    @pytest.mark.parametrize("error", [RuntimeError("no metrics"), WithoutTextError("no metrics")])
+    def test_stats_that_fail_are_ignored(self, service, context, monkeypatch, method, error, caplog):
+        def fail(*_, **__):
+            raise error
+
+        caplog.set_level("DEBUG")  # so that the error is shown
         monkeypatch.setattr(Stats, method, fail, raising=False)
         assert trigger().execute(context())["run_id"] == "1001"
 
@@ -315,11 +405,14 @@ class TestSpans:
         assert spans(lambda: None) == []
 
     @pytest.mark.parametrize("method", ["start_span", "set_attributes"])
-    def test_spans_that_fail_are_ignored(self, service, context, spans, monkeypatch, method):
+    @pytest.mark.parametrize("error", [RuntimeError("no traces"), WithoutTextError("no traces")])
+    def test_spans_that_fail_are_ignored(self, service, context, spans, monkeypatch, method, error, caplog):
         from opentelemetry.sdk import trace
 
+        caplog.set_level("DEBUG")  # so that the error is shown
+
         def fail(*_, **__):
-            raise RuntimeError("no traces")
+            raise error
 
         def execute():
             monkeypatch.setattr(trace.Tracer if method == "start_span" else trace.Span, method, fail)

@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from workflow_automation_provider.exceptions import RejectedError
-from workflow_automation_provider.execution.timed_start import TimedStart
+from workflow_automation_provider.exceptions import Accepted, RejectedError
+from workflow_automation_provider.execution.timed_start import TimedStart, log_failure
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..starts import MAYBE, requests
@@ -81,3 +82,26 @@ def test_what_is_never_sent_is_logged_once(service, start, monkeypatch):
     assert "was not sent within 0.5 s (timeout).\nNo run was started." in line
     assert late == []
     assert requests(service) == 0
+
+
+@pytest.mark.parametrize("kind", [PermissionError, AirflowNotFoundException, RuntimeError, RejectedError])
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_an_error_that_has_no_text_is_logged(kind, is_raised):
+    """As one whose message is made when it is asked for, of what is gone by then."""
+
+    class WithoutTextError(kind):  # type: ignore[misc, valid-type]
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    error: Exception = WithoutTextError("never seen")
+    if is_raised:
+        try:
+            raise error
+        except kind as raised:
+            error = raised
+    log: Any = Log()
+    log_failure(log, error, Accepted.MAYBE)
+    (line,) = log.lines
+    assert line.startswith("FlowNotifier: WithoutTextError")
+    assert MAYBE in line
+    assert "never seen" not in line

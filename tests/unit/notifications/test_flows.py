@@ -175,6 +175,15 @@ class TestTime:
         time.sleep(0.3)
         assert requests(service) == 0
 
+    def test_rendering_does_not_count(self, service, now):
+        def slow():
+            time.sleep(0.6)
+            return "rendered"
+
+        now["slow"] = slow
+        FlowNotifier({"a": "{{ slow() }}"}, timeout=0.5)(now)
+        assert inputs_of(service) == [{"a": "rendered"}]
+
     def test_not_even_the_rest_of_a_request(self, service, now, log, monkeypatch):
         real = WorkflowAutomationHook.send_trigger
 

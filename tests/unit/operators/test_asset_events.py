@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
+from hypothesis import given
+from hypothesis import strategies as st
 
+from workflow_automation_provider.execution.asset_events import LONGEST_LINK, link_of
 from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
-from ..starts import trigger
+from ..starts import WithoutTextError, trigger
 
 try:
     from airflow.sdk.execution_time.context import OutletEventAccessors
@@ -124,12 +128,13 @@ def test_an_alias_of_an_unknown_flow_is_told_of(service, context, events, log, w
     assert "The asset alias runs gets no event: the flow is unknown." in log()
 
 
-def test_a_failure_is_only_told_of(service, context, log):
+@pytest.mark.parametrize("error", [RuntimeError("no events"), WithoutTextError("no events")])
+def test_a_failure_is_only_told_of(service, context, log, error):
     """What it is about is a run that was started."""
 
     class Broken(dict[object, object]):
         def __getitem__(self, key):
-            raise RuntimeError("no events")
+            raise error
 
     result = trigger(outlets=[REPORT]).execute(having(Broken(), context()))
     assert result["run_id"] == "1001"
@@ -164,13 +169,49 @@ def test_an_upload_of_a_named_run(service, context, events, tmp_path):
     assert len(added_to_alias(events)) == 1
 
 
-def test_a_link_that_is_no_text_is_left_out(service, context, events, tmp_path):
+LONGEST = "https://there/".ljust(LONGEST_LINK, "a")
+
+
+@pytest.mark.parametrize(
+    ("link", "is_told"),
+    [
+        (object(), False),
+        (5, False),
+        (["https://there"], False),
+        ("", False),
+        ("https://there/\ud800", False),
+        ("https://there/\0", False),
+        (LONGEST, True),
+        (f"{LONGEST}a", False),
+    ],
+    ids=["object", "number", "list", "empty", "surrogate", "NUL", "longest", "too long"],
+)
+def test_a_link_that_airflow_could_not_store_is_left_out(service, context, events, tmp_path, link, is_told):
     trigger().execute(context())
     (tmp_path / "a.txt").write_text("abc")
-    run = {"run_id": "1001", "run_link": object()}
+    run = {"run_id": "1001", "run_link": link}
     task = UploadFilesOperator(task_id="upload", run_id=run, files=f"{tmp_path}/a.txt", outlets=[REPORT])
-    task.execute(having(events, context(task_id="upload")))
-    assert "run_link" not in events[REPORT].extra
+    assert task.execute(having(events, context(task_id="upload")))["files"] == 1
+    extra = events[REPORT].extra
+    assert ("run_link" in extra) is is_told
+    assert extra["run_id"] == "1001"
+    json.dumps(extra).encode()
+
+
+@pytest.mark.parametrize("link", [5, ["https://there"], f"{LONGEST}a"], ids=["number", "list", "too long"])
+def test_a_link_of_the_service_that_is_none(service, context, events, link):
+    service.faults.add("response", body={"run_id": "5", "run_link": link})
+    result = trigger(outlets=[REPORT]).execute(having(events, context()))
+    assert result["run_id"] == "5"
+    assert events[REPORT].extra == {"run_id": "5", "flow_id": "demo-flow"}
+
+
+@given(st.text(max_size=2 * LONGEST_LINK))
+def test_any_text_can_be_stored_or_is_left_out(link):
+    told = link_of({"run_link": link})
+    assert told in ({}, {"run_link": link})
+    assert len(json.dumps(told)) < 13 * LONGEST_LINK
+    str(told.get("run_link")).encode()
 
 
 def test_a_batch_whose_flow_is_given(service, context, events):

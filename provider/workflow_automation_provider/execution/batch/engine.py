@@ -20,7 +20,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Literal
@@ -42,6 +42,7 @@ from workflow_automation_provider.execution.batch.report import BatchSummary, Ou
 from workflow_automation_provider.execution.batch.source import Batch, BatchSource
 from workflow_automation_provider.execution.batch.windows import Windows
 from workflow_automation_provider.execution.batch_state import DIGEST_BYTES, BatchItem
+from workflow_automation_provider.execution.telemetry import metric_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -109,8 +110,9 @@ class _Job:
     :param doubt: why an earlier try may have started a run for it, empty if none may have
     :param is_taken: whether a thread has it; once the batch is stopped, no thread sends what it takes
     :param outcome: what became of it in this try
+    :param metric: the counter of what came of its last request, if anything did
     :param retried: how often it was sent again
-    :param took: how long its response took in seconds, None if there was none
+    :param took: how long each response took, in seconds
     """
 
     index: int
@@ -118,8 +120,9 @@ class _Job:
     doubt: str = ""
     is_taken: bool = False
     outcome: BatchItem | None = None
+    metric: str | None = None
     retried: int = 0
-    took: float | None = None
+    took: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -231,6 +234,7 @@ class BatchStarter:
         self._outcomes.total = total
         if earlier.are_known:
             self._log.info("Earlier tries: %s", _consequence(self._outcomes.counts))
+            self._telemetry.count("runs.returned", self._outcomes.number("started"))
 
     def _is_missing(self, index: int) -> bool:
         match self._outcomes.status(index):
@@ -338,21 +342,22 @@ class BatchStarter:
         recorded = [self._under_way.pop(item["index"]) for item in results]
         for job, _ in opened:
             self._jobs.put(job)
-        self._count(results, recorded)
+        self._count(recorded)
         if not self._record.outlives_try:
             self._mention(results)
         return following
 
-    def _count(self, results: list[BatchItem], jobs: list[_Job]) -> None:
-        """Count what became of items, once that is recorded."""
-        statuses = Counter(item["status"] for item in results)
-        self._telemetry.count("runs.started", statuses["started"] + statuses["unidentified"])
-        self._telemetry.count("runs.rejected", statuses["rejected"])
-        self._telemetry.count("runs.unknown", statuses["unknown"])
-        self._telemetry.count("runs.retried", sum(job.retried for job in jobs))
+    def _count(self, jobs: Iterable[_Job]) -> None:
+        """Count what came of the requests of items, as of those of single runs, once that is recorded."""
+        counts: Counter[str] = Counter()
         for job in jobs:
-            if job.took is not None:
-                self._telemetry.time("runs.response_time", job.took)
+            counts["runs.retried"] += job.retried
+            if job.metric:
+                counts[job.metric] += 1
+            for seconds in job.took:
+                self._telemetry.time("runs.response_time", seconds)
+        for name, number in counts.items():
+            self._telemetry.count(name, number)
 
     def _collect(self, seconds: float) -> None:
         """Take all that the threads have settled, waiting for the first of it."""
@@ -427,7 +432,7 @@ class BatchStarter:
                 "These items have no response yet, and may have started runs: %s",
                 ", ".join(f"batch[{index}]" for index in unsettled),
             )
-        self._count(results, [self._under_way[item["index"]] for item in results])
+        self._count(self._under_way[item["index"]] for item in results)
 
     def _mention(self, results: Iterable[BatchItem]) -> None:
         """Name the runs in the log, where no record does."""
@@ -449,6 +454,7 @@ class BatchStarter:
             except BaseException as error:
                 # Without its text, which nothing has redacted.
                 job.outcome = _unknown(job.index, f"{type(error).__name__} while it was sent.")
+                job.metric = "runs.unknown"
             self._settled.put(job.outcome)
 
     def _send(self, job: _Job) -> BatchItem:
@@ -459,8 +465,7 @@ class BatchStarter:
             is_again = True
             sent_at = time.monotonic()
             try:
-                run = self._hook.send_trigger(job.request)
-                job.took = time.monotonic() - sent_at
+                run = self._request(job)
             except (BusyError, NotSentError) as error:
                 if self._is_stopped or self._patience.is_ended():
                     break
@@ -469,7 +474,6 @@ class BatchStarter:
                     self._settled.put(_Stop(error, why))
                     return _not_started(job.index, why)
             except RejectedError as error:
-                job.took = time.monotonic() - sent_at
                 self._pace.got_through()
                 if error.status in _DOOMED or 300 <= (error.status or 0) < 400:
                     why = _reason(error)
@@ -477,7 +481,6 @@ class BatchStarter:
                     return _not_started(job.index, why)
                 return {"index": job.index, "status": "rejected", "why": _reason(error)}
             except ResponseUnusableError as error:
-                job.took = time.monotonic() - sent_at
                 self._pace.got_through()
                 return {"index": job.index, "status": "unidentified", "why": _reason(error)}
             except OutcomeUnknownError as error:
@@ -486,6 +489,20 @@ class BatchStarter:
                 self._pace.got_through()
                 return _started(job.index, run)
         return _not_started(job.index, "The batch was stopped.")
+
+    def _request(self, job: _Job) -> Run:
+        """Send an item once, and note what the metrics tell of it."""
+        began = time.monotonic()
+        try:
+            run = self._hook.send_trigger(job.request)
+        except WorkflowAutomationError as error:
+            job.metric = metric_of(error)
+            if error.status is not None:
+                job.took.append(time.monotonic() - began)
+            raise
+        job.metric = "runs.started"
+        job.took.append(time.monotonic() - began)
+        return run
 
     # Report -------------------------------------------------------------------------------------------------
 
