@@ -29,6 +29,7 @@ os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
 
 PROJECT = Path(__file__).parent.parent
 PACKAGE = "workflow_automation_provider"
@@ -40,7 +41,14 @@ copyright = "Apache License 2.0"  # noqa: A001, the name is Sphinx's
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 nitpicky = True
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "docs/api/*.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = [
+    "docs/*.md",
+    "docs/api/*.md",
+    "README.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+]
 # No other folder is searched.
 exclude_patterns = [path.name for path in PROJECT.iterdir() if path.is_dir() and path.name != "docs"]
 exclude_patterns += ["docs/_build"]
@@ -90,6 +98,12 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
     for heading, pages in parts.items():
         options = [":hidden:", *([f":caption: {heading}"] if heading else [])]
         source[0] += "\n".join(["", "```{toctree}", *options, "", *pages, "```", ""])
+
+
+def leave_out(_app: Sphinx, env: BuildEnvironment, page: str) -> None:
+    """Keep the README, which pages refer to, out of the navigation: index.md is the first page of the site."""
+    if page == "README":
+        env.metadata[page]["orphan"] = True
 
 
 # The API reference ---------------------------------------------------------------------------------------
@@ -158,6 +172,11 @@ def lookup(name: str) -> object | None:
     return None
 
 
+def is_folder(page: str, target: str) -> bool:
+    """Return whether a link leads to a folder of the project, which a code host shows and a site does not."""
+    return bool(target) and (PROJECT / page).parent.joinpath(target).is_dir()
+
+
 class Resolver(SphinxPostTransform):
     """
     Link types that are documented under another name, and leave those that exist elsewhere as text.
@@ -173,6 +192,9 @@ class Resolver(SphinxPostTransform):
         documented = {id(value): name for name in domain.objects if (value := lookup(name)) is not None}
         for node in list(self.document.findall(pending_xref)):
             target = node.get("reftarget", "")
+            if node["reftype"] == "myst" and is_folder(node["refdoc"], target):
+                node.replace_self(node[0].deepcopy())
+                continue
             if (
                 node.get("refdomain") != "py"
                 or node["reftype"] in ("meth", "attr")
@@ -219,4 +241,5 @@ def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("autodoc-process-signature", readable)
     app.connect("source-read", add_navigation)
+    app.connect("env-purge-doc", leave_out)
     app.add_post_transform(Resolver)
