@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
+.PHONY: help setup test test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,13 @@ system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery work
 	@sh tests/system/prepare.sh $(VENV) .venv-system
 	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 
+docs: $(VENV)/docs ## Build the documentation into docs/_build/html, with warnings as errors, and check the site
+	@$(VENV)/bin/python scripts/snippets.py
+	@rm -rf docs/_build/html
+	@$(RUN) sphinx -q -E -W --keep-going -b html -c docs -d docs/_build/doctrees . docs/_build/html
+	@$(RUN) pytest -q tests/docs
+	@echo "The first page is docs/_build/html/index.html"
+
 lint: lint-style lint-types lint-layers ## Check style, types and the layers of the package
 
 lint-style: $(STAMP)
@@ -77,7 +84,7 @@ lint-style: $(STAMP)
 lint-types: $(STAMP)
 	@$(RUN) mypy
 	@$(RUN) mypy scripts tests/support tests/typing
-	@$(RUN) mypy --explicit-package-bases tests/unit tests/integration
+	@$(RUN) mypy --explicit-package-bases tests/unit tests/integration tests/docs
 	@$(RUN) mypy tests/crash
 	@$(RUN) mypy tests/system
 
@@ -102,10 +109,14 @@ build: $(STAMP) ## Build the wheel and the source distribution into dist/
 	@ls dist/*.whl dist/*.tar.gz
 
 clean: ## Remove all that make has made
-	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
 
 $(VENV)/mutants: $(STAMP) constraints/mutants.txt
 	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/mutants.txt --group mutants
+	@touch $@
+
+$(VENV)/docs: $(STAMP) constraints/docs.txt
+	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/docs.txt --group docs
 	@touch $@
 
 $(VENV)/stores: $(STAMP)

@@ -30,6 +30,7 @@ def write_batch(source: str, target: str) -> str:
     return target
 
 
+# [START howto_operator_trigger_flow_batch_report]
 @task
 def report(summary: dict) -> str:
     with ObjectStoragePath(summary["path"]).open() as items:
@@ -39,6 +40,9 @@ def report(summary: dict) -> str:
     text = f"{summary['started']} of {summary['total']} runs were started, {summary['rejected']} rows were rejected."
     print(text)
     return text
+
+
+# [END howto_operator_trigger_flow_batch_report]
 
 
 with DAG(

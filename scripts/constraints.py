@@ -92,6 +92,7 @@ def main() -> None:
         newest = ("--constraint", "constraints/airflow-3.3.txt")
         compile_constraints("system", *newest, "tests/system/requirements.txt")
         compile_constraints("mutants", *newest, "--group", "mutants")
+        compile_constraints("docs", *newest, "--group", "docs")
 
 
 if __name__ == "__main__":

@@ -13,11 +13,14 @@ import pytest
 from packaging.version import Version
 
 from code_blocks import read_code_blocks
+from doc_pages import is_from_example
 from workflow_automation_provider.notifications.flows import FlowNotifier
 
 PAGE = Path(__file__).parents[2] / "docs" / "notifier.md"
 TEXT = PAGE.read_text()
-CALLBACK, TASK, DEADLINE = (block.text for block in read_code_blocks(PAGE, "python"))
+CALLBACK, TASK, DEADLINE = (
+    block.text for block in read_code_blocks(PAGE, "python") if not is_from_example(block)
+)
 AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 

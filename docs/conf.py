@@ -1,0 +1,245 @@
+"""
+How Sphinx builds the site: `make docs`.
+
+The project's folder is the source, so that links to SECURITY.md, CHANGELOG.md and the example DAGs are the same here
+as on a code host. The pages are plain Markdown; the navigation is the lists of links in index.md and api.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sphinx.addnodes import pending_xref
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.nodes import find_pending_xref_condition, make_refnode
+
+# Airflow reads its configuration when autodoc imports it, and makes one where there is none.
+os.environ["AIRFLOW_HOME"] = str(Path(__file__).parent / "_build" / "airflow")
+os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+PROJECT = Path(__file__).parent.parent
+PACKAGE = "workflow_automation_provider"
+
+project = "Workflow Automation provider for Apache Airflow"
+release = version = version_of("airflow-provider-workflow-automation")
+copyright = "Apache License 2.0"  # noqa: A001, the name is Sphinx's
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+nitpicky = True
+root_doc = "docs/index"
+include_patterns = [
+    "docs/*.md",
+    "docs/api/*.md",
+    "README.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+]
+# No other folder is searched.
+exclude_patterns = [path.name for path in PROJECT.iterdir() if path.is_dir() and path.name != "docs"]
+exclude_patterns += ["docs/_build"]
+
+# The same anchors as on a code host.
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+add_module_names = False
+maximum_signature_line_length = 100
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = "Workflow Automation provider"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+html_copy_source = False
+html_show_sphinx = False
+# Whoever opens the folder of the site gets to the first page.
+html_extra_path = ["_extra"]
+copybutton_exclude = ".linenos, .gp, .go"
+
+
+# The navigation ------------------------------------------------------------------------------------------
+
+_HEADING_OR_LINK = re.compile(
+    r"^(?:## (?P<heading>.+)|- \[(?P<title>[^]]+)\]\((?P<page>[^)#]+)\.md\).*)$", re.MULTILINE
+)
+
+
+def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Make the navigation of the lists of links that a reader sees, under their headings."""
+    if page not in ("docs/index", "docs/api"):
+        return
+    parts: dict[str, list[str]] = {}
+    caption = ""
+    for found in _HEADING_OR_LINK.finditer(source[0]):
+        if found["heading"]:
+            caption = found["heading"]
+        else:
+            title = found["title"].replace("`", "")
+            parts.setdefault(caption, []).append(f"{title} <{found['page']}>")
+    for heading, pages in parts.items():
+        options = [":hidden:", *([f":caption: {heading}"] if heading else [])]
+        source[0] += "\n".join(["", "```{toctree}", *options, "", *pages, "```", ""])
+
+
+def leave_out(_app: Sphinx, env: BuildEnvironment, page: str) -> None:
+    """Keep the README, which pages refer to, out of the navigation: index.md is the first page of the site."""
+    if page == "README":
+        env.metadata[page]["orphan"] = True
+
+
+# The API reference ---------------------------------------------------------------------------------------
+
+
+def names_of(module: str) -> dict[str, str]:
+    """Return what each name at the top of a module stands for, also where it is imported for type checkers alone."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
+    found = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(origin), names=names, level=0):
+                found |= {name.asname or name.name: f"{origin}.{name.name}" for name in names}
+            case ast.Import(names=names):
+                found |= {name.asname or name.name: name.name for name in names}
+    for node in tree.body:
+        match node:
+            case (
+                ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name))
+            ):
+                found[name] = f"{module}.{name}"
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found[name] = f"{module}.{name}"
+    return found
+
+
+class Names:
+    """What the names in signatures and docstrings stand for."""
+
+    def __init__(self) -> None:
+        package = importlib.import_module(PACKAGE)
+        modules = [found.name for found in pkgutil.walk_packages(package.__path__, f"{PACKAGE}.")]
+        self._by_module = {module: names_of(module) for module in modules if not module.endswith("__main__")}
+
+    def objects(self, target: str, module: str | None) -> list[object]:
+        """
+        Return the objects that a target may be, the likeliest first.
+
+        :param module: where it is written; where that does not know it, any module of the package may
+        """
+        first, _, rest = target.lstrip(".").partition(".")
+        known = [self._by_module[module]] if module in self._by_module else []
+        others = [names for name, names in self._by_module.items() if name != module]
+        here, elsewhere = (
+            [f"{names[first]}.{rest}".rstrip(".") for names in group if first in names]
+            for group in (known, others)
+        )
+        below = [name for name in self._by_module if name.endswith(f".{target.lstrip('.')}")]
+        candidates = [*here, target, f"builtins.{target}", *below, *elsewhere]
+        return [found for name in dict.fromkeys(candidates) if (found := lookup(name)) is not None]
+
+
+def lookup(name: str) -> object | None:
+    """Import what a dotted name stands for, None if there is no such thing."""
+    parts = name.split(".")
+    if parts[0] == "builtins" and len(parts) == 2:
+        return getattr(builtins, parts[1], None)
+    for end in range(len(parts), 0, -1):
+        try:
+            value: object = importlib.import_module(".".join(parts[:end]))
+        except ImportError:
+            continue
+        for part in parts[end:]:
+            value = getattr(value, part, None)
+        return value
+    return None
+
+
+def is_folder(page: str, target: str) -> bool:
+    """Return whether a link leads to a folder of the project, which a code host shows and a site does not."""
+    return bool(target) and (PROJECT / page).parent.joinpath(target).is_dir()
+
+
+class Resolver(SphinxPostTransform):
+    """
+    Link types that are documented under another name, and leave those that exist elsewhere as text.
+
+    A reference to what does not exist is left to Sphinx: it stays a warning, and fails the build.
+    """
+
+    default_priority = 5  # before Sphinx's own, which warns
+
+    def run(self, **_: Any) -> None:
+        """Resolve the references of a page."""
+        domain = self.env.domains.python_domain
+        documented = {id(value): name for name in domain.objects if (value := lookup(name)) is not None}
+        for node in list(self.document.findall(pending_xref)):
+            target = node.get("reftarget", "")
+            if node["reftype"] == "myst" and is_folder(node["refdoc"], target):
+                node.replace_self(node[0].deepcopy())
+                continue
+            if (
+                node.get("refdomain") != "py"
+                or node["reftype"] in ("meth", "attr")
+                or target in domain.objects
+            ):
+                continue
+            found = names().objects(target, node.get("py:module"))
+            # Types in signatures come in two lengths.
+            short = find_pending_xref_condition(node, "resolved")
+            content = (short[0] if short else node[0]).deepcopy()
+            for value in found:
+                if name := documented.get(id(value)):
+                    entry = domain.objects[name]
+                    page = self.env.current_document.docname
+                    node.replace_self(
+                        make_refnode(self.app.builder, page, entry.docname, entry.node_id, content, name)
+                    )
+                    break
+            else:
+                if found:
+                    node.replace_self(content)
+
+
+@functools.cache
+def names() -> Names:
+    """Return what the names of the package stand for, read once."""
+    return Names()
+
+
+def readable(
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    _object: object,
+    _options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """Write defaults that a dataclass makes as Python, or Sphinx cannot parse the signature."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what is above."""
+    app.connect("autodoc-process-signature", readable)
+    app.connect("source-read", add_navigation)
+    app.connect("env-purge-doc", leave_out)
+    app.add_post_transform(Resolver)

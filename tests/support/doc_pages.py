@@ -1,0 +1,63 @@
+"""The pages of the documentation, and what of them is proven elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from code_blocks import CodeBlock
+
+__all__ = ["DOCS", "PAGES", "ROOT", "anchors", "is_from_example", "links", "public_names"]
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")] + DOCS
+
+_FENCE = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+_MARKER = re.compile(r"^ *# \[(?:START|END) \w+\]\n", re.MULTILINE)
+
+
+def _without_code(page: Path) -> str:
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def links(page: Path) -> list[str]:
+    """Return where the links and pictures of a page lead."""
+    return re.findall(r"\]\(([^)\s]+)\)", _without_code(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a code host makes of a page's headings."""
+    found: set[str] = set()
+    for title in re.findall(r"^#+ (.+)$", _without_code(page), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        number, anchor = 0, slug
+        while anchor in found:
+            number += 1
+            anchor = f"{slug}-{number}"
+        found.add(anchor)
+    return found
+
+
+def is_from_example(block: CodeBlock) -> bool:
+    """Return whether a block is a part of an example DAG, or of a DAG file of the tests: they are run as a whole."""
+    text = block.text.strip("\n")
+    for example in [*ROOT.glob("example_dags/*.py"), *ROOT.glob("tests/*/dags/*.py")]:
+        source = _MARKER.sub("", example.read_text(encoding="utf-8"))
+        if text in source or textwrap.indent(text, "    ") in source:
+            return True
+    return False
+
+
+def public_names() -> dict[str, dict[str, str]]:
+    """Return what tests/unit/test_public_names.py lists: module → name → what it is."""
+    tree = ast.parse((ROOT / "tests" / "unit" / "test_public_names.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="PUBLIC")], value=value):
+                return cast("dict[str, dict[str, str]]", ast.literal_eval(value))
+    raise LookupError("tests/unit/test_public_names.py has no PUBLIC")

@@ -1,0 +1,199 @@
+"""The documentation without a build: links, the navigation, snippets, code blocks, and the pages of the reference."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import snippets
+from code_blocks import read_code_blocks
+from doc_pages import DOCS, PAGES, ROOT, anchors, is_from_example, links, public_names
+
+PACKAGE = "workflow_automation_provider"
+EXAMPLES = sorted((ROOT / "example_dags").glob("*.py"))
+BLOCKS = [(page, block) for page in PAGES for block in read_code_blocks(page)]
+PYTHON = [(page, block) for page, block in BLOCKS if block.language == "python"]
+
+
+def name_of(value):
+    return str(value.relative_to(ROOT)) if isinstance(value, Path) else str(value.line)
+
+
+# Links and the navigation -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def navigation(page):
+    """The pages that a page lists: the site's navigation is made of these lists."""
+    listed = re.findall(r"^- \[[^]]+\]\(([^)#]+\.md)\)", page.read_text(), re.MULTILINE)
+    return [(page.parent / path).resolve() for path in listed]
+
+
+def test_each_page_is_in_the_navigation_once():
+    index, api = ROOT / "docs" / "index.md", ROOT / "docs" / "api.md"
+    listed = navigation(index) + navigation(api)
+    assert len(listed) == len({*listed})
+    # The README is the first page of the repository, index.md that of the site.
+    assert {*listed} == {*PAGES} - {ROOT / "README.md", index}
+
+
+# Snippets -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_snippets_are_those_of_the_examples(page):
+    text = page.read_text()
+    assert text.count("<!-- cut: ") == len(re.findall(snippets._CUT, text))
+    assert snippets.renewed(text) == text, "make docs renews them"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_each_example_has_pairs_of_markers(example):
+    markers = re.findall(r"^ *# \[(START|END) (\w+)\]$", example.read_text(), re.MULTILINE)
+    assert markers
+    assert [kind for kind, _ in markers] == ["START", "END"] * (len(markers) // 2)
+    names = [name for _, name in markers]
+    assert names[::2] == names[1::2]
+    assert len({*names[::2]}) == len(names) // 2
+    assert all(snippets.cut(str(example.relative_to(ROOT)), name) for name in names)
+
+
+def test_a_snippet_needs_its_markers():
+    with pytest.raises(ValueError, match="has 0 parts"):
+        snippets.cut("example_dags/workflow_automation_trigger.py", "nowhere")
+
+
+def test_a_snippet_is_cut_again():
+    page = "<!-- cut: example_dags/workflow_automation_wait.py howto_operator_trigger_flow_wait -->\n```python\nold()\n```\n"
+    new = snippets.renewed(page)
+    assert "old()" not in new
+    assert "\n```python\ntrigger = TriggerFlowOperator(\n    task_id=" in new
+    assert snippets.renewed(new) == new
+
+
+HOW_TO = ["trigger.md", "uploads.md", "batch.md", "taskflow.md", "notifier.md"]
+
+
+@pytest.mark.parametrize("page", HOW_TO)
+def test_a_how_to_shows_a_snippet_of_an_example(page):
+    assert "<!-- cut: example_dags/" in (ROOT / "docs" / page).read_text()
+
+
+def test_each_example_is_shown_on_a_page():
+    text = "".join(page.read_text() for page in PAGES)
+    assert [example.name for example in EXAMPLES if f"example_dags/{example.name}" not in text] == []
+
+
+# Code blocks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page", "block"), PYTHON, ids=name_of)
+def test_python_blocks_compile(page, block):
+    ast.parse(block.text)
+
+
+def imports(text):
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return "".join(f"{ast.unparse(node)}\n" for node in found)
+
+
+def undefined_names(source):
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "F821",
+        "--output-format",
+        "json",
+        "-",
+    ]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    return {re.findall(r"`(.+?)`", found["message"])[0] for found in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in PYTHON}), ids=name_of)
+def test_the_names_of_python_blocks_exist(page):
+    """In the block, in what the page showed before, in this package, or in the standard library."""
+    known = {name for names in public_names().values() for name in names} | {*sys.stdlib_module_names}
+    before = ""
+    for block in read_code_blocks(page, "python"):
+        if not is_from_example(block):
+            unknown = undefined_names(before + block.text) - known
+            assert unknown == set(), f"line {block.line}"
+        before += imports(block.text)
+
+
+def test_unknown_names_are_found():
+    assert undefined_names("import datetime\nprint(datetime.date, nowhere)") == {"nowhere"}
+
+
+JSON = [(page, block) for page, block in BLOCKS if block.language == "json"]
+
+
+@pytest.mark.parametrize(("page", "block"), JSON, ids=name_of)
+def test_json_blocks_are_json(page, block):
+    for text in (
+        [block.text]
+        if block.text.startswith("{\n") or block.text.startswith("[")
+        else block.text.splitlines()
+    ):
+        assert json.loads(text) is not None
+
+
+def test_each_command_of_make_exists():
+    targets = {*re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+    named = {
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)
+    }
+    assert {name for _, name in named} >= {"demo", "ui", "test", "docs"}
+    assert {(page, name) for page, name in named if name not in targets} == set()
+
+
+# The reference ------------------------------------------------------------------------------------------
+
+
+def described():
+    """Module → names that a directive of a page describes; all that a module offers if the module is."""
+    found: dict[str, set[str]] = {}
+    for page in DOCS:
+        directives = re.findall(
+            rf"^\.\. auto(\w+):: {PACKAGE}\.([\w.]+)\n( +:members:)?", page.read_text(), re.MULTILINE
+        )
+        for kind, name, with_members in directives:
+            if kind == "module" and not with_members:
+                continue  # what its docstring says, of names that another module offers
+            if kind == "module":
+                found.setdefault(name, set()).update(importlib.import_module(f"{PACKAGE}.{name}").__all__)
+            else:
+                module, _, attribute = name.rpartition(".")
+                assert hasattr(importlib.import_module(f"{PACKAGE}.{module}"), attribute), name
+                found.setdefault(module, set()).add(attribute)
+    return found
+
+
+def test_the_reference_describes_the_public_names_and_no_others():
+    public = {module: {name for name in names if "." not in name} for module, names in public_names().items()}
+    assert described() == public
