@@ -1,4 +1,4 @@
-"""Renew constraints/: for each Airflow, and for the system tests, the package versions that were seen to work."""
+"""Renew constraints/: for each Airflow, and for other targets of make, the package versions that were seen to work."""
 
 from __future__ import annotations
 
@@ -92,6 +92,7 @@ def main() -> None:
         newest = ("--constraint", "constraints/airflow-3.3.txt")
         compile_constraints("system", *newest, "tests/system/requirements.txt")
         compile_constraints("mutants", *newest, "--group", "mutants")
+        compile_constraints("dist", *newest, "--group", "dist")
 
 
 if __name__ == "__main__":
