@@ -14,19 +14,18 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 OPTIONS = {
-    "schedule": None,
     "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
     "default_args": {"retries": 3, "retry_delay": timedelta(seconds=1)},
 }
 INPUTS = {"case": "{{ run_id }}"}
 
 # [START provider]
-with DAG("compare_provider", **OPTIONS):
+with DAG("compare_provider", schedule=None, **OPTIONS):
     TriggerFlowOperator(task_id="trigger", inputs=INPUTS, workflow_automation_conn_id="compared")
 # [END provider]
 
 # [START http]
-with DAG("compare_http", **OPTIONS):
+with DAG("compare_http", schedule=None, **OPTIONS):
     HttpOperator(
         task_id="trigger",
         http_conn_id="compared_http",  # the key is in its extra, which HttpHook sends as headers
@@ -53,7 +52,7 @@ class FlowHook(BaseHook):
         return response.json()
 
 
-with DAG("compare_by_hand", **OPTIONS):
+with DAG("compare_by_hand", schedule=None, **OPTIONS):
 
     @task(task_id="trigger")
     def start(case):
@@ -69,10 +68,10 @@ def items(dag_run=None):
     return [{"case": dag_run.run_id, "item": number} for number in range(dag_run.conf["items"])]
 
 
-with DAG("compare_provider_batch", **OPTIONS):
+with DAG("compare_provider_batch", schedule=None, **OPTIONS):
     TriggerFlowBatchOperator(task_id="trigger", batch=items(), workflow_automation_conn_id="compared")
 
-with DAG("compare_http_batch", **OPTIONS):
+with DAG("compare_http_batch", schedule=None, **OPTIONS):
 
     @task
     def bodies(rows):
@@ -85,7 +84,7 @@ with DAG("compare_http_batch", **OPTIONS):
         headers={"Content-Type": "application/json"},
     ).expand(data=bodies(items()))
 
-with DAG("compare_by_hand_batch", **OPTIONS):
+with DAG("compare_by_hand_batch", schedule=None, **OPTIONS):
 
     @task(task_id="trigger")
     def start_all(rows):
