@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import email
+import email.policy
 import os
 import re
 import shutil
@@ -72,8 +72,8 @@ def test_readme_of_the_distributions_has_no_relative_links(dist):
     (path,) = dist.glob("*.whl")
     with zipfile.ZipFile(path) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = email.message_from_bytes(wheel.read(name))
-    readme, shown = (PROJECT / "README.md").read_text(), metadata.get_payload(decode=True).decode()
+        metadata = email.message_from_bytes(wheel.read(name), policy=email.policy.default)
+    readme, shown = (PROJECT / "README.md").read_text(), metadata.get_content()
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert not [target for target in links(shown) if not target.startswith("https://")]
     # All else is there, with the files by their names.
