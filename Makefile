@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints build clean FORCE
+.PHONY: help setup test test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -104,9 +104,8 @@ ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT
 constraints: $(STAMP) ## Renew constraints/
 	@$(VENV)/bin/python scripts/constraints.py
 
-build: $(STAMP) ## Build the wheel and the source distribution into dist/
-	@sh scripts/uv.sh $(VENV) build --quiet --clear --out-dir dist
-	@ls dist/*.whl dist/*.tar.gz
+dist: $(VENV)/dist ## Build the wheel and the source distribution into dist/, and check them
+	@$(VENV)/bin/python scripts/dist.py
 
 clean: ## Remove all that make has made
 	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
@@ -117,6 +116,10 @@ $(VENV)/mutants: $(STAMP) constraints/mutants.txt
 
 $(VENV)/docs: $(STAMP) constraints/docs.txt
 	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/docs.txt --group docs
+	@touch $@
+
+$(VENV)/dist: $(STAMP) constraints/dist.txt
+	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/dist.txt --group dist
 	@touch $@
 
 $(VENV)/stores: $(STAMP)

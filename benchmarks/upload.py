@@ -60,7 +60,14 @@ class Case(NamedTuple):
 CASES = {
     "1m": Case("1 MiB", MIB, 1, 9),
     "64m": Case("64 MiB", 64 * MIB, 1, 7),
-    "1g": Case("1 GiB", 1024 * MIB, 1, 3, limits={"curl": 1.15, "memory": 16}),
+    "1g": Case(
+        "1 GiB",
+        1024 * MIB,
+        1,
+        3,
+        ("provider", "http_hook", "requests", "httpx", "curl"),
+        {"curl": 1.15, "memory": 16},
+    ),
     "many": Case("1,000 of 10 KiB", 10 * KIB, 1000, 9, limits={"httpx": 1.3}),
     "very-many": Case(
         "100,000 of 20 bytes", 20, 100_000, 3, ("operator", "httpx"), {"httpx": 1.3, "memory": 48}
@@ -350,6 +357,28 @@ def http_hook(given: Given) -> Send:
     return send
 
 
+def with_requests(given: Given) -> Send:
+    """Send with requests, as one writes it who has small files in mind."""
+    import requests
+
+    def send(paths: list[Path]) -> None:
+        files = [
+            {
+                "name": path.name,
+                "content_type": "application/octet-stream",
+                "content": base64.b64encode(path.read_bytes()).decode(),
+            }
+            for path in paths
+        ]
+        body = {"flow_id": "flow", "run_id": "1", "files": files}
+        url = f"http://127.0.0.1:{given.port}/api/public/upload"
+        response = requests.post(url, json=body, headers={"X-API-Key": "key"}, timeout=600)
+        response.raise_for_status()
+        check(response.json())
+
+    return send
+
+
 def bare_httpx(given: Given) -> Send:
     """Send with httpx alone: a generator of base64, its length computed beforehand, nothing checked."""
     import httpx
@@ -425,6 +454,7 @@ CONTENDERS: dict[str, tuple[str, Callable[[Given], Send]]] = {
     "operator": ("this provider's operator", operator),
     "operator_s3": ("this provider's operator", operator_of_objects),
     "http_hook": ("`HttpHook`, `json.dumps` and base64", http_hook),
+    "requests": ("`requests`, `json=` and base64", with_requests),
     "httpx": ("bare httpx, streaming", bare_httpx),
     "curl": ("`base64 \\| curl -T -`", curl),
     "boto3": ("boto3, 16 threads, download alone", boto3_threads),

@@ -1,4 +1,4 @@
-"""Renew constraints/: for each Airflow, and for the system tests, the package versions that were seen to work."""
+"""Renew constraints/: for each Airflow, and for other targets of make, the package versions that were seen to work."""
 
 from __future__ import annotations
 
@@ -93,6 +93,7 @@ def main() -> None:
         compile_constraints("system", *newest, "tests/system/requirements.txt")
         compile_constraints("mutants", *newest, "--group", "mutants")
         compile_constraints("docs", *newest, "--group", "docs")
+        compile_constraints("dist", *newest, "--group", "dist")
 
 
 if __name__ == "__main__":

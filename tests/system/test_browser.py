@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from airflow_launcher.airflow import PASSWORD, USER
 from airflow_launcher.waiting import wait_for
-from browser import AirflowUi, browser_page
+from browser import HEIGHT, WIDTH, AirflowUi, browser_page
 from services import FLOW_ID, KEY, Service
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 
@@ -85,6 +85,9 @@ def test_flow_run_button(
     stack: Stack, service: Service, ui: AirflowUi, pictures: Path, tmp_path: Path
 ) -> None:
     case, go = "report-2026-01-31", tmp_path / "go"
+    # So that the grid has a history.
+    stack.api.trigger("nightly_report", "report-2026-01-30", {"conn_id": CONN_ID, "go": str(tmp_path)})
+    assert stack.api.finished("nightly_report", "report-2026-01-30") == "success"
     stack.api.trigger("nightly_report", case, {"conn_id": CONN_ID, "go": str(go)})
     (run,) = wait_for("the run", lambda: service.runs_of(case))
     wait_for("the link", lambda: stack.api.task("nightly_report", case, "trigger")["state"] == "running")
@@ -99,7 +102,9 @@ def test_flow_run_button(
 
     ui.open_task("nightly_report", case, "trigger", "/details")
     expect(ui.page.get_by_role("link", name="Flow run")).to_be_visible()
+    ui.page.set_viewport_size({"width": WIDTH, "height": 560})
     ui.shoot(pictures / "grid-with-link.png")
+    ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     opened = ui.press_flow_run()
     assert opened.url == f"{service.url}/runs/{run.run_id}"
     expect(opened.get_by_text(re.compile(re.escape(str(run.run_id)))).first).to_be_visible()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
+import statistics
 import sys
 import time
 
@@ -105,6 +107,21 @@ def test_many_requests_at_once(service):
         ids = list(pool.map(lambda _: call.by_path().json()["run_id"], range(100)))
     assert len(set(ids)) == 100
     assert len(service.runs) == 100
+
+
+def test_requests_over_a_kept_connection_wait_for_nothing(service):
+    """Without TCP_NODELAY on the server's side, each would take the 40 ms of a delayed acknowledgement."""
+    with socket.create_connection(("127.0.0.1", httpx.URL(service.url).port)) as client:
+        taken = []
+        for _ in range(20):
+            began = time.perf_counter()
+            client.sendall(b"GET / HTTP/1.1\r\nHost: service\r\n\r\n")
+            head, _, body = client.recv(65536).partition(b"\r\n\r\n")
+            (length,) = map(int, re.findall(rb"content-length: (\d+)", head.lower()))
+            while len(body) < length:
+                body += client.recv(65536)
+            taken.append(time.perf_counter() - began)
+    assert statistics.median(taken) < 0.03
 
 
 def test_service_without_a_journal_path_has_one_of_its_own():
