@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from local_s3 import LocalS3
     from workflow_automation_provider.testing import LocalService
 
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
@@ -126,6 +127,17 @@ def _one_execution_api(airflow_home: Path) -> None:
         return
     if not hasattr(supervisor.in_process_api_server, "cache_info"):
         supervisor.in_process_api_server = functools.cache(supervisor.in_process_api_server)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[LocalS3]:
+    """A stand-in for S3, with the bucket ``reports``."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    from local_s3 import LocalS3
+
+    with LocalS3("reports") as local:
+        yield local
 
 
 @pytest.fixture
