@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Self
 
 import boto3
@@ -23,6 +24,8 @@ class LocalS3:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
     def __enter__(self) -> Self:
+        # It logs every request.
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server.start()
         host, port = self._server.get_host_and_port()
         self.endpoint = f"http://{host}:{port}"
