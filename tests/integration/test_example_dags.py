@@ -208,9 +208,9 @@ def test_ask(run_dag, workflow_automation_service, workflow_automation_connectio
 # Recipes of the cookbook --------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 takes the day of the schedule, not that of the start")
 def test_nightly(run_dag, workflow_automation_service, connection):
-    result = run_dag("workflow_automation_nightly.py", logical_date=datetime(2026, 3, 1, 2, tzinfo=UTC))
+    date = "logical_date" if AIRFLOW >= (3, 0) else "execution_date"
+    result = run_dag("workflow_automation_nightly.py", **{date: datetime(2026, 3, 1, 2, tzinfo=UTC)})
 
     assert result.state == "success"
     started = {run.inputs["region"]: run.inputs["day"] for run in workflow_automation_service.runs}
@@ -376,3 +376,29 @@ def test_a_key_is_replaced_while_a_task_waits(
 
     assert states == ["success", "success"]
     assert [run.key for run in workflow_automation_service.runs] == ["demo", "new"]
+
+
+@pytest.mark.parametrize(
+    "workflow_automation_keys", [[DEMO_KEY, Key("new-key", DEMO_KEY.flow_id, name="new")]]
+)
+def test_a_key_is_replaced_while_a_batch_runs(
+    run_dag, workflow_automation_service, workflow_automation_connect, workflow_automation_keys, tmp_path
+):
+    workflow_automation_connect()
+    workflow_automation_service.faults.add("delay", seconds=1, times=4)
+    workflow_automation_service.faults.add("delay", seconds=0.5, inputs={"customer": "Barbara"})
+    replaced = threading.Event()
+
+    def replace():
+        while not workflow_automation_service.journal.requests():
+            time.sleep(0.05)
+        workflow_automation_connect(key=workflow_automation_keys[1])
+        replaced.set()
+
+    threading.Thread(target=replace, daemon=True).start()
+    folder = {"folder": f"file://{tmp_path}"}
+    assert run_dag("workflow_automation_batch.py", run_conf=folder).state == "success"
+    assert replaced.wait(10)
+    assert run_dag("workflow_automation_trigger.py").state == "success"
+
+    assert [run.key for run in workflow_automation_service.runs] == ["demo"] * 4 + ["new"]

@@ -1,0 +1,242 @@
+"""The commands and requests of docs/cookbook.md do what the page says; its DAGs are run by test_example_dags.py."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from airflow_launcher.airflow import Airflow, temporary_home
+from airflow_launcher.processes import inhabitants
+from airflow_launcher.waiting import wait_for
+from code_blocks import read_code_blocks
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "cookbook.md"
+AIRFLOW = Version(version("apache-airflow")).release[:2]
+SHELL = [block.text for block in read_code_blocks(PAGE, "sh")]
+COMMANDS = [text for text in SHELL if text.startswith("airflow ")]
+REQUESTS = [text for text in SHELL if text.startswith("curl ")]
+
+
+@pytest.mark.parametrize(
+    "block", read_code_blocks(PAGE, "{literalinclude}"), ids=lambda block: block.headings[-1]
+)
+def test_the_page_shows_a_part_of_an_example(block):
+    (name,) = re.findall(
+        r"^```\{literalinclude\} (.+)", "\n".join(PAGE.read_text().splitlines()[block.line - 1 :]), re.M
+    )[:1]
+    options = dict(re.findall(r"^:([\w-]+): (.+)$", block.text, re.MULTILINE))
+    example = (PAGE.parent / name).read_text()
+    start, end = (json.loads(options[option]) for option in ("start-after", "end-before"))
+    assert options["language"] == "python"
+    assert example.count(f"# {start}\n") == example.count(f"# {end}\n") == 1
+    assert example.index(start) < example.index(end)
+    assert start.replace("START", "END") == end
+
+
+def test_each_command_is_tested():
+    assert (len(COMMANDS), len(REQUESTS)) == (2, 5)
+    assert len(COMMANDS) + len(REQUESTS) == len(SHELL)
+
+
+def run_airflow(*arguments):
+    from airflow.cli import cli_parser
+
+    parsed = cli_parser.get_parser().parse_args(arguments)
+    parsed.func(parsed)
+
+
+def test_the_pool(airflow_home):
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+
+    run_airflow(*shlex.split(COMMANDS[0])[1:])
+    try:
+        with create_session() as session:
+            pool = session.query(Pool).filter_by(pool="workflow_automation").one()
+            assert (pool.slots, pool.description) == (2, "Requests to the service at a time")
+    finally:
+        run_airflow("pools", "delete", "workflow_automation")
+
+
+def test_a_connection_is_replaced(airflow_home, tmp_path, monkeypatch):
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+
+    (content,) = read_code_blocks(PAGE, "json")
+    monkeypatch.chdir(tmp_path)
+    Path("connections.json").write_text(content.text)
+    old = [
+        "--conn-type",
+        "workflow_automation",
+        "--conn-host",
+        "https://old.example",
+        "--conn-password",
+        "OLD",
+    ]
+    run_airflow("connections", "add", "workflow_automation_default", *old)
+    try:
+        run_airflow(*shlex.split(COMMANDS[1])[1:])
+        with create_session() as session:
+            found = session.query(Connection).filter_by(conn_id="workflow_automation_default").one()
+            assert (found.host, found.password) == ("https://service.example/api", "NEW-KEY")
+            assert found.extra_dejson == {"flow_id": "FLOW", "key_expires_on": "2027-12-31"}
+    finally:
+        run_airflow("connections", "delete", "workflow_automation_default")
+
+
+# Requests to Airflow --------------------------------------------------------------------------------------
+
+
+class Shell:
+    """Runs the requests of the page, with the variables in them."""
+
+    def __init__(self, airflow):
+        self.airflow = airflow
+
+    def __call__(self, text, **variables):
+        """Return the status and the JSON of each response."""
+        environment = {**os.environ, "NO_PROXY": "127.0.0.1", "AIRFLOW": self.airflow.url, **variables}
+        text = text.replace("curl ", "curl -sS -w '\\n%{http_code}\\n' ")
+        done = subprocess.run(["sh", "-c", text], env=environment, capture_output=True, text=True, check=True)
+        lines = done.stdout.splitlines()
+        pairs = zip(lines[::2], lines[1::2], strict=True)
+        return [(int(status), json.loads(body) if body else None) for body, status in pairs]
+
+    def token(self, user):
+        ((status, body),) = self(REQUESTS[0].replace('"flow"', f'"{user}"'), PASSWORD=user)
+        assert status == 201
+        return body["access_token"]
+
+
+@pytest.fixture
+def airflow(workflow_automation_service):
+    connection = workflow_automation_service.airflow_connection()
+    with temporary_home("cookbook") as home:
+        with Airflow(
+            home,
+            ROOT / "example_dags",
+            connections={"workflow_automation_default": connection},
+            users={"flow": "user", "operator": "op", "viewer": "viewer"},
+        ) as airflow:
+            yield airflow
+        assert not inhabitants(home)
+
+
+@pytest.mark.no_cover
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has another REST API")
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_the_requests_of_the_page(airflow, workflow_automation_service):
+    """All of them in one Airflow, because it takes half a minute to start."""
+    shell = Shell(airflow)
+    flow, operator = shell.token("flow"), shell.token("operator")
+    if AIRFLOW >= (3, 3):
+        a_failed_task_is_given_its_run(airflow, shell, flow, workflow_automation_service)
+    the_next_dag_runs_once(airflow, shell, flow)
+    an_event_needs_more_rights_and_is_not_idempotent(airflow, shell, flow, operator)
+    what_the_roles_may_do(airflow, shell, flow, operator)
+    the_missing_pool_is_shown(airflow)
+
+
+def a_failed_task_is_given_its_run(airflow, shell, token, service):
+    dag_id, dag_run_id = "workflow_automation_trigger_upload", "in-doubt"
+    service.faults.add("drop_after")
+    airflow.api.unpause(dag_id)
+    airflow.api.trigger(dag_id, dag_run_id)
+    assert airflow.api.finished(dag_id, dag_run_id) == "failed"
+    assert [run.run_id for run in service.runs] == ["1001"]
+
+    request = REQUESTS[4]
+    if AIRFLOW >= (3, 4):
+        request = request.replace('"only_failed": false', '"only_failed": false, "keep_task_state": true')
+    responses = shell(request, TOKEN=token, DAG_ID=dag_id, DAG_RUN_ID=dag_run_id)
+    assert [status for status, _ in responses] == [204, 200], responses
+
+    def succeeded():
+        return airflow.api.dag_run(dag_id, dag_run_id)["state"] == "success"
+
+    wait_for("the DAG run's success", succeeded, 180)
+    assert [run.run_id for run in service.runs] == ["1001"]
+    assert [upload.run_id for upload in service.uploads] == ["1001"]
+
+
+def the_next_dag_runs_once(airflow, shell, token):
+    dag_id = "workflow_automation_next_dag"
+    airflow.api.unpause(dag_id)
+    request = REQUESTS[1]
+
+    def send(text=request, token=token):
+        ((status, body),) = shell(text, TOKEN=token, DAG_RUN_ID="report-1")
+        return status, body
+
+    assert send()[0] == 200
+    assert send()[0] == 409
+    assert (
+        send(request.replace('"orders.csv"', '"../orders.csv"').replace("$DAG_RUN_ID", "report-2"))[0] == 400
+    )
+    assert send(token="of nobody")[0] == 401
+    assert send(request.replace(dag_id, "no_such_dag"))[0] == 404
+    assert send(token=shell.token("viewer"))[0] == 403
+    assert airflow.api.finished(dag_id, "report-1") == "success"
+    assert airflow.api.xcom(dag_id, "report-1", "announce") == "1250 rows are in orders.csv"
+    assert [run["dag_run_id"] for run in airflow.api.dag_runs(dag_id)] == ["report-1"]
+
+
+def an_event_needs_more_rights_and_is_not_idempotent(airflow, shell, flow, operator):
+    dag_id = "workflow_automation_assets_continue"
+    airflow.api.unpause(dag_id)
+
+    def assets():
+        ((status, body),) = shell(REQUESTS[2], TOKEN=flow)
+        assert status == 200
+        return body["assets"]
+
+    (asset,) = wait_for("the asset", assets, 60)
+    variables = {"ASSET_ID": str(asset["id"])}
+    assert [status for status, _ in shell(REQUESTS[3], TOKEN=flow, **variables)] == [403]
+    sent = []
+    for _ in range(2):
+        ((status, body),) = shell(REQUESTS[3], TOKEN=operator, **variables)
+        assert status == 200
+        sent.append(body)
+    assert sent[0]["id"] != sent[1]["id"]
+    assert sent[0]["extra"]["from_rest_api"] is True
+
+    def lines():
+        runs = [run for run in airflow.api.dag_runs(dag_id) if run["state"] == "success"]
+        found = [line for run in runs for line in airflow.api.xcom(dag_id, run["dag_run_id"], "announce")]
+        return found if len(found) == 2 else None
+
+    assert wait_for("both events", lines, 120) == ["Run 1001 of FLOW: https://service.example/runs/1001"] * 2
+
+
+def what_the_roles_may_do(airflow, shell, flow, operator):
+    connections = 'curl "$AIRFLOW/api/v2/connections" -H "Authorization: Bearer $TOKEN"'
+    pause = (
+        'curl -X PATCH "$AIRFLOW/api/v2/dags/workflow_automation_next_dag" -H "Authorization: Bearer $TOKEN" '
+        "-H 'Content-Type: application/json' -d '{\"is_paused\": true}'"
+    )
+    assert [shell(connections, TOKEN=token)[0][0] for token in (flow, operator)] == [403, 200]
+    assert shell(pause, TOKEN=flow)[0][0] == 200
+    payload = flow.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    assert claims["exp"] - claims["iat"] == 24 * 60 * 60
+
+
+def the_missing_pool_is_shown(airflow):
+    def warnings():
+        found = airflow.api.ask("GET", "/dagWarnings?dag_id=workflow_automation_nightly")
+        return [warning["message"] for warning in found["dag_warnings"]]
+
+    (message,) = wait_for("the warning", warnings, 120)
+    assert "workflow_automation" in message
