@@ -135,6 +135,7 @@ Under Dags, choose an example and press Trigger; the connection is under Admin â
 workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
 workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
 workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
+workflow_automation_notifier fails, and its callback starts a run.
 workflow_automation_ask never gets a response: it asks under Required Actions. The service shows the run.
 Ctrl-C stops everything.""")
             while True:

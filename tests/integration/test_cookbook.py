@@ -225,7 +225,7 @@ def an_event_needs_more_rights_and_is_not_idempotent(airflow, shell, flow, opera
         assert body["extra"]["from_rest_api"] is True
         sent.add(body["id"])
         # One after the other: Airflow may create one DAG run for both.
-        wait_for(f"event {count}", lambda count=count: len(lines()) == count, 120)
+        wait_for(f"{count} of 2 events", lambda: len(lines()) == len(sent), 120)
     assert len(sent) == 2
     assert lines() == ["Run 1001 of FLOW: https://service.example/runs/1001"] * 2
 
