@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
+from typing import Any
 
 from airflow_launcher.airflow import PASSWORD, USER, VERSION, Airflow
 from airflow_launcher.components import DAG_PROCESSOR, SCHEDULER, TRIGGERER, Component
+from airflow_launcher.connections import connection_to
 from airflow_launcher.ports import free_port, is_free
 from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, SIGNALS, begin, prepare, script_callbacks, shown
-from workflow_automation_provider.testing import DEMO_FLOW_ID, DEMO_KEY, JournalError, LocalService
+from local_flows import ROLE, LocalFlows
+from local_flows import USER as FLOW_USER
+from local_s3 import LocalS3
+from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
 
 STOP_TIMEOUT = 5
+# Seconds from the start of a run to its last step.
+DELAY = 15
+KEYS = {
+    CONN_ID: DEMO_KEY,
+    **{f"workflow_automation_{name}": Key(f"{name}-key", f"{name}-flow") for name in ("orders", "invoices")},
+}
+POOL = {"name": "workflow_automation", "slots": 2, "description": "Requests to the service at a time"}
+OBJECTS = {"orders/monday.csv": b"order\n1001\n", "orders/tuesday.csv": b"order\n1002\n"}
 
 
 def make_airflow(port: int, execution_port: int) -> Airflow:
@@ -41,22 +55,37 @@ def make_airflow(port: int, execution_port: int) -> Airflow:
             "CORE__TEST_CONNECTION": "Enabled",
         },
         port=port,
+        users={FLOW_USER: ROLE},
     )
 
 
-def set_connection(airflow: Airflow, base_url: str) -> None:
-    """Add the connection, or point the one of an earlier start at the service."""
-    if airflow.api.answers(f"/api/v2/connections/{CONN_ID}"):
-        moved = {"connection_id": CONN_ID, "conn_type": "workflow_automation", "host": base_url}
-        airflow.api.ask("PATCH", f"/connections/{CONN_ID}?update_mask=host", moved)
+def set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any], address: str) -> None:
+    """
+    Add a connection, or set the address of the one from an earlier start.
+
+    :param address: the field that holds the address
+    """
+    body = {
+        "connection_id": conn_id,
+        "description": "A local service of make ui",
+        **connection,
+        "extra": json.dumps(connection["extra"]),
+    }
+    if airflow.api.answers(f"/api/v2/connections/{conn_id}"):
+        airflow.api.ask("PATCH", f"/connections/{conn_id}?update_mask={address}", body)
     else:
-        airflow.api.add_connection(
-            CONN_ID,
-            base_url,
-            DEMO_KEY.value,
-            description="The local service of make ui",
-            flow_id=DEMO_FLOW_ID,
-        )
+        airflow.api.ask("POST", "/connections", body)
+
+
+def set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
+    """Make what the examples need: connections, a pool, and objects in S3."""
+    for conn_id, key in KEYS.items():
+        set_connection(airflow, conn_id, connection_to(service.base_url, key), "host")
+    set_connection(airflow, "aws_default", s3.connection, "extra")
+    if not airflow.api.answers(f"/api/v2/pools/{POOL['name']}"):
+        airflow.api.ask("POST", "/pools", POOL)
+    for name, content in OBJECTS.items():
+        s3.put(name, content)
 
 
 def chosen_port(variable: str, default: int) -> int:
@@ -83,14 +112,18 @@ def main() -> None:
         sys.exit("UI_PORT and SERVICE_PORT are the same.")
     airflow = make_airflow(ui_port, free_port())
     prepare(airflow)
-    with LocalService(port=service_port, journal=airflow.home / "service.jsonl") as service:
-        script_callbacks(service, delay=15)
+    with (
+        LocalService(KEYS.values(), port=service_port, journal=airflow.home / "service.jsonl") as service,
+        LocalS3("reports") as s3,
+    ):
+        flows = LocalFlows(service, s3, airflow.url, DELAY)
+        script_callbacks(service, DELAY)
         # The run of workflow_automation_ask is started, but its task gets no response.
-        service.faults.add("drop_after", inputs={"report": "invoices"}, times=None)
+        service.faults.add("drop_after", flow_id=DEMO_KEY.flow_id, inputs={"report": "invoices"}, times=None)
         try:
             print(f"Starting Airflow {VERSION} (about 30 s) …")
             airflow.start()
-            set_connection(airflow, service.base_url)
+            set_up(airflow, service, s3)
             # Only now, because an example with a schedule runs at once.
             airflow.launch(SCHEDULER)
             print(f"""
@@ -99,11 +132,15 @@ Service   {service.url}   shows the runs it started
 Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
 Under Dags, choose an example and press Trigger; the connection is under Admin → Connections.
-workflow_automation_wait continues when its run calls back, up to 40 s after its start.
+workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
+workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
+workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
+workflow_automation_notifier fails, and its callback starts a run.
 workflow_automation_ask never gets a response: it asks under Required Actions. The service shows the run.
 Ctrl-C stops everything.""")
             while True:
                 airflow.check()
+                flows.play()
                 time.sleep(1)
         finally:
             for number in SIGNALS:

@@ -42,6 +42,7 @@ class Airflow:
     :param settings: more of Airflow's settings, by the names of their variables without ``AIRFLOW__``
     :param port: the api-server's port on this machine; a free one by default
     :param url: where the api-server is reached, if not at its port
+    :param users: further users and their roles; their passwords are their names
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Airflow:
         settings: Mapping[str, str] | None = None,
         port: int | None = None,
         url: str = "",
+        users: Mapping[str, str] | None = None,
     ) -> None:
         port = port or free_port()
         self.home = home
@@ -65,6 +67,8 @@ class Airflow:
         self.programs: dict[str, Program] = {}
         self._components = components
         self._passwords = home / "passwords.json"
+        self._users = users or {}
+        roles = {USER: "admin", **self._users}
         self._made_by = home / "database-made-by"
         self.env = airflow_environment(
             home,
@@ -77,7 +81,7 @@ class Airflow:
                 "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
                 "CORE__LOAD_EXAMPLES": "False",
                 "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
-                "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+                "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in roles.items()),
                 "DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
                 "DATABASE__SQL_ALCHEMY_CONN": self.database.url,
                 **(settings or {}),
@@ -108,7 +112,7 @@ class Airflow:
         :raises RuntimeError: if Airflow cannot make its database
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        self._passwords.write_text(json.dumps({USER: PASSWORD}))
+        self._passwords.write_text(json.dumps({USER: PASSWORD, **{name: name for name in self._users}}))
         self.database.start()
         if not self.prepared:
             migration = self.program("migrate", "db", "migrate")

@@ -19,6 +19,7 @@ import pytest
 from packaging.version import Version
 
 if TYPE_CHECKING:
+    from local_s3 import LocalS3
     from workflow_automation_provider.testing import LocalService
 
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
@@ -139,6 +140,17 @@ def _one_execution_api(airflow_home: Path) -> None:
         return
     if not hasattr(supervisor.in_process_api_server, "cache_info"):
         supervisor.in_process_api_server = functools.cache(supervisor.in_process_api_server)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[LocalS3]:
+    """A stand-in for S3, with the bucket ``reports``."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    from local_s3 import LocalS3
+
+    with LocalS3("reports") as local:
+        yield local
 
 
 @pytest.fixture

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import threading
+import time
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
+
+from workflow_automation_provider.testing import DEMO_KEY, Key
 
 AIRFLOW = Version(version("apache-airflow")).release[:2]
 
@@ -196,3 +203,202 @@ def test_ask(run_dag, workflow_automation_service, workflow_automation_connectio
     assert result.state == "success"
     (run,) = workflow_automation_service.runs
     assert result.xcom("announce") == f"Continuing with run {run.run_id}"
+
+
+# Recipes of the cookbook --------------------------------------------------------------------------------
+
+
+def test_nightly(run_dag, workflow_automation_service, connection):
+    date = "logical_date" if AIRFLOW >= (3, 0) else "execution_date"
+    result = run_dag("workflow_automation_nightly.py", **{date: datetime(2026, 3, 1, 2, tzinfo=UTC)})
+
+    assert result.state == "success"
+    started = {run.inputs["region"]: run.inputs["day"] for run in workflow_automation_service.runs}
+    assert started == dict.fromkeys(("north", "south", "west"), "2026-03-01")
+    names = [result.dag_run.get_task_instance("trigger", map_index=index) for index in range(3)]
+    assert [(name.rendered_map_index, name.pool) for name in names] == [
+        (region, "workflow_automation") for region in ("north", "south", "west")
+    ]
+
+
+FLOWS = [Key("orders-key", "orders-flow"), Key("invoices-key", "invoices-flow")]
+
+
+@pytest.mark.parametrize("workflow_automation_keys", [FLOWS])
+def test_connections(run_dag, workflow_automation_service, workflow_automation_connect):
+    for key, report in zip(FLOWS, ("orders", "invoices"), strict=True):
+        workflow_automation_connect(f"workflow_automation_{report}", key)
+
+    result = run_dag("workflow_automation_connections.py")
+
+    assert result.state == "success"
+    runs = {run.run_id: run for run in workflow_automation_service.runs}
+    assert sorted((run.flow_id, run.inputs["report"]) for run in runs.values()) == [
+        ("invoices-flow", "invoices"),
+        ("orders-flow", "orders"),
+    ]
+    taken = [
+        (runs[upload.run_id].inputs["report"], upload.flow_id, upload.files[0]["name"])
+        for upload in workflow_automation_service.uploads
+    ]
+    assert sorted(taken) == [
+        ("invoices", "invoices-flow", "invoices.csv"),
+        ("orders", "orders-flow", "orders.csv"),
+    ]
+
+
+def test_ten_thousand_rows(run_dag, workflow_automation_service, connection, tmp_path):
+    # Of Airflow's versions: ten thousand on one of them.
+    rows = 10_000 if AIRFLOW == (3, 3) else 1_000
+    source = tmp_path / "customers.csv"
+    source.write_text("customer,region\n" + "".join(f"customer {row},north\n" for row in range(rows)))
+
+    result = run_dag(
+        "workflow_automation_batch.py",
+        run_conf={"source": f"file://{source}", "folder": f"file://{tmp_path}"},
+    )
+
+    assert result.state == "success"
+    customers = [run.inputs["customer"] for run in workflow_automation_service.runs]
+    assert sorted(customers) == sorted(f"customer {row}" for row in range(rows))
+    assert result.xcom("report") == f"{rows} of {rows} runs were started, 0 rows were rejected."
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_path, after):
+    """
+    The flow has written its file when the task first looks, or not yet.
+
+    :param after: how many seconds after its start the flow writes the file
+    """
+
+    def write():
+        while not (runs := workflow_automation_service.runs):
+            time.sleep(0.05)
+        time.sleep(after)
+        result = {"rows": 3, "file": "orders.csv"}
+        Path(runs[0].inputs["result_file"].removeprefix("file://")).write_text(json.dumps(result))
+
+    flow = threading.Thread(target=write, daemon=True)
+    flow.start()
+    result = run_dag("workflow_automation_wait_for_file.py", run_conf={"folder": f"file://{tmp_path}"})
+    flow.join(10)
+
+    assert result.state == "success"
+    assert result.xcom("announce") == "3 rows are in orders.csv"
+
+
+def test_next_dag(run_dag, workflow_automation_service, connection):
+    example = "workflow_automation_next_dag.py"
+    for _ in range(2):
+        assert run_dag(example, dag_id="workflow_automation_next_dag_start").state == "success"
+    sent = {"rows": 3, "file": "may.csv"}
+    result = run_dag(example, dag_id="workflow_automation_next_dag", run_conf=sent)
+
+    first, second = [run.inputs["dag_run_id"] for run in workflow_automation_service.runs]
+    assert first != second
+    assert result.xcom("announce") == "3 rows are in may.csv"
+
+
+@needs_state_store
+def test_s3(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_callback_base_url,
+    s3,
+    monkeypatch,
+):
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", json.dumps(s3.connection))
+    orders = {"orders/a.csv": b"order\n1001\n", "orders/b.csv": b"order\n1002\n"}
+    for key, content in orders.items():
+        s3.put(key, content)
+
+    def flow(run):
+        s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
+
+    workflow_automation_service.callbacks.add(result=flow, delay=0.5)
+
+    result = run_dag("workflow_automation_s3.py")
+
+    assert result.state == "success"
+    assert result.xcom("read") == 2
+    (run,) = workflow_automation_service.runs
+    assert (run.inputs["bucket"], run.inputs["key"]) == ("reports", f"results/{result.dag_run.run_id}.csv")
+    (upload,) = workflow_automation_service.uploads
+    assert [(f["name"], base64.b64decode(f["content"])) for f in upload.files] == [
+        (Path(key).name, content) for key, content in orders.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("days", "state", "text"),
+    [
+        (None, "success", "workflow_automation_default does not say when its API key expires"),
+        (30, "success", "in 30 days"),
+        (29, "failed", "in 29 days"),
+        (-1, "failed", "in -1 days"),
+    ],
+)
+def test_key_expiry(run_dag, workflow_automation_connect, task_errors, days, state, text):
+    extra = {} if days is None else {"key_expires_on": str(datetime.now(UTC).date() + timedelta(days=days))}
+    workflow_automation_connect(extra=extra)
+
+    result = run_dag("workflow_automation_key_expiry.py")
+
+    assert result.state == state
+    said = str(task_errors[0]) if task_errors else result.xcom("check_key", map_index=0)
+    assert text in said
+    task = result.dag_run.get_task_instance("check_key", map_index=0)
+    assert task.rendered_map_index == "workflow_automation_default"
+
+
+@needs_state_store
+@pytest.mark.parametrize(
+    "workflow_automation_keys", [[DEMO_KEY, Key("new-key", DEMO_KEY.flow_id, name="new")]]
+)
+def test_a_key_is_replaced_while_a_task_waits(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connect,
+    workflow_automation_keys,
+    workflow_automation_callback_base_url,
+):
+    workflow_automation_connect()
+
+    def flow(run):
+        workflow_automation_connect(key=workflow_automation_keys[1])
+        return {"rows": 3, "file": "orders.csv"}
+
+    workflow_automation_service.callbacks.add(result=flow, delay=0.5)
+
+    states = [run_dag("workflow_automation_wait.py").state for _ in range(2)]
+
+    assert states == ["success", "success"]
+    assert [run.key for run in workflow_automation_service.runs] == ["demo", "new"]
+
+
+@pytest.mark.parametrize(
+    "workflow_automation_keys", [[DEMO_KEY, Key("new-key", DEMO_KEY.flow_id, name="new")]]
+)
+def test_a_key_is_replaced_while_a_batch_runs(
+    run_dag, workflow_automation_service, workflow_automation_connect, workflow_automation_keys, tmp_path
+):
+    workflow_automation_connect()
+    workflow_automation_service.faults.add("delay", seconds=1, times=4)
+    workflow_automation_service.faults.add("delay", seconds=0.5, inputs={"customer": "Barbara"})
+    replaced = threading.Event()
+
+    def replace():
+        while not workflow_automation_service.journal.requests():
+            time.sleep(0.05)
+        workflow_automation_connect(key=workflow_automation_keys[1])
+        replaced.set()
+
+    threading.Thread(target=replace, daemon=True).start()
+    folder = {"folder": f"file://{tmp_path}"}
+    assert run_dag("workflow_automation_batch.py", run_conf=folder).state == "success"
+    assert replaced.wait(10)
+    assert run_dag("workflow_automation_trigger.py").state == "success"
+
+    assert [run.key for run in workflow_automation_service.runs] == ["demo"] * 4 + ["new"]

@@ -9,43 +9,21 @@ import pytest
 from airflow.providers.common.compat.sdk import Asset
 
 pytest.importorskip("s3fs")
-moto_server = pytest.importorskip("moto.server")
+pytest.importorskip("moto.server")
 
 BUCKET = "reports"
 URL = f"s3://s3_test@{BUCKET}"
 
 
-@pytest.fixture(scope="module")
-def s3_endpoint():
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def bucket(s3_endpoint, monkeypatch):
-    """Make an empty bucket, and the connection ``s3_test`` to it; a client of S3."""
-    import boto3
-
+def bucket(s3, monkeypatch):
+    """Empty the bucket, and make the connection ``s3_test`` to it; a client of S3."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    access = {"login": "testing", "password": "testing"}
-    extra = {"endpoint_url": s3_endpoint, "region_name": "us-east-1"}
-    monkeypatch.setenv("AIRFLOW_CONN_S3_TEST", json.dumps({"conn_type": "aws", **access, "extra": extra}))
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3_endpoint,
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket=BUCKET)
-    yield client
-    for entry in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
-        client.delete_object(Bucket=BUCKET, Key=entry["Key"])
-    client.delete_bucket(Bucket=BUCKET)
+    monkeypatch.setenv("AIRFLOW_CONN_S3_TEST", json.dumps(s3.connection))
+    yield s3.client
+    for entry in s3.client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
+        s3.client.delete_object(Bucket=BUCKET, Key=entry["Key"])
 
 
 def put(bucket, **contents):

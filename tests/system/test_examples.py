@@ -20,6 +20,8 @@ EXAMPLES = {
     "workflow_automation_trigger_upload_mapped": 3,
     "workflow_automation_taskflow": 3,
     "workflow_automation_decorator": 4,
+    "workflow_automation_nightly": 3,
+    "workflow_automation_next_dag_start": 1,
 }
 UPLOADING = ("workflow_automation_trigger_upload", "workflow_automation_trigger_upload_mapped")
 
@@ -31,6 +33,8 @@ def test_provider_comes_from_its_wheel() -> None:
 @pytest.fixture(scope="module")
 def ended(stack: Stack, service: Service) -> dict[str, str]:
     """All the examples at once, and how each ended."""
+    pool = {"name": "workflow_automation", "slots": 2, "description": "Requests to the service at a time"}
+    stack.api.ask("POST", "/pools", pool)
     for dag_id in EXAMPLES:
         stack.api.unpause(dag_id)
         stack.api.trigger(dag_id, f"rest_{dag_id}")
