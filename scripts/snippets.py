@@ -11,6 +11,8 @@ The name is that of the example's markers: ``# [START name]`` and ``# [END name]
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +34,7 @@ def pages() -> Iterator[Path]:
 
 def cut(path: str, name: str) -> str:
     """
-    Return what is between two markers, without its indentation.
+    Return what is between two markers, without its indentation, formatted as a file of its own.
 
     :raises ValueError: if the markers are not there, once each
     """
@@ -46,7 +48,9 @@ def cut(path: str, name: str) -> str:
         raise ValueError(
             f"{path} has {len(found)} parts between [START {name}] and [END {name}], expected one."
         )
-    return textwrap.dedent(_MARKER.sub("", found[0])).strip("\n") + "\n"
+    code = textwrap.dedent(_MARKER.sub("", found[0])).strip("\n") + "\n"
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "snippet.py", "-"]
+    return subprocess.run(command, input=code, capture_output=True, check=True, text=True, cwd=PROJECT).stdout
 
 
 def renewed(text: str) -> str:
