@@ -31,7 +31,7 @@ README = ROOT / "README.md"
 KEY = Key("s3cr3t/Key+42", "demo-flow")
 FORMS = (KEY.value, quote(KEY.value, safe=""), base64.b64encode(KEY.value.encode()).decode())
 WAYS = ("provider", "http", "by_hand")
-ITEMS = 10_000
+ITEMS = 2_000
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def play_batch(deployment: Deployment, service: LocalService, way: str, run_id: 
     """Start the runs of a batch, in the middle of which a response is lost."""
     service.faults.add("drop_after", inputs={"case": run_id, "item": ITEMS // 2})
     deployment.api.trigger(f"compare_{way}_batch", run_id, {"items": ITEMS})
-    # The loop sends 15,001 requests, one after the other.
+    # The loop sends 3,001 requests, one after the other.
     deployment.api.finished(f"compare_{way}_batch", run_id, 540)
     return outcome(deployment, service, f"compare_{way}_batch", run_id)
 
