@@ -21,10 +21,17 @@ from __future__ import annotations
 
 import enum
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from workflow_automation_provider.execution.callback import CALLBACK_USER, OPTIONS, Answer, row_key
+from workflow_automation_provider.execution.callback import (
+    CALLBACK_USER,
+    OPTIONS,
+    Answer,
+    CallbackRow,
+    row_key,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
-__all__ = ["Outcome", "UnavailableError", "missing", "settle"]
+__all__ = ["Answered", "Outcome", "UnavailableError", "missing", "settle"]
 
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
@@ -58,10 +65,15 @@ class Outcome(enum.Enum):
     """The task has the answer, or has been woken to read it."""
     STORED = "stored"
     """The answer is stored; the task is not parked, but may be about to park without having seen it."""
-    OTHER = "other"
-    """The task has another answer."""
     UNKNOWN = "unknown"
     """No task waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The task has another answer."""
+
+    row: CallbackRow
 
 
 class UnavailableError(Exception):
@@ -98,12 +110,13 @@ def missing() -> str | None:
     return None
 
 
-def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome:
+def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome | Answered:
     """
     Store an answer for the task that waits for it, and wake the task if it is parked.
 
     :param digest: the hash of the callback's token
     :param anywhere: look through the entries of all tasks, also of those that have ended; takes longer
+    :return: the outcome, or the other answer that the task has
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     from airflow.utils.session import create_session
@@ -122,7 +135,7 @@ def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome:
         raise UnavailableError(words) from None
 
 
-def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) -> Outcome:
+def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) -> Outcome | Answered:
     from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.utils.state import State, TaskInstanceState
     from sqlalchemy import select
@@ -152,8 +165,8 @@ def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) ->
     if earlier is None:
         entry.value = json.dumps(row)
         entry.updated_at = now
-    elif earlier != _comparable(dict(row)):
-        return Outcome.OTHER
+    elif _comparable(earlier) != _comparable(row):
+        return Answered(earlier)
     if ti.state == TaskInstanceState.AWAITING_INPUT:
         _wake(session, ti, answer, now)
         return Outcome.ACCEPTED
@@ -232,14 +245,14 @@ def _wake(session: Session, ti: TaskInstance, answer: Answer, now: datetime) -> 
         ti.trigger_timeout = now + _WAKE_AFTER
 
 
-def _answer_in(value: str) -> str | None:
-    """Return the answer in an entry, to compare, None if there is none: a reference to another store is none."""
+def _answer_in(value: str) -> CallbackRow | None:
+    """Return the answer in an entry, None if there is none: a reference to another store is none."""
     try:
         row = json.loads(value)
     except ValueError:
         return None
-    return _comparable(row) if isinstance(row, dict) and "status" in row else None
+    return cast("CallbackRow", row) if isinstance(row, dict) and "status" in row else None
 
 
-def _comparable(row: dict[str, Any]) -> str:
+def _comparable(row: CallbackRow) -> str:
     return json.dumps({**row, "at": None}, sort_keys=True)
