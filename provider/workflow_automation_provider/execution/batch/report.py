@@ -13,9 +13,9 @@ from typing import IO, Self, TypedDict, cast, get_args
 
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
+from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch_state import BatchItem, ItemStatus
-from workflow_automation_provider.hooks.paths import is_wrong_path
 
 __all__ = ["BatchCounts", "BatchSummary", "Outcomes", "OutputFile"]
 

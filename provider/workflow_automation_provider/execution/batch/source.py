@@ -18,13 +18,13 @@ from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.json_values import encode
+from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch_state import DIGEST_BYTES
-from workflow_automation_provider.hooks.paths import is_wrong_path
 
 __all__ = ["Batch", "BatchSource", "Item"]
 
