@@ -253,6 +253,7 @@ PUBLIC = {
         "MakeContext": "(self, task, *, try_number=1, **more)",
         "pytest_configure": "()",
         "pytest_unconfigure": "()",
+        "workflow_automation_answers": "()",
         "workflow_automation_callback_base_url": "(workflow_automation_connect)",
         "workflow_automation_connect": "(workflow_automation_service, monkeypatch)",
         "workflow_automation_connection": "(workflow_automation_connect)",
@@ -324,6 +325,7 @@ INNER = {
     "testing.__main__",
     "testing.matching",
     # What they offer to users is imported from `testing`.
+    "testing.answers",
     "testing.callback_endpoint",
     "testing.callbacks",
     "testing.faults",
