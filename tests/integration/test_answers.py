@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from importlib.metadata import version
 
 import pytest
-from packaging.version import Version
 
 from workflow_automation_provider.testing import Answers
 
-AIRFLOW = Version(version("apache-airflow")).release[:2]
-can_ask = pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 3.1 and later can ask a person")
-can_wait = pytest.mark.skipif(
-    importlib.util.find_spec("airflow.models.task_state_store") is None,
-    reason="Airflow 3.3 and later can wait",
-)
+CAN_PARK = importlib.util.find_spec("airflow.models.task_state_store") is not None
+needs_parking = pytest.mark.skipif(not CAN_PARK, reason="Before Airflow 3.3, dag.test() cannot ask a person")
 
 ASKING = """
     with DAG("asking", schedule=None, start_date=START):
@@ -43,7 +37,7 @@ def answers(workflow_automation_answers):
     return workflow_automation_answers
 
 
-@can_ask
+@needs_parking
 def test_no_run_was_started(run_dag, service, answers):
     service.faults.add("drop_after")
     answers.add("No run was started")
@@ -58,7 +52,7 @@ def test_no_run_was_started(run_dag, service, answers):
     assert "Connection: `workflow_automation_default`" in question.body
 
 
-@can_ask
+@needs_parking
 def test_a_run_was_started(run_dag, service, answers):
     service.faults.add("drop_after")
     answers.add("A run was started", run_id=lambda: service.runs[0].run_id, run_link="https://there/1")
@@ -69,7 +63,7 @@ def test_a_run_was_started(run_dag, service, answers):
     assert result.xcom("trigger", "run_link") == "https://there/1"
 
 
-@can_ask
+@needs_parking
 def test_without_an_answer_the_task_fails(run_dag, service, answers, task_errors):
     service.faults.add("drop_after")
     result = run_dag(ASKING)
@@ -78,7 +72,7 @@ def test_without_an_answer_the_task_fails(run_dag, service, answers, task_errors
     assert [question.answer for question in answers.asked] == ["Fail the task"]
 
 
-@can_ask
+@needs_parking
 def test_each_task_instance_gets_its_own(run_dag, service, answers):
     service.faults.add("drop_before", times=2)
     answers.add("A run was started", task_id="another", run_id="76")
@@ -90,7 +84,7 @@ def test_each_task_instance_gets_its_own(run_dag, service, answers):
     assert sorted(question.map_index for question in answers.asked) == [0, 1]
 
 
-@can_ask
+@needs_parking
 def test_an_error_of_a_function_fails_the_task_and_the_test(run_dag, service):
     service.faults.add("drop_after")
     answers = Answers()
@@ -102,7 +96,7 @@ def test_an_error_of_a_function_fails_the_task_and_the_test(run_dag, service):
     answers.stop()
 
 
-@can_wait
+@needs_parking
 def test_a_person_says_how_the_run_ended(run_dag, service, answers, workflow_automation_callback_base_url):
     """In the answer to the question whether one was started."""
     service.faults.add("drop_after")
@@ -113,7 +107,7 @@ def test_a_person_says_how_the_run_ended(run_dag, service, answers, workflow_aut
     assert result.xcom("trigger", "result") == {"rows": 3}
 
 
-@can_wait
+@needs_parking
 def test_the_flow_is_waited_for(run_dag, service, answers, workflow_automation_callback_base_url):
     """Only it says how the run ended."""
     service.faults.add("drop_after")
@@ -132,7 +126,7 @@ def test_an_option_that_no_question_has():
         Answers().add("Yes")
 
 
-@pytest.mark.skipif(AIRFLOW >= (3, 1), reason="Airflow 3.1 and later can ask a person")
-def test_an_airflow_that_cannot_ask():
-    with pytest.raises(RuntimeError, match=r"only in Airflow 3\.1 or newer"), Answers():
+@pytest.mark.skipif(CAN_PARK, reason="Since Airflow 3.3, dag.test() can ask a person")
+def test_an_airflow_that_cannot_ask(airflow_home):
+    with pytest.raises(RuntimeError, match=r"only in Airflow 3\.3 or newer"), Answers():
         pass

@@ -16,7 +16,6 @@ from typing import get_args
 import httpx
 import pytest
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 from code_blocks import read_code_blocks
 from workflow_automation_provider.testing import Callback, Fault, Key, Request
@@ -45,8 +44,6 @@ def project(tmp_path):
     for block in read_code_blocks(PAGE, "python"):
         assert block.file_name, f"The block in line {block.line} names no file"
         if block.is_under("Airflow 3.3 and later") and find_spec("airflow.models.task_state_store") is None:
-            continue
-        if block.is_under("Airflow 3.1 and later") and Version(version("apache-airflow")) < Version("3.1"):
             continue
         text = block.text
         if AIRFLOW_2:

@@ -304,9 +304,8 @@ class OpenQuestion:
 
 def open_questions() -> list[OpenQuestion]:
     """
-    Return the questions of the tasks that are parked, oldest first; before Airflow 3.3, the unanswered ones of all.
+    Return the questions of the tasks that are parked, oldest first.
 
-    :raises ImportError: if this Airflow cannot ask a person
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     from airflow.models.hitl import HITLDetail
@@ -314,11 +313,10 @@ def open_questions() -> list[OpenQuestion]:
     from airflow.utils.state import TaskInstanceState
     from sqlalchemy import select
 
-    parked = getattr(TaskInstanceState, "AWAITING_INPUT", None)
     query = (
         select(HITLDetail, TaskInstance)
         .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
-        .where(TaskInstance.state == parked if parked else HITLDetail.responded_at.is_(None))
+        .where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
         .order_by(HITLDetail.created_at)
     )
     with _transaction() as session:

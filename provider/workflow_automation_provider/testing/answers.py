@@ -117,13 +117,12 @@ class Answers:
         """
         Start answering, but not what was asked before.
 
-        :raises RuntimeError: if this Airflow cannot ask a person
+        :raises RuntimeError: if this Airflow cannot park a task
         """
         metadata = importlib.import_module(_MODULE)
-        try:
-            earlier = {question.ti_id for question in metadata.open_questions()}
-        except ImportError as error:
-            raise RuntimeError("Tasks ask under Required Actions only in Airflow 3.1 or newer") from error
+        if metadata.missing():
+            raise RuntimeError("A task can ask a person in dag.test() only in Airflow 3.3 or newer")
+        earlier = {question.ti_id for question in metadata.open_questions()}
         self._is_stopped.clear()
         self._thread = threading.Thread(
             target=self._run, args=(metadata, earlier), name="workflow-automation-answers", daemon=True

@@ -19,7 +19,7 @@ Fixture                                    Provides
 ``workflow_automation_callback_base_url``  the URL of Airflow's callback endpoint, served for the test; the
                                            connections have it as their ``callback_base_url``
 ``workflow_automation_answers``            an :class:`~.answers.Answers`, which answers the questions that tasks ask under
-                                           **Required Actions** (Airflow 3.1+)
+                                           **Required Actions** (Airflow 3.3+)
 =========================================  ==========================================================================
 
 The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before the environment, and
