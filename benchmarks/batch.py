@@ -28,9 +28,9 @@ import trustme
 
 from airflow_launcher.airflow import Airflow, temporary_home
 from airflow_launcher.api import FINISHED, AirflowApi
-from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.ports import free_port
 from airflow_launcher.waiting import wait_for
+from undisturbed import undisturbed_airflow
 
 THREADS, SLOTS, KEY = 16, 8, "bench-key"
 LATENCIES = {"quick": 0.0, "slow": 0.05}
@@ -173,24 +173,13 @@ def services(certificate: Path | None, trusted: Path | None) -> Iterator[dict[st
 
 def airflow(home: Path, variables: Mapping[str, str]) -> Airflow:
     """
-    Return an Airflow with LocalExecutor on PostgreSQL.
+    Return the Airflow, with its DAG file.
 
     :param variables: more environment variables for its tasks
     """
     (home / "dags").mkdir()
     (home / "dags" / "bench.py").write_text(DAGS.replace("NUMBERS", f"{THREADS}, {MAPPED}"))
-    settings = {
-        "CORE__EXECUTOR": "LocalExecutor",
-        "CORE__PARALLELISM": str(SLOTS),
-        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        # Longer than the benchmark: it would add work at some tasks and not at others.
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
-        "DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600",
-    }
-    found = Airflow(home, home / "dags", database=PostgreSQL(home), settings=settings)
-    found.env |= variables
-    return found
+    return undisturbed_airflow(home, {"CORE__PARALLELISM": str(SLOTS)}, variables=variables)
 
 
 class Bench:

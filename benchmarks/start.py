@@ -14,7 +14,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +22,9 @@ from typing import NamedTuple
 import certifi
 import trustme
 
-from airflow_launcher.airflow import Airflow, temporary_home
+from airflow_launcher.airflow import temporary_home
 from airflow_launcher.api import FINISHED, AirflowApi
-from airflow_launcher.databases import PostgreSQL
+from undisturbed import undisturbed_airflow
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 STARTS, ROUNDS = 60, 12
@@ -78,30 +78,6 @@ def write_dags(folder: Path) -> None:
     folder.mkdir()
     for who, (_, text) in CONTENDERS.items():
         (folder / f"{who}.py").write_text(HEAD + text.replace("NAME", who))
-
-
-# Airflow -----------------------------------------------------------------------------------------------
-
-
-def airflow(home: Path, variables: Mapping[str, str]) -> Airflow:
-    """
-    Return an Airflow with LocalExecutor on PostgreSQL.
-
-    :param variables: more environment variables for its tasks
-    """
-    settings = {
-        "CORE__EXECUTOR": "LocalExecutor",
-        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        # One task at a time, so that none disturbs another.
-        "CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "1",
-        # Longer than the benchmark: it would add work at some tasks and not at others.
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
-        "DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600",
-    }
-    found = Airflow(home, home / "dags", database=PostgreSQL(home), settings=settings)
-    found.env |= variables
-    return found
 
 
 # Rounds ------------------------------------------------------------------------------------------------
@@ -164,7 +140,10 @@ def run(scheme: str, starts: int, rounds: int) -> Results:
             LocalService(
                 certfile=str(certificate) if certificate else None, journal=home / "journal"
             ) as service,
-            airflow(home, variables) as running,
+            # One task at a time, so that none disturbs another.
+            undisturbed_airflow(
+                home, {"CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "1"}, variables=variables
+            ) as running,
         ):
             running.api.add_connection("workflow_automation_default", service.base_url, DEMO_KEY.value)
             http = {"connection_id": "http_default", "conn_type": "http", "host": service.url}

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_launcher.airflow import Airflow, temporary_home
 from airflow_launcher.components import TRIGGERER
 from airflow_launcher.connections import connection_to
-from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.waiting import wait_for
+from undisturbed import undisturbed_airflow
 from workflow_automation_provider.testing import LocalService
 
 if TYPE_CHECKING:
@@ -279,23 +279,13 @@ def run(airflow: Airflow, dag_id: str, state: str, tasks: int, flows: Flows) -> 
 
 def airflow_on_postgresql(home: Path, service: LocalService) -> Airflow:
     """Return an Airflow with LocalExecutor on PostgreSQL."""
-    settings = {
-        "CORE__EXECUTOR": "LocalExecutor",
-        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "CORE__PARALLELISM": "8",
-        "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8",
-        # Longer than the benchmark: it would add work at some times and not at others.
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
-        "DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600",
-    }
-    connections = {"workflow_automation_default": connection_to(service.base_url)}
-    found = Airflow(
-        home, home / "dags", database=PostgreSQL(home), connections=connections, settings=settings
+    return undisturbed_airflow(
+        home,
+        {"CORE__PARALLELISM": "8", "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8"},
+        connections={"workflow_automation_default": connection_to(service.base_url)},
+        # Where the triggerer finds the trigger.
+        variables={"PYTHONPATH": str(home / "modules")},
     )
-    # Where the triggerer finds the trigger.
-    found.env["PYTHONPATH"] = str(home / "modules")
-    return found
 
 
 def compare(tasks: int, ending: int) -> dict[str, Result]:

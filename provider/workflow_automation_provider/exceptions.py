@@ -5,7 +5,7 @@ Exceptions for every request that did not succeed, to catch in a task or a callb
 Exception                       accepted   When
 ==============================  =========  ===================================================================
 :class:`InvalidRequestError`    ``NO``     an argument or the connection is invalid, or the API key expired
-:class:`FileUnavailableError`   ``NO``     a file to upload is missing, cannot be read, or changed
+:class:`FileUnavailableError`   ``NO``     a file is missing, cannot be read or written, or changed
 :class:`NotSentError`           ``NO``     no connection, or the request was broken off before its end
 :class:`BusyError`              ``NO``     408, 425, 429; 503 with ``Retry-After``
 :class:`RejectedError`          ``NO``     any other 4xx, and redirects but for 302 and 303
@@ -117,7 +117,9 @@ class InvalidRequestError(WorkflowAutomationError, ValueError):
 
 class FileUnavailableError(WorkflowAutomationError):
     """
-    A file to upload is missing, cannot be read, or changed while it was read; a retry may succeed.
+    A file is missing, cannot be read or written, or changed while it was read; a retry may succeed.
+
+    What waiting cannot mend, such as a folder in place of a file, is an :class:`InvalidRequestError`.
 
     Nothing was sent, or the request was aborted before all of it was sent: the service cannot have accepted
     the files.

@@ -314,16 +314,7 @@ def its_files_are_gone_once_they_are_uploaded(case: Case) -> None:
 
 
 def killed_in_doubt_but_told_by_the_flow_where_a_second_run_is_accepted(case: Case) -> None:
-    case.calls_back(result={"rows": 3})
-    hold = case.hold("before", "PUT", RECORD, '"started"', lost=True)
-    case.begin()
-    wait_for("the run", hold.reached.is_set, 120)
-    case.called()
-    case.kill()
-    hold.released.set()
-    found = case.end("success")
-    assert found.result == {"result": {"rows": 3}}
-    assert len(found.runs) == 1
+    killed_before_the_run_was_recorded_and_told_by_the_flow(case)
 
 
 def mapped(case: Case) -> None:

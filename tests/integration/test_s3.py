@@ -156,3 +156,36 @@ def test_a_batch_of_a_bucket(run_dag, bucket, workflow_automation_service, workf
     assert result.xcom("report") == "2 of 2 runs were started, 0 rows were rejected."
     names = [entry["Key"] for entry in bucket.list_objects_v2(Bucket=BUCKET)["Contents"]]
     assert [name.partition("-")[0] for name in sorted(names)] == ["batch", "customers.csv", "runs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (f"batch='{URL}/monday'", "monday', which cannot be read: Is a directory."),
+        (f"batch='{URL}/monday/'", "monday/', which cannot be read: Is a directory."),
+        (f"batch=[{{}}], output_path='{URL}/monday/'", "monday/', a folder: expected a file."),
+        ("batch=[{}], output_path='s3://s3_test@nowhere/a.jsonl'", "Create its folder or bucket first."),
+    ],
+)
+def test_a_batch_that_is_a_folder_is_neither_empty_nor_retried(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connection,
+    bucket,
+    task_errors,
+    arguments,
+    words,
+):
+    put(bucket, monday__a=b"{}")
+    result = run_dag(f"""
+        from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+
+        with DAG("batch", schedule=None, start_date=START):
+            TriggerFlowBatchOperator(task_id="batch", retries=3, retry_delay=0.01, {arguments})
+    """)
+
+    assert result.state == "failed"
+    assert workflow_automation_service.journal.requests() == []
+    (error,) = task_errors
+    assert words in str(error)
+    assert "Airflow will not retry this task." in str(error)

@@ -32,8 +32,9 @@ from workflow_automation_provider.client.files import (
     read_whole,
     version_of,
 )
+from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.protocol import UploadBody, identifier
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
 __all__ = ["Measured", "measure", "split", "upload_body"]
 
@@ -67,25 +68,32 @@ def measure(
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[Measured]:
     """
-    Encode each element, once: to measure a text file, all of it must be read.
+    Encode each element, once: to measure a text file, all of it must be read, and the next ones meanwhile.
 
     :param files: the elements of the ``files`` array
     :param file_format: the format of each :class:`File`
     :param stopped: returns whether to stop
     :raises InvalidRequestError: if an element cannot be sent, or a file to send as text is not UTF-8
     """
+    elements = list(files)
     measured = []
+    # What a callable asks for is not known before it is called.
+    texts = 0 if callable(file_format) else _texts(file_format)
+    reading = _reading(lambda: (file for file in _read_ahead(elements) for _ in range(texts)), stopped)
     # With these, the JSON of a file takes less time to write again than memory to keep.
-    again: FileFormat | None = None if callable(file_format) or _has_text(file_format) else file_format
-    for number, element in enumerate(files):
-        parts = _element_parts(f"files[{number}]", element, file_format, stopped)
-        keep = parts if again is None or not isinstance(element, File) else again
-        measured.append(Measured(element, _length(parts), keep))
+    again: FileFormat | None = None if callable(file_format) or texts else file_format
+    with contextlib.closing(reading) if reading else contextlib.nullcontext():
+        for number, element in enumerate(elements):
+            parts = _element_parts(f"files[{number}]", element, file_format, stopped, reading)
+            keep = parts if again is None or not isinstance(element, File) else again
+            measured.append(Measured(element, _length(parts), keep))
     return measured
 
 
-def _has_text(file_format: Mapping[str, str] | str) -> bool:
-    return "text" in ([file_format] if isinstance(file_format, str) else file_format.values())
+def _texts(file_format: Mapping[str, str] | str) -> int:
+    """Return how often the format has a file's content as text."""
+    words = [file_format] if isinstance(file_format, str) else [*file_format.values()]
+    return words.count("text")
 
 
 def split(
@@ -141,8 +149,7 @@ def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> U
     length = len(head) + len(_TAIL) + sum(file.length for file in files) + max(0, len(files) - 1)
 
     def pieces(stopped: Callable[[], bool], begun: Callable[[Element], None]) -> Generator[bytes, None, None]:
-        ahead = next((file.read_ahead for file in _contents(files)), None)
-        reading = ahead(_contents(files), stopped) if ahead else None
+        reading = _reading(lambda: _contents(files), stopped)
         try:
             yield head
             for number, file in enumerate(files):
@@ -165,10 +172,26 @@ def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> U
 def _contents(files: Iterable[Measured]) -> Iterator[File]:
     """Return the files that can be read ahead, in the order in which they are read, as often as they are."""
     for file in files:
-        if isinstance(file.element, File) and file.element.read_ahead is not None:
+        for _ in _read_ahead([file.element]):
             for part in file.parts:
                 if isinstance(part, _Content):
                     yield part.file
+
+
+def _read_ahead(elements: Iterable[Element]) -> Iterator[File]:
+    """Return the files that can be read ahead."""
+    return (file for file in elements if isinstance(file, File) and file.read_ahead is not None)
+
+
+def _reading(files: Callable[[], Iterator[File]], stopped: Callable[[], bool]) -> Reading | None:
+    """
+    Begin to read files ahead.
+
+    :param files: returns them in the order in which they are read, as often as they are
+    :return: None if there are none
+    """
+    ahead = next((file.read_ahead for file in files()), None)
+    return ahead(files(), stopped) if ahead else None
 
 
 def _gathered(pieces: Generator[bytes, None, None]) -> Iterator[bytes]:
@@ -231,7 +254,11 @@ def _length(parts: Iterable[_Part]) -> int:
 
 
 def _element_parts(
-    name: str, element: Element, file_format: FileFormat, stopped: Callable[[], bool] = lambda: False
+    name: str,
+    element: Element,
+    file_format: FileFormat,
+    stopped: Callable[[], bool] = lambda: False,
+    reading: Reading | None = None,
 ) -> list[_Part]:
     if isinstance(element, Mapping):
         return [json_values.encode(name, element)]
@@ -244,10 +271,10 @@ def _element_parts(
         parts = _json_parts(name, _called(file_format, element), stopped)
         return [replace(part, expected=before) if isinstance(part, _Content) else part for part in parts]
     if isinstance(file_format, str):
-        return _value_parts(element, file_format, stopped)
+        return _value_parts(element, file_format, stopped, reading)
     parts = [b"{"]
     for field_name, word in file_format.items():
-        parts += [_field(field_name), *_value_parts(element, word, stopped), b","]
+        parts += [_field(field_name), *_value_parts(element, word, stopped, reading), b","]
     parts[-1] = b"}"
     return _joined(parts)
 
@@ -258,9 +285,10 @@ def _called(file_format: Callable[[File], Any], file: File) -> Any:
     except ChangedError as error:
         raise changed(file, f"changed ({error})", sending=False) from None
     except Exception as error:
-        raise InvalidRequestError(
-            f"file_format raised {type(error).__name__} for {file.source}: {error}."
-        ) from error
+        # A store that cannot be reached, or a file that is missing, may be there later.
+        may_pass = isinstance(error, OSError) and not is_wrong_path(error)
+        kind = FileUnavailableError if may_pass else InvalidRequestError
+        raise kind(f"file_format raised {type(error).__name__} for {file.source}: {error}.") from error
     if value is None:
         raise InvalidRequestError(f"file_format returned None for {file.source}: return the element to send.")
     return value
@@ -282,10 +310,10 @@ def _joined(parts: list[_Part]) -> list[_Part]:
     return joined
 
 
-def _value_parts(file: File, word: str, stopped: Callable[[], bool]) -> list[_Part]:
+def _value_parts(file: File, word: str, stopped: Callable[[], bool], reading: Reading | None) -> list[_Part]:
     value = getattr(file, word)
     if isinstance(value, Content):
-        return [b'"', *_content_parts(value, stopped), b'"']
+        return [b'"', *_content_parts(value, stopped, reading), b'"']
     return [json.dumps(value).encode("ascii")]
 
 
@@ -331,7 +359,9 @@ def _has_lone_surrogates(text: str) -> bool:
     return False
 
 
-def _content_parts(content: Content | str, stopped: Callable[[], bool]) -> list[_Part]:
+def _content_parts(
+    content: Content | str, stopped: Callable[[], bool], reading: Reading | None = None
+) -> list[_Part]:
     if isinstance(content, str):  # a file name that is not valid Unicode is sent unchanged
         return [_json_text(content)]
     file = content.file
@@ -342,7 +372,7 @@ def _content_parts(content: Content | str, stopped: Callable[[], bool]) -> list[
             return [_json_text(f"data:{file.content_type};base64,"), _base64_content(file)]
         case "text":
             # The length of escaped text is known only after reading it: once to measure, once to send.
-            chunks = read_whole(file, sending=False, stopped=stopped)
+            chunks = read_whole(file, sending=False, reading=reading, stopped=stopped)
             length = sum(map(len, _escaped_text(file, chunks)))
             return [_Content(file, length, lambda chunks: _escaped_text(file, chunks))]
 

@@ -168,6 +168,21 @@ class Answer:
             row["message"] = self.message
         return row
 
+    def unlike(self, row: CallbackRow) -> str:
+        """
+        Say how this differs from the answer that a task has.
+
+        :param row: the entry with that answer, another one than this
+        """
+        others = [
+            name
+            for name, value in (("result", self.result), ("message", self.message))
+            # As JSON, because 1 == True.
+            if json.dumps(value, sort_keys=True) != json.dumps(row.get(name), sort_keys=True)
+        ]
+        with_another = f" with another {' and '.join(others)}" if self.status == row["status"] else ""
+        return f"The task has the answer {row['status']!r:.60} from {row.get('at', 'before')}; this one is {self.status!r}{with_another}."
+
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Answer | None:
         """Return the answer of an entry, None if there is none yet."""

@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit, kind_of
 from workflow_automation_provider.client.files import Element, File, check_content_types
+from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
@@ -56,10 +57,10 @@ def resolve(
         the file's extension
     :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
         by default 32 MiB
-    :raises FileUnavailableError: if a file is missing, a glob or prefix matches nothing, a source is a
-        directory or otherwise not a readable file, or a store cannot be reached, naming it
-    :raises InvalidRequestError: if there is nothing to upload, a source is of another type, or there is no
-        store for a URL
+    :raises FileUnavailableError: if a file is missing or cannot be read, a glob or prefix matches nothing, or a
+        store cannot be reached, naming it
+    :raises InvalidRequestError: if there is nothing to upload, a source is a directory or otherwise no file, or of
+        another type, or there is no store for a URL
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
@@ -161,23 +162,25 @@ def _local_file(path: str, types: Mapping[str, str]) -> File:
         state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
         if stat.S_ISDIR(state.st_mode):
             kind = f"link to the directory {_target(path)!r}" if _is_link(path) else "directory"
-            raise FileUnavailableError(
+            raise InvalidRequestError(
                 f"{path!r} is a {kind}: pass its files, or a glob such as {path.rstrip('/')}/*."
             )
         if not stat.S_ISREG(state.st_mode):
-            raise FileUnavailableError(f"{path!r} is not a regular file.")
+            raise InvalidRequestError(f"{path!r} is not a regular file.")
         if not os.access(path, os.R_OK, effective_ids=True):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except InvalidRequestError:
+        raise
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError) and _is_link(path):
             raise FileUnavailableError(
                 f"{path!r} is a link to {_target(path)!r}, which does not exist: fix the link, or leave it out."
             ) from None
-        why = getattr(error, "strerror", None) or error
-        raise FileUnavailableError(
-            f"{path!r} cannot be read: {why}.",
-            next_step=_path_hint(path) if isinstance(error, FileNotFoundError) else "",
-        ) from None
+        what = f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}."
+        if is_wrong_path(error):
+            raise InvalidRequestError(what) from None
+        hint = _path_hint(path) if isinstance(error, FileNotFoundError) else ""
+        raise FileUnavailableError(what, next_step=hint) from None
     return _LocalFile(path, state.st_size, types)
 
 
@@ -416,7 +419,7 @@ def _unreadable(name: str, url: str, error: BaseException) -> FileUnavailableErr
     return FileUnavailableError(f"{name}: {without_credentials(url)!r} cannot be read: {why}.")
 
 
-def _directory(found: str, url: str, kind: type) -> FileUnavailableError:
+def _directory(found: str, url: str, kind: type) -> InvalidRequestError:
     if glob.has_magic(url):
         advice = "let the glob match only files, or use ** to match everything below it"
     elif issubclass(kind, str):
@@ -424,15 +427,15 @@ def _directory(found: str, url: str, kind: type) -> FileUnavailableError:
     else:
         # Airflow strips a trailing /, so it is unknown whether a prefix or a file was meant.
         advice = f"to upload everything below it, pass the text '{url}/', because {kind.__name__} strips a trailing /"
-    return FileUnavailableError(f"{found!r} is a directory: {advice}.")
+    return InvalidRequestError(f"{found!r} is a directory: {advice}.")
 
 
 def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
     source = repr(without_credentials(store.fs.unstrip_protocol(key)))
     if info["type"] != "file":
-        raise FileUnavailableError(f"{source} is not a file, but of type {info['type']!r}: leave it out.")
+        raise InvalidRequestError(f"{source} is not a file, but of type {info['type']!r}: leave it out.")
     if info.get("size") is None:
-        raise FileUnavailableError(
+        raise InvalidRequestError(
             f"{source} has no known size, which an upload requires: copy it to a file first."
         )
     return StoredFile(store, key, info, _content_type(store.name_of(key), types))

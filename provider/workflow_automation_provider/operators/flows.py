@@ -22,10 +22,12 @@ from workflow_automation_provider.execution.retry import (
 )
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+from workflow_automation_provider.operators.given import check_given, checking_expand, is_mapped
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
@@ -76,8 +78,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param wait_for_completion: whether to wait until the flow, by its last step, or a person says how the run
         ended, without a worker meanwhile, and to return the flow's ``result`` as well (Airflow 3.3+)
-    :param callback_input: name of the input that receives the URL for the flow's last step
-    :param completion_timeout: how long to wait for the end of the run
+    :param callback_input: name of the input that receives the URL for the flow's last step, if the task waits
+    :param completion_timeout: how long to wait for the end of the run, if the task waits
     :param files: files to upload for the run before waiting, as of :class:`UploadFilesOperator` (templated,
         deeply)
     :param file_format: the format of each file, as of :class:`UploadFilesOperator`
@@ -85,7 +87,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"ask"`` a person under
         **Required Actions** (Airflow 3.1+); or ``"start_again"`` in the next try, which may start a second run
     :param ask_timeout: how long to wait for the person's answer before the task fails
-    :param notifiers: called when a person is asked
+    :param notifiers: called when a person is asked; as ``ask_timeout``, only with ``on_unknown_start="ask"``
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
         the connection's ``timeout``
     :param send_retry_timeout: seconds to keep retrying within one try of the task while the service is busy
@@ -154,6 +156,12 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             from workflow_automation_provider.client.files import check_file_format
 
             check_file_format(file_format)
+        # Not kept: Airflow 2.11 cannot copy an operator with an attribute from before BaseOperator's own.
+        given = self.__dict__.pop("_given", frozenset()) - (frozenset() if called else {"notifiers"})
+        chosen = {"wait_for_completion": wait_for_completion, "on_unknown_start": on_unknown_start}
+        # Of a mapped task, what was given is checked when it is mapped, and may differ.
+        known = chosen.keys() - given if is_mapped(self) else chosen.keys()
+        check_given(given, {name: chosen[name] for name in known})
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
@@ -168,6 +176,28 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.notifiers = called
         self._started: StartedRun | None = None
         """The run of this execution, once it is known."""
+
+    def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """
+        Note what the DAG author gave: neither a subclass nor ``default_args``.
+
+        Airflow calls this before each ``__init__`` of the class, the outermost first.
+        """
+        if "_given" not in self.__dict__:
+            shared = kwargs.get("default_args") or {}
+            given = (
+                name for name, value in kwargs.items() if name not in shared or shared[name] is not value
+            )
+            # Past BaseOperator, which is not set up yet.
+            self.__dict__["_given"] = frozenset(given)
+        return args, kwargs
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Return the operator with some of its arguments, to be expanded over the others."""
+        found: OperatorPartial = super().partial(**kwargs)
+        # What a subclass makes of its arguments is known only once it is called.
+        return checking_expand(found) if cls.__init__ is TriggerFlowOperator.__init__ else found
 
     def execute_complete(
         self,

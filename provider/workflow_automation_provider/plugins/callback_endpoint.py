@@ -15,7 +15,7 @@ Status  When
 408     the body is not complete after 30 seconds
 400     the body is not what a callback may say
 404     no task waits for this token: it is unknown, from before a Clear, or its task ended without an answer
-409     the task has another answer
+409     the task has another answer: the response says when it came, and what this one differs in
 200     the task has this answer, also if the flow says it again
 503     the database is locked or cannot be reached: the flow should call again
 ======  ====================================================================================================
@@ -41,7 +41,7 @@ from urllib.parse import parse_qsl
 
 from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, digest_of, is_token
 from workflow_automation_provider.plugins import metadata
-from workflow_automation_provider.plugins.metadata import Outcome, UnavailableError
+from workflow_automation_provider.plugins.metadata import Answered, Outcome, UnavailableError
 
 __all__ = ["app"]
 
@@ -140,8 +140,8 @@ async def _respond(scope: _Message, receive: _Receive) -> _Response:
     match await _settle(digest, answer):
         case Outcome.UNKNOWN:
             return _NOT_FOUND
-        case Outcome.OTHER:
-            return _Response(409, "The task already has another answer.")
+        case Answered(earlier):
+            return _Response(409, answer.unlike(earlier))
         case Outcome.STORED:
             return _Response(200, "The answer is stored.", then=(digest, answer))
     return _Response(200, "The answer is stored.")
@@ -186,7 +186,7 @@ async def _body(scope: _Message, receive: _Receive) -> bytes:
         raise _RejectedError(_Response(408, words, {"connection": "close"})) from None
 
 
-async def _settle(digest: str, answer: Answer) -> Outcome:
+async def _settle(digest: str, answer: Answer) -> Outcome | Answered:
     try:
         return await _settle_once(digest, answer)
     except UnavailableError:
@@ -194,7 +194,7 @@ async def _settle(digest: str, answer: Answer) -> Outcome:
         return await _settle_once(digest, answer)
 
 
-async def _settle_once(digest: str, answer: Answer) -> Outcome:
+async def _settle_once(digest: str, answer: Answer) -> Outcome | Answered:
     outcome = await _in_thread(_QUICK, lambda: metadata.settle(digest, answer))
     if outcome is Outcome.UNKNOWN:
         outcome = await _in_thread(_SLOW, lambda: metadata.settle(digest, answer, anywhere=True))

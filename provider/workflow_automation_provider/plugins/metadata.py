@@ -19,20 +19,40 @@ resumes it. ``airflow dags test`` has no scheduler, and resumes whatever is *sch
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from workflow_automation_provider.execution.callback import CALLBACK_USER, OPTIONS, Answer, row_key
+from workflow_automation_provider.execution.callback import (
+    CALLBACK_USER,
+    OPTIONS,
+    Answer,
+    CallbackRow,
+    row_key,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from uuid import UUID
 
+    from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
-__all__ = ["Outcome", "UnavailableError", "missing", "settle"]
+__all__ = [
+    "Answered",
+    "OpenQuestion",
+    "Outcome",
+    "UnavailableError",
+    "missing",
+    "open_questions",
+    "respond",
+    "resume",
+    "settle",
+]
 
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
@@ -58,10 +78,15 @@ class Outcome(enum.Enum):
     """The task has the answer, or has been woken to read it."""
     STORED = "stored"
     """The answer is stored; the task is not parked, but may be about to park without having seen it."""
-    OTHER = "other"
-    """The task has another answer."""
     UNKNOWN = "unknown"
     """No task waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The task has another answer."""
+
+    row: CallbackRow
 
 
 class UnavailableError(Exception):
@@ -98,12 +123,24 @@ def missing() -> str | None:
     return None
 
 
-def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome:
+def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome | Answered:
     """
     Store an answer for the task that waits for it, and wake the task if it is parked.
 
     :param digest: the hash of the callback's token
     :param anywhere: look through the entries of all tasks, also of those that have ended; takes longer
+    :return: the outcome, or the other answer that the task has
+    :raises UnavailableError: if the database is locked or cannot be reached
+    """
+    with _transaction() as session:
+        return _settle(session, digest, answer, anywhere=anywhere)
+
+
+@contextlib.contextmanager
+def _transaction() -> Iterator[Session]:
+    """
+    Open a session, and commit it at the end.
+
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     from airflow.utils.session import create_session
@@ -111,7 +148,7 @@ def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome:
 
     try:
         with create_session() as session:
-            return _settle(session, digest, answer, anywhere=anywhere)
+            yield session
     except SQLAlchemyError as error:
         # The error's text has the statement's parameters, and with them the answer.
         words = type(error).__name__
@@ -122,7 +159,7 @@ def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome:
         raise UnavailableError(words) from None
 
 
-def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) -> Outcome:
+def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) -> Outcome | Answered:
     from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.utils.state import State, TaskInstanceState
     from sqlalchemy import select
@@ -152,8 +189,8 @@ def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) ->
     if earlier is None:
         entry.value = json.dumps(row)
         entry.updated_at = now
-    elif earlier != _comparable(dict(row)):
-        return Outcome.OTHER
+    elif _comparable(earlier) != _comparable(row):
+        return Answered(earlier)
     if ti.state == TaskInstanceState.AWAITING_INPUT:
         _wake(session, ti, answer, now)
         return Outcome.ACCEPTED
@@ -210,14 +247,7 @@ def _lock(session: Session, ti_id: UUID) -> TaskInstance | None:
 
 
 def _wake(session: Session, ti: TaskInstance, answer: Answer, now: datetime) -> None:
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.trigger import handle_event_submit
-    from airflow.triggers.base import TriggerEvent
-    from sqlalchemy import select
-
-    detail = session.scalar(
-        select(HITLDetail).where(HITLDetail.ti_id == ti.id).with_for_update(of=HITLDetail)
-    )
+    detail = _lock_question(session, ti.id)
     if detail is not None and detail.responded_at is None:
         option = OPTIONS[answer.status]
         detail.responded_at = now
@@ -225,21 +255,129 @@ def _wake(session: Session, ti: TaskInstance, answer: Answer, now: datetime) -> 
         detail.chosen_options = [option] if option in detail.options else []
         detail.params_input = {}
     if ti.queued_by_job_id is None:
-        payload = {} if detail is None else detail.as_resume_event_payload()
-        event = TriggerEvent(payload)  # type: ignore[no-untyped-call]
-        handle_event_submit(event, task_instance=ti, session=session)
+        _resume(session, ti, detail)
     elif ti.trigger_timeout is None or ti.trigger_timeout > now + _WAKE_AFTER:
         ti.trigger_timeout = now + _WAKE_AFTER
 
 
-def _answer_in(value: str) -> str | None:
-    """Return the answer in an entry, to compare, None if there is none: a reference to another store is none."""
+def _lock_question(session: Session, ti_id: UUID) -> HITLDetail | None:
+    from airflow.models.hitl import HITLDetail
+    from sqlalchemy import select
+
+    found: HITLDetail | None = session.scalar(
+        select(HITLDetail).where(HITLDetail.ti_id == ti_id).with_for_update(of=HITLDetail)
+    )
+    return found
+
+
+def _resume(session: Session, ti: TaskInstance, detail: HITLDetail | None) -> None:
+    """Resume a parked task that no scheduler knows of."""
+    from airflow.models.trigger import handle_event_submit
+    from airflow.triggers.base import TriggerEvent
+
+    payload = {} if detail is None else detail.as_resume_event_payload()
+    event = TriggerEvent(payload)  # type: ignore[no-untyped-call]
+    handle_event_submit(event, task_instance=ti, session=session)
+
+
+# For tests, which have no scheduler and nobody to answer ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """
+    A question under **Required Actions** that a task waits for.
+
+    :param ti_id: of the task instance that asks
+    :param map_index: -1 if the task is not mapped
+    :param is_answered: whether it was answered, but the task is still parked
+    """
+
+    ti_id: UUID
+    task_id: str
+    map_index: int
+    subject: str
+    body: str
+    options: Sequence[str]
+    is_answered: bool
+
+
+def open_questions() -> list[OpenQuestion]:
+    """
+    Return the questions of the tasks that are parked, oldest first.
+
+    :raises UnavailableError: if the database is locked or cannot be reached
+    """
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import select
+
+    query = (
+        select(HITLDetail, TaskInstance)
+        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+        .where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+        .order_by(HITLDetail.created_at)
+    )
+    with _transaction() as session:
+        return [
+            OpenQuestion(
+                ti_id=ti.id,
+                task_id=ti.task_id,
+                map_index=ti.map_index,
+                subject=detail.subject,
+                body=detail.body or "",
+                options=[*detail.options],
+                is_answered=detail.responded_at is not None,
+            )
+            for detail, ti in session.execute(query)
+        ]
+
+
+def respond(ti_id: UUID, option: str, fields: dict[str, str], user: str) -> bool:
+    """
+    Answer a question as a person does, and resume the task if it is parked.
+
+    :param fields: text fields that are filled in
+    :param user: id of the person
+    :return: whether the question was still open
+    :raises UnavailableError: if the database is locked or cannot be reached
+    """
+    with _transaction() as session:
+        _limit_waiting(session)
+        ti, detail = _lock(session, ti_id), _lock_question(session, ti_id)
+        if ti is None or detail is None or detail.responded_at is not None:
+            return False
+        detail.responded_at = datetime.now(UTC)
+        detail.responded_by = {"id": user, "name": user}
+        detail.chosen_options = [option]
+        detail.params_input = fields
+        if ti.state == "awaiting_input":
+            _resume(session, ti, detail)
+        return True
+
+
+def resume(ti_id: UUID) -> None:
+    """
+    Resume a task whose question was answered, if it is parked.
+
+    :raises UnavailableError: if the database is locked or cannot be reached
+    """
+    with _transaction() as session:
+        _limit_waiting(session)
+        ti, detail = _lock(session, ti_id), _lock_question(session, ti_id)
+        if ti is not None and ti.state == "awaiting_input" and detail is not None and detail.responded_at:
+            _resume(session, ti, detail)
+
+
+def _answer_in(value: str) -> CallbackRow | None:
+    """Return the answer in an entry, None if there is none: a reference to another store is none."""
     try:
         row = json.loads(value)
     except ValueError:
         return None
-    return _comparable(row) if isinstance(row, dict) and "status" in row else None
+    return cast("CallbackRow", row) if isinstance(row, dict) and "status" in row else None
 
 
-def _comparable(row: dict[str, Any]) -> str:
+def _comparable(row: CallbackRow) -> str:
     return json.dumps({**row, "at": None}, sort_keys=True)

@@ -361,6 +361,26 @@ def test_callable_that_returns_nothing_or_raises_names_the_file():
         body_of([in_memory(b"x")], lambda file: file.nme)
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionResetError("by peer"), FileUnavailableError),
+        (TimeoutError("no response"), FileUnavailableError),
+        (FileNotFoundError("bucket/a"), FileUnavailableError),
+        (IsADirectoryError("bucket"), InvalidRequestError),
+        (ValueError("no date"), InvalidRequestError),
+    ],
+)
+def test_callable_that_cannot_read_is_an_error_like_any_other_read(error, kind):
+    """A retry may find the store or the file."""
+
+    def fail(file):
+        raise error
+
+    with nothing_sent(rf"^file_format raised {type(error).__name__} for <a\.txt>: {error}\.$", kind):
+        body_of([in_memory(b"x")], fail)
+
+
 def test_callable_may_place_one_content_often_and_in_tuples():
     def shape(file):
         return {"a": (file.text, [file.base64, {"b": file.text}]), "n": file.size}

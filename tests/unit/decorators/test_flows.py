@@ -310,7 +310,9 @@ class TestArguments:
             function.operator(inputs={"a": 1})
 
     def test_reach_the_operator(self, function):
-        operator = function.operator(flow_id="f", callback_input="url", retries=7, task_id="mine")
+        operator = function.operator(
+            flow_id="f", wait_for_completion=True, callback_input="url", retries=7, task_id="mine"
+        )
         assert (operator.flow_id, operator.callback_input, operator.retries) == ("f", "url", 7)
         assert operator.task_id == "mine"
         assert operator.multiple_outputs is True

@@ -79,18 +79,34 @@ def test_what_a_file_is_told_as(folder):
         (["a.csv", "missing/x"], "'missing/x' cannot be read"),
         ("*.xml", r"files\[0\]: the glob '\*\.xml' matches no file"),
         (["a.csv", "nothing/*"], r"files\[1\]: the glob"),
-        ("sub", "'sub' is a directory.*sub/\\*"),
-        ("s*", "'sub' is a directory"),
-        ("/", "is a directory"),
-        ("fifo", "is not a regular file"),
         ("dangling", "is a link to .nowhere., which does not exist"),
-        ("a\0b", "cannot be read"),
     ],
 )
-def test_files_that_are_not_there(folder, files, words):
-    os.mkfifo("fifo")
+def test_files_that_may_be_there_later(folder, files, words):
     Path("dangling").symlink_to("nowhere")
     with pytest.raises(FileUnavailableError, match=f"(?s){words}.*Nothing was sent"):
+        resolve(files)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ("sub", "'sub' is a directory.*sub/\\*"),
+        (["a.csv", "sub"], "'sub' is a directory"),
+        ("s*", "'sub' is a directory"),
+        ("/", "is a directory"),
+        ("link", "'link' is a link to the directory 'sub'"),
+        ("fifo", "is not a regular file"),
+        ("a.csv/b", "'a.csv/b' cannot be read: Not a directory"),
+        ("a" * 300, "cannot be read: File name too long"),
+        ("a\0b", "cannot be read: embedded null byte"),
+    ],
+)
+def test_paths_that_are_never_those_of_files(folder, files, words):
+    """No retry can help, so Airflow must not try one."""
+    os.mkfifo("fifo")
+    Path("link").symlink_to("sub")
+    with pytest.raises(InvalidRequestError, match=f"(?s){words}.*Nothing was sent"):
         resolve(files)
 
 

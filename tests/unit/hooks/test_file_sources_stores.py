@@ -6,7 +6,7 @@ import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]  # has no types
 
-from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.file_sources import resolve
 
 from .conftest import resolved
@@ -75,7 +75,7 @@ def test_source(source, expected):
 )
 def test_directory(source, advice):
     source = source() if callable(source) else source
-    with pytest.raises(FileUnavailableError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         resolve(source)
     # Airflow's versions differ in the slashes after memory:
     assert f"is a directory: {advice.format(path=source)}" in str(caught.value)

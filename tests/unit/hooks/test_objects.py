@@ -15,6 +15,7 @@ import pytest
 
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.client.files import read_whole
+from workflow_automation_provider.client.upload_body import measure, upload_body
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.file_sources import resolve
 
@@ -173,6 +174,28 @@ class TestRequests:
         hook.upload_files(run_id, bucket.url("a"), "demo-flow", file_format="text")
         assert service.uploads[0].files == ["é\n"]
         assert proxy.counts() == {"HEAD": 1, "GET": 2}
+
+    @pytest.mark.parametrize("file_format", ["text", {"one": "text", "name": "name", "two": "text"}])
+    def test_many_texts_are_measured_many_at_once(self, service, hook, run_id, bucket, proxy, file_format):
+        names = [f"o{number:02}" for number in range(60)]
+        bucket.put(**{name: f"content of {name}".encode() for name in names})
+        elements = resolve(bucket.url())
+        proxy.delay = 0.02
+        began = time.monotonic()
+        measured = measure([*elements, {"a": "mapping"}], file_format)
+        assert time.monotonic() - began < 60 * proxy.delay
+        reads = 1 if file_format == "text" else 2
+        assert len(gets(proxy)) == 60 * reads
+        proxy.delay = 0
+        content = b"".join(upload_body("demo-flow", run_id, measured))
+        assert len(content) == upload_body("demo-flow", run_id, measured).content_length
+        for name in names:
+            assert content.count(f"content of {name}".encode()) == reads
+
+    def test_a_text_that_is_none_among_many_is_named(self, hook, run_id, bucket, proxy):
+        bucket.put(**{f"o{number:02}": b"\xff" if number == 7 else b"x" for number in range(40)})
+        with pytest.raises(InvalidRequestError, match="/o07' is not UTF-8"):
+            measure(resolve(bucket.url()), "text")
 
     def test_a_format_may_read_it_as_well(self, service, hook, run_id, bucket, proxy):
         bucket.put(a=b"0123456789")

@@ -19,7 +19,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
-    FileUnavailableError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
@@ -482,6 +481,17 @@ def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, ch
 
 
 @needs_store
+def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
+    path = tmp_path / "batch.jsonl"
+    path.write_text('{"n": 0}\n\n{"n": 1}\n')
+    batch(str(path))
+    path.write_text('{"n": 0}\n\n{"n": 2}\n')
+    words = rf"^batch\[1\] \(line 3 of '{path}'\) has other inputs than in try 1"
+    with pytest.raises(InvalidRequestError, match=words):
+        batch(str(path), try_number=2)
+
+
+@needs_store
 def test_another_flow_is_a_change(batch, service):
     batch(rows(3))
     with pytest.raises(InvalidRequestError, match="or the flow_id changed"):
@@ -526,7 +536,8 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
         threading.Thread(target=wait_and_change, daemon=True).start()
 
     path.write_text(lines("a"))
-    with pytest.raises(InvalidRequestError, match=r"batch\[\d+\] changed while the batch was read") as caught:
+    place = rf"^batch\[\d+\] \({'' if shorter else 'line [0-9]+ '}of '{path}'\)"
+    with pytest.raises(InvalidRequestError, match=f"{place} changed while the batch was read") as caught:
         batch(str(path), before=change_soon, output_path=str(tmp_path / "output.jsonl"))
     left = 300 - len(service.runs)
     assert (
@@ -746,8 +757,28 @@ def test_a_wrong_argument_is_an_error_of_the_dag_file(arguments, words):
         ({"batch": [{}], "output_path": 7}, InvalidRequestError, "output_path is an int"),
         (
             {"batch": [{}], "output_path": "/nowhere/output.jsonl"},
-            FileUnavailableError,
-            "output_path is '/nowhere/output.jsonl', which cannot be written",
+            InvalidRequestError,
+            "(?s)'/nowhere/output.jsonl', which cannot be written: No such file.*Create its folder or bucket first",
+        ),
+        (
+            {"batch": [{}], "output_path": "/"},
+            InvalidRequestError,
+            "output_path is '/', a folder: expected a file",
+        ),
+        (
+            {"batch": [{}], "output_path": "/tmp"},
+            InvalidRequestError,
+            "output_path is '/tmp', .*: Is a directory",
+        ),
+        (
+            {"batch": [{}], "output_path": "/etc/hosts/x"},
+            InvalidRequestError,
+            "cannot be written: Not a directory",
+        ),
+        (
+            {"batch": [{}], "output_path": "nowhere://a/b"},
+            InvalidRequestError,
+            "output_path is 'nowhere://a/b'",
         ),
     ],
 )

@@ -25,7 +25,6 @@ FAILED = {"status": "failed", "message": "There were no orders."}
 
 NOT_FOUND = (404, {"detail": "No task waits for this callback."})
 STORED = (200, {"detail": "The answer is stored."})
-OTHER = (409, {"detail": "The task already has another answer."})
 UNAVAILABLE = (503, {"detail": "The answer could not be stored; call again."})
 
 ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"]
@@ -112,15 +111,27 @@ def test_same_answer_wakes_again(waiting, post):
     assert task.row["at"] == at
 
 
+def another(task, this):
+    """The response to another answer than the task has."""
+    return 409, {"detail": f"The task has the answer 'success' from {task.row['at']}; this one is {this}."}
+
+
 @pytest.mark.parametrize(
-    "other", [FAILED, {"status": "success"}, {**SUCCESS, "result": {"rows": 3.0}}, {**SUCCESS, "message": ""}]
+    ("other", "this"),
+    [
+        (FAILED, "'failed'"),
+        ({"status": "success"}, "'success' with another result"),
+        ({**SUCCESS, "result": {"rows": 3.0}}, "'success' with another result"),
+        ({**SUCCESS, "message": ""}, "'success' with another message"),
+        ({"status": "success", "message": "Well"}, "'success' with another result and message"),
+    ],
 )
-def test_other_answer(waiting, post, other):
+def test_other_answer(waiting, post, other, this):
     task = waiting()
     assert post(task.url) == STORED
     row = task.row
     task.change(trigger_timeout=datetime.now(UTC) + timedelta(hours=1))
-    assert post(task.url, other) == OTHER
+    assert post(task.url, other) == another(task, this)
     assert task.row == row
     assert task.seconds_left() > 60
 
@@ -140,7 +151,9 @@ def test_the_token_is_not_stored(waiting, post):
 def test_true_is_not_1(waiting, post):
     task = waiting()
     assert post(task.url, {"status": "success", "result": 1}) == STORED
-    assert post(task.url, {"status": "success", "result": True}) == OTHER
+    assert post(task.url, {"status": "success", "result": True}) == another(
+        task, "'success' with another result"
+    )
 
 
 def test_timeout_is_never_raised(waiting, post):
@@ -275,7 +288,15 @@ def test_task_ended_with_an_answer(waiting, post, state):
     assert post(task.url) == STORED
     task.change(state=state)
     assert post(task.url) == STORED
-    assert post(task.url, FAILED) == OTHER
+    assert post(task.url, FAILED) == another(task, "'failed'")
+
+
+def test_other_answer_than_one_that_a_person_wrote(waiting, post):
+    """Into the state store, without a time."""
+    task = waiting()
+    task.enter(json.dumps({"status": "failed"}))
+    words = "The task has the answer 'failed' from before; this one is 'success'."
+    assert post(task.url) == (409, {"detail": words})
 
 
 def test_cleared(waiting, post):

@@ -56,7 +56,7 @@ class EarlierTries:
         index = item.index
         if self._was_sent(index) and self._digest(index) != item.digest:
             raise InvalidRequestError(
-                f"batch[{index}] has other inputs than in try {self._tries[index]}, which sent it, or the flow_id changed.",
+                f"{item.place} has other inputs than in try {self._tries[index]}, which sent it, or the flow_id changed.",
                 consequence="Nothing was sent in this try.",
                 next_step=_SAME_BATCH,
             )

@@ -282,13 +282,13 @@ class BatchStarter:
         number = 0
         for number, item in enumerate(self._source, start=1):  # noqa: B007 - used after the loop
             if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
-                raise _changed(item.index)
+                raise _changed(item.place)
             if self._is_missing(item.index):
                 is_in_doubt = self._outcomes.status(item.index) == "unknown"
                 doubt = self._outcomes.why(item.index) if is_in_doubt else ""
                 yield _Job(item.index, with_inputs(template, item.inputs), doubt), item.digest
         if number < self._outcomes.total:
-            raise _changed(number)
+            raise _changed(self._source.place_of(number))
 
     def _run(self, jobs: Iterator[tuple[_Job, bytes]]) -> None:
         """Open items and collect what becomes of them, until there are no more."""
@@ -609,9 +609,9 @@ class _Progress:
         )
 
 
-def _changed(index: int) -> InvalidRequestError:
+def _changed(place: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"batch[{index}] changed while the batch was read.",
+        f"{place} changed while the batch was read.",
         next_step="Let the batch be complete before this task begins.",
     )
 

@@ -13,7 +13,8 @@ from typing import IO, Self, TypedDict, cast, get_args
 
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.client.paths import is_wrong_path
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch_state import BatchItem, ItemStatus
 
 __all__ = ["BatchCounts", "BatchSummary", "Outcomes", "OutputFile"]
@@ -154,15 +155,20 @@ class OutputFile:
         """
         Make an empty file, before anything is started for which there would be no file then.
 
-        :raises FileUnavailableError: if it cannot be written
+        :raises InvalidRequestError: if it is a folder, or there is no folder or bucket for it
+        :raises FileUnavailableError: if it cannot be written for another reason
         """
+        if self.path.endswith("/"):
+            raise InvalidRequestError(f"output_path is {self.path!r}, a folder: expected a file.")
         try:
             self._write(iter(()))
         except Exception as error:  # object stores raise all kinds of exceptions
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            raise FileUnavailableError(
-                f"output_path is {self.path!r}, which cannot be written: {why}."
-            ) from None
+            what = f"output_path is {self.path!r}, which cannot be written: {why}."
+            if isinstance(error, FileNotFoundError):
+                raise InvalidRequestError(what, next_step="Create its folder or bucket first.") from None
+            kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
+            raise kind(what) from None
 
     def write(self, items: Iterator[BatchItem]) -> None:
         """Write all items."""

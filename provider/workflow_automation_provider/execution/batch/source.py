@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import hashlib
 import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.client.paths import is_wrong_path
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    InvalidRequestError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.execution.batch_state import DIGEST_BYTES
 
 __all__ = ["Batch", "BatchSource", "Item"]
@@ -40,11 +46,13 @@ class Item:
     :param index: its position, from 0
     :param inputs: its inputs, encoded
     :param digest: identifies its inputs and the flow
+    :param place: what it is called in errors
     """
 
     index: int
     inputs: bytes
     digest: bytes
+    place: str = field(compare=False)
 
 
 class BatchSource:
@@ -73,7 +81,8 @@ class BatchSource:
         """
         Yield the items.
 
-        :raises InvalidRequestError: if an item cannot be sent, naming it but not showing it
+        :raises InvalidRequestError: if an item cannot be sent, naming it but not showing it; if the path is that of
+            a folder
         :raises FileUnavailableError: if the file is missing or cannot be read
         """
         for index, (place, inputs) in enumerate(self._lines() if self._is_file else self._elements()):
@@ -82,7 +91,18 @@ class BatchSource:
                     f"{place} is {kind_of(inputs)}: expected an object of input names and values."
                 )
             encoded = encode(place, inputs)
-            yield Item(index, encoded, hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES])
+            digest = hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES]
+            yield Item(index, encoded, digest, place)
+
+    def place_of(self, index: int, line: int | None = None) -> str:
+        """
+        Return what an item is called in errors.
+
+        :param line: its number in the file, from 1; None if it has none
+        """
+        if not self._is_file:
+            return f"batch[{index}]"
+        return f"batch[{index}] ({'' if line is None else f'line {line} '}of {self._name})"
 
     def is_read_from(self, path: str) -> bool:
         """
@@ -97,7 +117,7 @@ class BatchSource:
         index = 0
         while part := batch[index : index + _SLICE]:
             for inputs in part:
-                yield f"batch[{index}]", inputs
+                yield self.place_of(index), inputs
                 index += 1
 
     def _lines(self) -> Iterator[tuple[str, object]]:
@@ -107,17 +127,17 @@ class BatchSource:
                 text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if text.isspace() or not text:
                     continue
-                place = f"batch[{index}] (line {number})"
+                place = self.place_of(index, number)
                 try:
                     yield place, json.loads(text, object_pairs_hook=_members)
                 except _RepeatedNameError as error:
                     raise InvalidRequestError(
-                        f"{place} of {self._name} has {error.args[0]!r:.60} twice: expected each name once."
+                        f"{place} has {error.args[0]!r:.60} twice: expected each name once."
                     ) from None
                 except (ValueError, RecursionError):
                     # Without the original message, which may quote the line.
                     raise InvalidRequestError(
-                        f"{place} of {self._name} is not JSON: expected one inputs object in each line."
+                        f"{place} is not JSON: expected one inputs object in each line."
                     ) from None
                 index += 1
 
@@ -150,12 +170,18 @@ class BatchSource:
                 ) from None
             fs.invalidate_cache()  # what an earlier task wrote may have been replaced
             raw = fs.open(path, "rb", block_size=_BLOCK)
+            # S3 opens a folder as an empty file.
+            details = getattr(raw, "details", None)
+            if isinstance(details, Mapping) and details.get("type") == "directory":
+                raw.close()
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return cast("IO[bytes]", io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw)
         return open(cast("str", self._batch), "rb")  # noqa: PTH123 - as it is given, closed by _opened
 
-    def _unavailable(self, error: Exception) -> FileUnavailableError:
+    def _unavailable(self, error: Exception) -> WorkflowAutomationError:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        return FileUnavailableError(f"batch is {self._name}, which cannot be read: {why}.")
+        kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
+        return kind(f"batch is {self._name}, which cannot be read: {why}.")
 
     @property
     def _name(self) -> str:

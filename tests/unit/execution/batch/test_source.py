@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -87,19 +88,23 @@ SECRET = "the-customers-secret"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (f'{{}}\n\n{{"a": "{SECRET}"', r"batch\[1\] \(line 3\) of .* is not JSON"),
-        (f'{{}}\n["{SECRET}"]', r"batch\[1\] \(line 2\) is a list: expected an object"),
-        (f'"{SECRET}"', r"batch\[0\] \(line 1\) is a str"),
-        ("null", r"batch\[0\] \(line 1\) is None"),
-        (f'{{"a": "{SECRET}", "b": NaN}}', r"batch\[0\] \(line 1\).b is nan"),
-        (f'{{"a": "{SECRET}", "b": "\\ud800"}}', r"batch\[0\] \(line 1\).b is not valid Unicode text"),
-        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', r"batch\[0\] \(line 1\) of .* has 'b' twice"),
-        ("[" * 100_000, r"batch\[0\] \(line 1\) of .* is not JSON"),
+        (f'{{}}\n\n{{"a": "{SECRET}"', r"batch\[1\] \(line 3 of {path}\) is not JSON"),
+        (f'{{}}\n["{SECRET}"]', r"batch\[1\] \(line 2 of {path}\) is a list: expected an object"),
+        (f'"{SECRET}"', r"batch\[0\] \(line 1 of {path}\) is a str"),
+        ("null", r"batch\[0\] \(line 1 of {path}\) is None"),
+        (f'{{"a": "{SECRET}", "b": NaN}}', r"batch\[0\] \(line 1 of {path}\)\.b is nan"),
+        (
+            f'{{"a": "{SECRET}", "b": "\\ud800"}}',
+            r"batch\[0\] \(line 1 of {path}\)\.b is not valid Unicode text",
+        ),
+        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', r"batch\[0\] \(line 1 of {path}\) has 'b' twice"),
+        ("[" * 100_000, r"batch\[0\] \(line 1 of {path}\) is not JSON"),
     ],
 )
 def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, words):
     path = tmp_path / "batch.jsonl"
     path.write_text(text)
+    words = "^" + words.format(path=re.escape(repr(str(path))))
     with pytest.raises(InvalidRequestError, match=words) as caught:
         read(str(path))
     assert SECRET not in str(caught.value)
@@ -132,3 +137,19 @@ def test_a_wrong_batch_is_named_and_not_shown(batch, words):
 def test_a_missing_file_may_be_there_later(tmp_path, prefix):
     with pytest.raises(FileUnavailableError, match=r"batch is .*nothing\.jsonl', which cannot be read"):
         read(f"{prefix}{tmp_path}/nothing.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("{folder}", "Is a directory"),
+        ("{folder}/", "Is a directory"),
+        ("file://{folder}", "Is a directory"),
+        ("{folder}/batch.jsonl/more", "Not a directory"),
+        ("{folder}/a\0b", "embedded null byte"),
+    ],
+)
+def test_a_path_that_is_never_that_of_a_file(tmp_path, path, why):
+    (tmp_path / "batch.jsonl").write_text("{}")
+    with pytest.raises(InvalidRequestError, match=f"which cannot be read: .*{why}"):
+        read(path.format(folder=tmp_path))
