@@ -85,3 +85,43 @@ def test_files_go_to_the_wrong_run(run_dag, workflow_automation_service, workflo
         for upload in workflow_automation_service.uploads
     }
     assert taken == {"Ada": "Ada", "Edsger": "Grace", "Barbara": "Edsger"}
+
+
+def test_an_argument_without_effect_fails_the_task_before_anything_is_sent(
+    run_dag, workflow_automation_service, workflow_automation_connection, task_errors
+):
+    result = run_dag("""
+        with DAG("without_effect", schedule=None, start_date=START):
+            TriggerFlowOperator.partial(task_id="trigger", callback_input="report_to").expand(inputs=[{"n": 1}])
+    """)
+    assert result.task_state("trigger", map_index=0) == "failed"
+    (error,) = task_errors
+    assert str(error) == (
+        "callback_input has no effect without wait_for_completion=True: add wait_for_completion=True, or leave "
+        "callback_input out."
+    )
+    assert not workflow_automation_service.journal.requests()
+
+
+def test_arguments_that_several_tasks_share_may_be_of_no_use_to_mapped_ones(
+    run_dag, workflow_automation_service, workflow_automation_connection
+):
+    result = run_dag("""
+        def shared():
+            return {"completion_timeout": pendulum.duration(hours=1), "notifiers": [print]}
+
+        @task.trigger_flow
+        def function(n):
+            return {"n": n}
+
+        with DAG("shared", schedule=None, start_date=START, default_args=shared()):
+
+            @task_group(default_args={"ask_timeout": pendulum.duration(hours=1), "callback_input": "report_to"})
+            def group():
+                TriggerFlowOperator.partial(task_id="trigger").expand(inputs=[{"n": 1}, {"n": 2}])
+                function.expand(n=[3, 4])
+
+            group()
+    """)
+    assert result.state == "success"
+    assert sorted(run.inputs["n"] for run in workflow_automation_service.runs) == [1, 2, 3, 4]

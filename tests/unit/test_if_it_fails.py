@@ -309,6 +309,8 @@ class TestProvoked:
             lambda: trigger(completion_timeout=60),
             lambda: trigger(ask_timeout=timedelta(days=900)),
             lambda: trigger(notifiers=[1]),
+            lambda: trigger(completion_timeout=timedelta(hours=1)),
+            lambda: trigger(ask_timeout=timedelta(hours=1)),
             lambda: trigger(request_timeout=0),
             lambda: trigger(send_retry_timeout=-1),
             lambda: trigger(file_format="name it"),

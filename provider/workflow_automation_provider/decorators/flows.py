@@ -14,7 +14,6 @@ from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.operators.base import UNSET, Unset
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
-from workflow_automation_provider.operators.given import checking_expand
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -91,12 +90,6 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             inputs=_SET_DURING_EXECUTION,
             **kwargs,
         )
-
-    def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Note what was given, and do what each decorated task does."""
-        TriggerFlowOperator._hook_apply_defaults(self, **kwargs)
-        applied: tuple[Any, dict[str, Any]] = super()._hook_apply_defaults(*args, **kwargs)  # type: ignore[no-untyped-call]
-        return applied
 
     def _guarded(self, context: Context, run: Callable[[], StartedRun]) -> StartedRun:
         """Run a part of the task; the errors of the function stay as they are."""
@@ -184,12 +177,9 @@ def trigger_flow_task(
     :param python_callable: the function; by name, its parameters get the context's variables
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
     """
-    decorated: Any = task_decorator_factory(
+    return task_decorator_factory(
         python_callable=python_callable,
         multiple_outputs=multiple_outputs,
         decorated_operator_class=_TriggerFlowDecoratedOperator,
         **kwargs,
     )
-    if python_callable is not None:
-        return checking_expand(decorated, maps_arguments=False)
-    return lambda function: checking_expand(decorated(function), maps_arguments=False)

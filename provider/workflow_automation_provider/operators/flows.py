@@ -22,12 +22,10 @@ from workflow_automation_provider.execution.retry import (
 )
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
-from workflow_automation_provider.operators.given import check_given, checking_expand, is_mapped
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
-    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
@@ -156,12 +154,18 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             from workflow_automation_provider.client.files import check_file_format
 
             check_file_format(file_format)
-        # Not kept: Airflow 2.11 cannot copy an operator with an attribute from before BaseOperator's own.
-        given = self.__dict__.pop("_given", frozenset()) - (frozenset() if called else {"notifiers"})
-        chosen = {"wait_for_completion": wait_for_completion, "on_unknown_start": on_unknown_start}
-        # Of a mapped task, what was given is checked when it is mapped, and may differ.
-        known = chosen.keys() - given if is_mapped(self) else chosen.keys()
-        check_given(given, {name: chosen[name] for name in known})
+        # default_args are for several tasks, and not all of these wait or ask.
+        shared = kwargs.get("default_args") or {}
+        waits = (wait_for_completion, "wait_for_completion=True")
+        asks = (on_unknown_start == "ask", "on_unknown_start='ask'")
+        for name, value, default, (is_on, needed) in (
+            ("callback_input", callback_input, "callback_url", waits),
+            ("completion_timeout", completion_timeout, timedelta(days=1), waits),
+            ("ask_timeout", ask_timeout, timedelta(days=7), asks),
+            ("notifiers", notifiers or (), (), asks),
+        ):
+            if not is_on and value not in (default, shared.get(name)):
+                raise ValueError(f"{name} has no effect without {needed}: add {needed}, or leave {name} out.")
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
@@ -176,28 +180,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.notifiers = called
         self._started: StartedRun | None = None
         """The run of this execution, once it is known."""
-
-    def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """
-        Note what the DAG author gave: neither a subclass nor ``default_args``.
-
-        Airflow calls this before each ``__init__`` of the class, the outermost first.
-        """
-        if "_given" not in self.__dict__:
-            shared = kwargs.get("default_args") or {}
-            given = (
-                name for name, value in kwargs.items() if name not in shared or shared[name] is not value
-            )
-            # Past BaseOperator, which is not set up yet.
-            self.__dict__["_given"] = frozenset(given)
-        return args, kwargs
-
-    @classmethod
-    def partial(cls, **kwargs: Any) -> OperatorPartial:
-        """Return the operator with some of its arguments, to be expanded over the others."""
-        found: OperatorPartial = super().partial(**kwargs)
-        # What a subclass makes of its arguments is known only once it is called.
-        return checking_expand(found) if cls.__init__ is TriggerFlowOperator.__init__ else found
 
     def execute_complete(
         self,
