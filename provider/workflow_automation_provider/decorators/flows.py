@@ -43,7 +43,7 @@ class _FunctionError(Exception):
     """Carries an error of the decorated function past those who handle errors of the start."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__()
         self.error = error
 
 
