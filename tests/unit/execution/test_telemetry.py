@@ -342,6 +342,21 @@ class TestFailures:
         monkeypatch.undo()
         assert [state for _, state, _ in store.writes] == ["starting", "started"]
 
+    @pytest.mark.parametrize("method", ["incr", "timing"])
+    def test_a_batch_mentions_its_runs_before_their_metrics(self, service, context, log, monkeypatch, method):
+        """Without a record, the log is what names them."""
+        from ..starts import TaskTimeout
+
+        def end(*_, **__):
+            raise TaskTimeout
+
+        monkeypatch.setattr(Stats, method, end, raising=False)
+        with pytest.raises(TaskTimeout):
+            TriggerFlowBatchOperator(task_id="batch", batch=[{}] * 3).execute(context(task_id="batch"))
+        text = log()
+        assert service.runs
+        assert [run.run_id for run in service.runs if f": {run.run_id}" not in text] == []
+
     def test_a_server_that_is_not_there(self, service, context, statsd, monkeypatch):
         statsd._receiver.close()
         assert trigger().execute(context())["run_id"] == "1001"
