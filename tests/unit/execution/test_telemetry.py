@@ -289,6 +289,14 @@ def test_tags_are_those_of_the_task(monkeypatch):
     assert sent == [(("workflow_automation.runs.started", 2), {"tags": Task.stats_tags})]
 
 
+def test_tags_of_a_task_that_has_none_ready(monkeypatch, context):
+    """As on Airflow 3.0 to 3.2."""
+    sent = []
+    monkeypatch.setattr(Stats, "incr", lambda *_, tags: sent.append(tags), raising=False)
+    Telemetry(context(dag_id="report")).count("runs.started")
+    assert sent == [{"dag_id": "report", "task_id": "trigger"}]
+
+
 class TestFailures:
     @pytest.mark.parametrize("what", ["incr", "timing", "end"])
     def test_an_upload_is_recorded_before_its_span_and_metrics(
