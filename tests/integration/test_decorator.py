@@ -131,6 +131,24 @@ def test_the_run_goes_on_to_an_upload(run_tasks, service):
     assert sorted(upload.run_id for upload in service.uploads) == ["1001", "1002"]
 
 
+def test_inlets_and_outlets(run_tasks, service):
+    """Of which Airflow 2 pushes XComs after the start, by the operator."""
+    result = run_tasks(
+        """
+        from airflow.providers.common.compat.sdk import Asset
+
+        @task.trigger_flow(inlets=[Asset("file:///orders")], outlets=[Asset("file:///report")], retries=1, retry_delay=0)
+        def trigger():
+            return {"a": 1}
+        """,
+        "trigger()",
+    )
+    assert result.state == "success"
+    (run,) = service.runs
+    told = {"run_id": run.run_id, "run_link": f"{service.url}/runs/{run.run_id}", "flow_id": run.flow_id}
+    assert result.asset_events() == [("file:///report", told)]
+
+
 def test_a_function_that_skips(run_tasks, service):
     result = run_tasks(
         """

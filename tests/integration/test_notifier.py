@@ -77,6 +77,20 @@ def test_on_success_retry_and_skip(run, service):
     assert sorted(run.by for run in service.runs) == ["key", "key", "key", "path"]
 
 
+def test_before_a_task(run, service):
+    """The task gets none of the notifier's arguments, although some have the names of its own."""
+    result = run("""
+        with DAG("before", schedule=None, start_date=START):
+            @task(on_execute_callback=FlowNotifier(EVENT, "demo-flow"))
+            def succeed(inputs=None, flow_id=None):
+                return [inputs, flow_id]
+
+            succeed()
+    """)
+    assert result.xcom("succeed") == [None, None]
+    assert events(service) == ["before/succeed/-1/1"]
+
+
 def test_one_notifier_for_many_tasks(run, service):
     """It is called several times in one process, each time with templates of its own."""
     run("""

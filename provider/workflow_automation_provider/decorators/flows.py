@@ -43,7 +43,7 @@ class _FunctionError(Exception):
     """Carries an error of the decorated function past those who handle errors of the start."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__()
         self.error = error
 
 
@@ -68,8 +68,9 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     _ti: Any = None
     """The task instance whose inputs the function has returned."""
 
-    # DecoratedOperator reads it on Airflow 3.0, where operators have none.
-    xcom_push: ClassVar[Any] = None
+    # DecoratedOperator reads it on Airflow 3.0, where operators have none. Airflow 2 calls theirs.
+    if not hasattr(DecoratedOperator, "xcom_push"):
+        xcom_push: ClassVar[Any] = None
 
     def __init__(
         self,

@@ -58,11 +58,15 @@ def add_to_events(
     events: Any = context.get("outlet_events")
     if events is None:
         return
+    aliases = []
     for outlet in outlets:
         if isinstance(outlet, AssetAlias):
-            _add_to_alias(events[outlet], outlet.name, extra, flow_uri, log)
+            aliases.append(outlet)
         elif isinstance(outlet, Asset | AssetRef):
             events[outlet].extra.update(extra)
+    # Last: the connection, which the URI needs, may be gone by a retry that returns an earlier run.
+    for alias in aliases:
+        _add_to_alias(events[alias], alias.name, extra, flow_uri, log)
 
 
 def _add_to_alias(

@@ -66,7 +66,10 @@ class Telemetry:
         try:
             from airflow.providers.common.compat.sdk import Stats
 
-            tags = getattr(self._ti, "stats_tags", None) or {}
+            tags = getattr(self._ti, "stats_tags", None)
+            if tags is None:  # on Airflow 3.0 to 3.2
+                told = ((name, getattr(self._ti, name, None)) for name in ("dag_id", "task_id"))
+                tags = {name: value for name, value in told if value}
             getattr(Stats, method)(f"{PREFIX}.{name}", value, tags=tags)
         except Exception:
             _log.debug("The metric %s could not be sent.", name, exc_info=True)

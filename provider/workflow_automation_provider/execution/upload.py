@@ -168,7 +168,10 @@ class Uploader:
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
         elements = _resolved(what) if self._prepared is None else self._prepared
-        self.inputs = inputs_of(elements)
+        try:
+            self.inputs = inputs_of(elements)
+        except Exception:
+            self._log.warning("The task's lineage events are incomplete.", exc_info=True)
         self._log.info("Uploading %s for run %s.", count_of(elements), run_id)
         confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
         requests = self._requests(run_id, flow_id, missing, what) if missing else []

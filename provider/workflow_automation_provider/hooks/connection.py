@@ -235,6 +235,11 @@ def client_for(connection: Connection, extra: ConnectionExtra) -> FlowClient:
             "The connection's base URL (host) is empty: expected the service's URL, such as "
             "https://service.example/api (a URI begins with workflow-automation://, with a hyphen)."
         )
+    key = (connection.password or "").strip()
+    if len(key) >= 8 and key in (extra.flow_id or ""):
+        raise InvalidRequestError(
+            "The connection's flow_id contains the API key, and would show it in logs: give the workflow's identifier."
+        )
     return FlowClient(
         base_url(connection),
         api_key=connection.password,

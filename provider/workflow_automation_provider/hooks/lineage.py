@@ -46,7 +46,9 @@ _SIGN = re.compile(r"[?#]")
 _AT = re.compile(r"@|%(?:25)*40")
 # A query, another URL, or a signature within a path.
 _NO_PATH = re.compile(
-    r"[?#]|%(?:25)*(?:23|3f)|::|://|(?:sig|signature|token|password|secret|credential)=", re.IGNORECASE
+    r"[?#]|%(?:25)*(?:23|3f)|::|://"
+    r"|(?:sig|signature|token|password|passwd|pwd|secret|credential|jsessionid|(?:api|access|account)[-_]?key)(?:=|%(?:25)*3d)",
+    re.IGNORECASE,
 )
 _LOGIN = re.compile(r":.*@", re.DOTALL)
 

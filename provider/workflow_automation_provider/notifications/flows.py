@@ -77,7 +77,9 @@ class FlowNotifier(BaseNotifier):
         # Rendering replaces the templates, and the same notifier may be called again with another context.
         notifier = copy.copy(self)
         try:
-            super(FlowNotifier, notifier).__call__(*args)
+            # Airflow adds the notifier's arguments to the context, which the task may be given next.
+            given = args if len(args) != 1 else (copy.copy(args[0]),)
+            super(FlowNotifier, notifier).__call__(*given)
         except Exception as error:
             notifier._log_failure(error)
 
@@ -96,7 +98,7 @@ class FlowNotifier(BaseNotifier):
 
     async def _call_async(self) -> None:
         notifier = copy.copy(self)
-        context: Context = getattr(self, "context", None) or cast("Context", {})  # Airflow 3.1+
+        context = copy.copy(getattr(self, "context", None) or cast("Context", {}))  # Airflow 3.1+
         try:
             notifier._update_context(context)
             notifier.render_template_fields(context)

@@ -24,7 +24,7 @@ from workflow_automation_provider.execution.doubt import NOT_STARTED, STARTED
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 from ..answers import TIMEOUT, person
-from ..starts import KEY, MAYBE, requests
+from ..starts import KEY, MAYBE, WithoutTextError, requests
 
 
 def operator_of(result: Any) -> Any:
@@ -264,6 +264,7 @@ class TestErrorsOfTheFunction:
             AirflowSkipException("nothing to do"),
             RejectedError("of something else"),
             OutcomeUnknownError("of something else"),
+            WithoutTextError(),
         ],
         ids=lambda error: type(error).__name__,
     )

@@ -289,6 +289,14 @@ def test_tags_are_those_of_the_task(monkeypatch):
     assert sent == [(("workflow_automation.runs.started", 2), {"tags": Task.stats_tags})]
 
 
+def test_tags_of_a_task_that_has_none_ready(monkeypatch, context):
+    """As on Airflow 3.0 to 3.2."""
+    sent = []
+    monkeypatch.setattr(Stats, "incr", lambda *_, tags: sent.append(tags), raising=False)
+    Telemetry(context(dag_id="report")).count("runs.started")
+    assert sent == [{"dag_id": "report", "task_id": "trigger"}]
+
+
 class TestFailures:
     @pytest.mark.parametrize("what", ["incr", "timing", "end"])
     def test_an_upload_is_recorded_before_its_span_and_metrics(
@@ -341,6 +349,21 @@ class TestFailures:
             trigger().execute(context(store))
         monkeypatch.undo()
         assert [state for _, state, _ in store.writes] == ["starting", "started"]
+
+    @pytest.mark.parametrize("method", ["incr", "timing"])
+    def test_a_batch_mentions_its_runs_before_their_metrics(self, service, context, log, monkeypatch, method):
+        """Without a record, the log is what names them."""
+        from ..starts import TaskTimeout
+
+        def end(*_, **__):
+            raise TaskTimeout
+
+        monkeypatch.setattr(Stats, method, end, raising=False)
+        with pytest.raises(TaskTimeout):
+            TriggerFlowBatchOperator(task_id="batch", batch=[{}] * 3).execute(context(task_id="batch"))
+        text = log()
+        assert service.runs
+        assert [run.run_id for run in service.runs if f": {run.run_id}" not in text] == []
 
     def test_a_server_that_is_not_there(self, service, context, statsd, monkeypatch):
         statsd._receiver.close()

@@ -267,6 +267,18 @@ def test_login_is_an_error(connect):
     assert "hush-1" not in str(caught.value)
 
 
+@pytest.mark.parametrize("flow_id", ["hush-hush", "workflow hush-hush"])
+def test_key_in_the_flow_id(connect, flow_id):
+    """A run's flow is in logs, results and events."""
+    hook = connect(host="service.example", password="hush-hush", extra={"flow_id": flow_id})
+    for prepare in (hook.prepare_trigger, lambda: hook.prepare_uploads("1001", [{"name": "a"}])):
+        with pytest.raises(
+            InvalidRequestError, match=r"^The connection's flow_id contains the API key"
+        ) as caught:
+            prepare()
+        assert "hush" not in str(caught.value)
+
+
 @pytest.mark.parametrize("key", ["hush 1", "hush\n1", "hüsh", "hush\x00"])
 def test_key_that_no_header_can_carry(connect, key):
     with pytest.raises(InvalidRequestError, match=r"^The API key") as caught:

@@ -82,6 +82,13 @@ def test_a_source(source, uri):
         "https://host/a&X-Amz-Signature=abc",
         "s3://c@b/k#sig=abc",
         "s3://c@b/k;token=abc",
+        "https://host/a;jsessionid=abc",
+        "https://host/a&api_key=abc",
+        "https://host/apikey=abc/a",
+        "https://host/a;AccountKey=abc",
+        "https://host/a;sig%3Dabc",
+        "https://host/a;sig%253dabc",
+        "ftp://host/pwd=abc/a",
         "zip://a.csv::https://me:pass@host/a.zip",
         "simplecache::s3://bucket/key",
         "sftp:/me:pass@host/x",
@@ -265,6 +272,18 @@ def test_a_collector_that_fails_is_only_told_of(service, context, monkeypatch, l
     monkeypatch.setattr(lineage, "_is_read", lambda: True)
     assert start(context())["run_id"] == "1001"
     assert "are incomplete" in (text := log()) or "could not be collected" in text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no place"), WithoutTextError("no place")])
+def test_an_upload_is_sent_whatever_its_lineage(service, context, monkeypatch, log, tmp_path, error):
+    def fail(_):
+        raise error
+
+    (tmp_path / "a").write_text("1234")
+    monkeypatch.setattr(lineage, "_place", fail)
+    trigger(files=f"{tmp_path}/a").execute(context())
+    assert [upload.run_id for upload in service.uploads] == ["1001"]
+    assert "The task's lineage events are incomplete." in log()
 
 
 def test_a_uri_that_airflow_rejects_costs_no_other(service, context, collected, tmp_path):

@@ -54,6 +54,13 @@ class TestStart:
         assert inputs_of(service) == [{"event": "failed"}, {"event": "again"}]
         assert notifier.inputs == {"event": "{{ event }}"}
 
+    def test_the_context_stays_as_it_is(self, service, now):
+        """Airflow passes that of an ``on_execute_callback`` on to the task."""
+        before = {**now}
+        FlowNotifier({"flow": "{{ flow_id }}"}, "demo-flow")(now)
+        assert inputs_of(service) == [{"flow": "demo-flow"}]
+        assert now == before
+
     def test_a_second_call_starts_a_second_run(self, service, now):
         """As documented: there is no record of callbacks."""
         for _ in range(2):
@@ -312,6 +319,16 @@ class TestAsync:
         asyncio.run(main())
         assert inputs_of(service) == [{"late": "orders/manual"}]
         assert "Started run 1001" in log()
+
+    def test_the_context_stays_as_it_is(self, service):
+        context: dict[str, Any] = {**DEADLINE}
+
+        async def main():
+            await FlowNotifier(**ALERT, context=context)
+
+        asyncio.run(main())
+        assert len(service.runs) == 1
+        assert context == DEADLINE
 
     def test_the_loop_goes_on(self, service):
         service.faults.add("delay", seconds=1)

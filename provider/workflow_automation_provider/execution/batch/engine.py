@@ -338,13 +338,14 @@ class BatchStarter:
         self._record.write([(job.index, digest) for job, digest in opened], results)
         self._writes += 1
         self._writing += time.monotonic() - began
+        # While its items are under way: an interruption mentions them again, rather than never.
+        if not self._record.outlives_try:
+            self._mention(results)
         self._windows.written([job.index for job, _ in opened], results, self._settled.qsize())
         recorded = [self._under_way.pop(item["index"]) for item in results]
         for job, _ in opened:
             self._jobs.put(job)
         self._count(recorded)
-        if not self._record.outlives_try:
-            self._mention(results)
         return following
 
     def _count(self, jobs: Iterable[_Job]) -> None:
