@@ -220,6 +220,8 @@ def an_event_needs_more_rights_and_is_not_idempotent(airflow, shell, flow, opera
 
 
 def what_the_roles_may_do(airflow, shell, flow, operator):
+    # "flow" and "operator" have these roles.
+    assert re.findall(r"[Tt]he role `(\w+)`", PAGE.read_text()) == ["user", "op", "user"]
     connections = 'curl "$AIRFLOW/api/v2/connections" -H "Authorization: Bearer $TOKEN"'
     pause = (
         'curl -X PATCH "$AIRFLOW/api/v2/dags/workflow_automation_next_dag" -H "Authorization: Bearer $TOKEN" '

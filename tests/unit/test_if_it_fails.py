@@ -559,6 +559,21 @@ class TestProvoked:
         response = asyncio.run(post())
         assert response.status_code == status
         assert _unmatched([response.json()["detail"]]) == []
+        page = _PAGE.read_text(encoding="utf-8").splitlines()
+        rows = [
+            page[quote.line - 1]
+            for quote in _QUOTES
+            if quote.column == "Message" and quote.pattern.fullmatch(response.json()["detail"])
+        ]
+        assert any(row.startswith(f"| {status} |") for row in rows), rows
+
+    def test_the_statuses_of_the_callback_endpoint_are_those_that_it_has(self):
+        """Those that a request cannot provoke here are compared with the page about waiting."""
+        wait = (_PAGE.parent / "wait.md").read_text(encoding="utf-8")
+        table = wait.partition("| Response | When | The step should |")[2].partition("\n\n")[0]
+        section = _PAGE.read_text(encoding="utf-8").partition("## The callback endpoint")[2]
+        both = [set(re.findall(r"^\| (\d{3}) \|", text, re.MULTILINE)) for text in (table, section)]
+        assert both[0] == both[1]
 
     @pytest.mark.parametrize(
         ("fields", "is_good"),
