@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
+from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -298,6 +300,14 @@ def test_a_start_from_before_a_clear_is_not_mentioned(service, store, context, s
         start("ada", now=now, send_retry_timeout=-1)
     assert "But try" not in str(caught.value)
     assert caught.value.accepted is Accepted.NO
+
+
+def test_the_page_names_the_longest_name(start):
+    page = (Path(__file__).parents[3] / "docs" / "taskflow.md").read_text(encoding="utf-8")
+    (longest,) = re.findall(r"at most (\d+) characters", page)
+    start("a" * int(longest))
+    with pytest.raises(InvalidRequestError, match=f"at most {longest} characters"):
+        start("a" * (int(longest) + 1))
 
 
 def test_the_longest_name_is_recorded(store, start):
