@@ -146,6 +146,8 @@ def a_failed_task_is_given_its_run(airflow, shell, token, service):
     request = REQUESTS[4]
     if AIRFLOW >= (3, 4):
         request = request.replace('"only_failed": false', '"only_failed": false, "keep_task_state": true')
+    with pytest.raises(subprocess.CalledProcessError):  # and clears nothing
+        shell(request, TOKEN="of nobody", DAG_ID=dag_id, DAG_RUN_ID=dag_run_id)
     responses = shell(request, TOKEN=token, DAG_ID=dag_id, DAG_RUN_ID=dag_run_id)
     assert [status for status, _ in responses] == [204, 200], responses
 
