@@ -95,7 +95,7 @@ hooks: $(STAMP) ## Have git run the linters before each commit
 	@$(RUN) pre_commit validate-config
 	@$(RUN) pre_commit install
 
-demo: $(STAMP) ## Run an example DAG in Airflow against a local service
+demo: $(STAMP) ## Run example DAGs in Airflow against a local service
 	@$(VENV)/bin/python scripts/demo.py
 
 ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT, SERVICE_PORT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import inspect
 import json
@@ -434,6 +435,9 @@ def test_the_arguments_of_an_operator(operator):
         assert (default == "required") is (parameter.default is inspect.Parameter.empty)
         if default.startswith("`") and name != "`inputs`":
             assert default == f"`{parameter.default!r}`".replace("'", '"')
+        if isinstance(parameter.default, datetime.timedelta):
+            days = parameter.default.days
+            assert default == f"{days} day{'s' * (days > 1)}"
         assert templated.startswith("yes") is (name.strip("`") in operator.template_fields)
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,38 @@ def test_each_command_of_make_exists():
     }
     assert {name for _, name in named} >= {"demo", "ui", "test", "docs"}
     assert {(page, name) for page, name in named if name not in targets} == set()
+
+
+# Figures ------------------------------------------------------------------------------------------------
+
+
+def test_the_extras_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    table = (ROOT / "docs" / "install.md").read_text().partition("| Extra | For |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md", "CHANGELOG.md"])
+def test_the_versions_are_those_of_the_package(page):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = re.findall(r":: Python :: (3\.\d+)'", str(project["classifiers"]))
+    text = " ".join((ROOT / page).read_text().split())
+    assert "apache-airflow>=2.11.0" in project["dependencies"]
+    assert re.search(r"Airflow 2\.11 (or later|to) ", text)
+    assert {*re.findall(r"Airflow (\d\.\d+) or later \(", text)} <= {"2.11"}
+    for first, last in re.findall(r"Python (3\.\d+)(?: to (3\.\d+))?", text):
+        assert first == pythons[0]
+        assert last in ("", pythons[-1])
+
+
+def test_the_readme_has_the_durations_of_the_benchmark():
+    rows = dict(
+        re.findall(
+            r"^\| http \| (\w+) \| [\d.]+ \| (\d+) ", (ROOT / "docs/benchmarks.md").read_text(), re.MULTILINE
+        )
+    )
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{rows['HttpOperator']} ms, with `TriggerFlowOperator` {rows['TriggerFlowOperator']} ms" in text
 
 
 # The reference ------------------------------------------------------------------------------------------

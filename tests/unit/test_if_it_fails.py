@@ -22,7 +22,7 @@ import workflow_automation_provider
 from messages import Message, Said, find_messages, find_quotes
 from workflow_automation_provider.assets import sanitize_uri
 from workflow_automation_provider.decorators.flows import trigger_flow_task
-from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.callback import PATH, new_token
 from workflow_automation_provider.hooks.connection import ConnectionExtra
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -73,6 +73,25 @@ _AIRFLOWS = "Airflow's message"
 _PACKAGE = Path(workflow_automation_provider.__file__).parent
 _PAGE = Path(__file__).parents[2] / "docs/if-it-fails.md"
 _QUOTES = find_quotes(_PAGE.read_text(encoding="utf-8"))
+
+# What the first table of the page says of a message: whether the service started a run.
+_EXISTS = {"no": Accepted.NO, "look": Accepted.MAYBE, "yes": Accepted.YES}
+
+_ANSWERS = {
+    "No run was started.": Accepted.NO,
+    "A run may have been started.": Accepted.MAYBE,
+    "A run was started, but its run_id is unknown.": Accepted.YES,
+}
+
+# Under which headings the page has the first line of an error, by what the error says of the run.
+_SECTIONS = {
+    "No run was started.": {
+        "The service rejected the request",
+        "The service is busy or cannot be reached",
+    },
+    "A run may have been started.": {"A run may have been started"},
+}
+_ALL_SECTIONS = {heading for headings in _SECTIONS.values() for heading in headings}
 
 # Without their types, to be used wrongly.
 _NOTHING: Any = None
@@ -137,6 +156,29 @@ def _unmatched(lines: Sequence[str]) -> list[str]:
     """Return the lines that no quote of the page stands for: with a word of its own, not only values."""
     quotes = [quote for quote in _QUOTES if quote.has_words]
     return [line for line in lines if not any(quote.pattern.fullmatch(line) for quote in quotes)]
+
+
+def _verdict(lines: Sequence[str]) -> Accepted | None:
+    """Return what the first table says whether a run exists: of the rows that match, the lowest counts."""
+    table = _PAGE.read_text(encoding="utf-8").partition("| Message | A run exists | You may |\n")[2]
+    found = None
+    for row in table.partition("\n\n")[0].splitlines()[1:]:
+        messages, exists, _ = row.strip("| ").split(" | ")
+        quotes = [quote for quote in _QUOTES if f"`{quote.text}`" in messages]
+        assert quotes
+        if any(quote.pattern.search(line) for quote in quotes for line in lines):
+            found = _EXISTS.get(exists.partition(",")[0])
+    return found
+
+
+def _sections(line: str) -> set[str]:
+    """Return the headings under which the page quotes a line."""
+    page = _PAGE.read_text(encoding="utf-8").splitlines()
+    return {
+        next(text[3:] for text in reversed(page[: quote.line]) if text.startswith("## "))
+        for quote in _QUOTES
+        if quote.has_words and quote.column == "Message" and quote.pattern.fullmatch(line)
+    }
 
 
 class TestSource:
@@ -235,6 +277,10 @@ class TestProvoked:
         flow = {} if flow_id is None else {"flow_id": flow_id}
         lines = fails(lambda: trigger(request_timeout=0.3, retries=retries, **flow))
         assert answer in lines
+        assert _verdict(lines) is _ANSWERS[answer]
+        if expected := _SECTIONS.get(answer):
+            assert _sections(lines[0]) & expected
+            assert not _sections(lines[0]) & _ALL_SECTIONS - expected
 
     def test_a_start_that_is_tried_again(self, service, fails):
         service.faults.add("busy", times=None)
@@ -263,7 +309,7 @@ class TestProvoked:
         fails(task, context(store))
         service.faults.add("reject")
         lines = fails(task, context(store, try_number=2))
-        assert any("A run may have been started" in line for line in lines)
+        assert _verdict(lines) is Accepted.MAYBE
 
     @pytest.mark.parametrize("entry", [{"run": "1001"}, {"run_id": ""}, 1.5])
     def test_a_wrong_entry(self, service, store, context, fails, entry):
@@ -409,6 +455,7 @@ class TestProvoked:
         service.faults.add("reject", operation="upload")
         lines = fails(lambda: trigger(files=f"{tmp_path}/a", retries=retries))
         assert "Run 1001 was started." in lines
+        assert _verdict(lines) is Accepted.YES
 
     @pytest.mark.parametrize(
         "arguments",
@@ -514,6 +561,21 @@ class TestProvoked:
         response = asyncio.run(post())
         assert response.status_code == status
         assert _unmatched([response.json()["detail"]]) == []
+        page = _PAGE.read_text(encoding="utf-8").splitlines()
+        rows = [
+            page[quote.line - 1]
+            for quote in _QUOTES
+            if quote.column == "Message" and quote.pattern.fullmatch(response.json()["detail"])
+        ]
+        assert any(row.startswith(f"| {status} |") for row in rows), rows
+
+    def test_the_statuses_of_the_callback_endpoint_are_those_that_it_has(self):
+        """Those that a request cannot provoke here are compared with the page about waiting."""
+        wait = (_PAGE.parent / "wait.md").read_text(encoding="utf-8")
+        table = wait.partition("| Response | When | The step should |")[2].partition("\n\n")[0]
+        section = _PAGE.read_text(encoding="utf-8").partition("## The callback endpoint")[2]
+        both = [set(re.findall(r"^\| (\d{3}) \|", text, re.MULTILINE)) for text in (table, section)]
+        assert both[0] == both[1]
 
     @pytest.mark.parametrize(
         ("fields", "is_good"),

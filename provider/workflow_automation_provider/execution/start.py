@@ -15,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import get_current_context
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["OnUnknownStart", "RunStarter", "request_digest", "trigger_flow_once"]
+__all__ = ["OnUnknownStart", "RunStarter", "mentions_earlier_try", "request_digest", "trigger_flow_once"]
 
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also ``"ask"``."""
@@ -100,9 +101,11 @@ def trigger_flow_once(
     context = get_current_context() if context is None else context
     hook = WorkflowAutomationHook(workflow_automation_conn_id, request_timeout=request_timeout)
     try:
-        _check(name, on_unknown_start, send_retry_timeout)
+        _check_name(name)
         record = StartRecord(context, name, nested=True)
-        record.request = request_digest(inputs, flow_id)
+        with mentions_earlier_try(record):
+            _check(on_unknown_start, send_retry_timeout)
+            record.request = request_digest(inputs, flow_id)
         # The same request may be sent again if it started nothing, but not another one of the same name.
         with record.in_use(sys.intern(record.request)):
             starter = RunStarter(
@@ -119,11 +122,14 @@ def trigger_flow_once(
     return run
 
 
-def _check(name: object, on_unknown_start: object, send_retry_timeout: object) -> None:
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
         raise InvalidRequestError(
             f"name is {name!r}: expected a unique name for each start within a task, of at most {_LONGEST_NAME} characters."
         )
+
+
+def _check(on_unknown_start: object, send_retry_timeout: object) -> None:
     if on_unknown_start not in get_args(OnUnknownStart):
         raise InvalidRequestError(
             f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
@@ -148,6 +154,26 @@ def request_digest(inputs: object, flow_id: object) -> str:
     from workflow_automation_provider.client.json_values import encode
 
     return hashlib.sha256(f"{flow_id} ".encode() + encode("inputs", inputs)).hexdigest()[:32]
+
+
+@contextmanager
+def mentions_earlier_try(record: StartRecord) -> Iterator[None]:
+    """Have an error that is found before the record is read say what an earlier try did."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        earlier = record.read()
+        if earlier and not earlier.cleared:
+            error.accepted = Accepted.MAYBE if earlier.state == "starting" else Accepted.YES
+            error.consequence += _but(earlier)
+            error.next_step = "\n".join(
+                filter(None, (error.next_step, "A Clear starts every run of the task again."))
+            )
+        raise
+
+
+def _but(earlier: Start) -> str:
+    return f"\nBut try {earlier.try_number} ({earlier.at}) {earlier.words}."
 
 
 class RunStarter:
@@ -216,7 +242,7 @@ class RunStarter:
             if earlier and self._in_doubt and error.accepted is Accepted.NO:
                 # Of this try that is all; of the task it is not.
                 error.accepted = Accepted.MAYBE
-                error.consequence += f"\nBut try {earlier.try_number} ({earlier.at}) {earlier.words}."
+                error.consequence += _but(earlier)
                 error.next_step = "\n".join(filter(None, (error.next_step, _LOOK)))
             raise
 

@@ -128,22 +128,28 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
         """Start the runs that no earlier try started, and return what became of the items."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.batch.engine import BatchPlan, BatchStarter
+        from workflow_automation_provider.execution.batch.engine import (
+            BatchPlan,
+            BatchStarter,
+            mentions_earlier_tries,
+        )
         from workflow_automation_provider.execution.batch_state import BatchRecord
 
         record = BatchRecord(context, self.task_id, nested=self._is_nested(context))
         with record.in_use(self):
-            plan = BatchPlan(
-                batch=self.batch,
-                flow_id=self._rendered_flow_id(),
-                max_concurrency=self.max_concurrency,
-                max_starts_per_second=self.max_starts_per_second,
-                window_size=self.window_size,
-                on_unknown_start=self.on_unknown_start,
-                on_refused=self.on_refused,
-                output_path=self._rendered_output_path(),
-            )
-            return BatchStarter(record, self._open_hook(), self._patience, context, plan).start()
+            with mentions_earlier_tries(record):
+                plan = BatchPlan(
+                    batch=self.batch,
+                    flow_id=self._rendered_flow_id(),
+                    max_concurrency=self.max_concurrency,
+                    max_starts_per_second=self.max_starts_per_second,
+                    window_size=self.window_size,
+                    on_unknown_start=self.on_unknown_start,
+                    on_refused=self.on_refused,
+                    output_path=self._rendered_output_path(),
+                )
+                starter = BatchStarter(record, self._open_hook(), self._patience, context, plan)
+            return starter.start()
 
     def _event_extra(self, result: list[BatchItem] | BatchSummary) -> dict[str, Any]:
         """Return what the events of the task's assets tell of a batch: not its runs, which may be very many."""

@@ -210,7 +210,11 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     def _run_once(self, context: Context, resumed: _Resumed | None = None) -> StartedRun:
         """Start the run, unless an earlier try did, and follow it as far as asked for."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.start import RunStarter, request_digest
+        from workflow_automation_provider.execution.start import (
+            RunStarter,
+            mentions_earlier_try,
+            request_digest,
+        )
         from workflow_automation_provider.execution.task_state import StartRecord
 
         self._started = None
@@ -224,9 +228,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 on_unknown_start="start_again" if self.on_unknown_start == "start_again" else "fail",
             )
             if nested:
-                self._check_nested()
-                inputs = self._make_inputs(context)
-                record.request = request_digest(inputs, self.flow_id)
+                with mentions_earlier_try(record):
+                    self._check_nested()
+                    inputs = self._make_inputs(context)
+                    record.request = request_digest(inputs, self.flow_id)
                 return starter.start(lambda: self.hook.prepare_trigger(inputs, self._rendered_flow_id()))
             return self._follow(context, record, starter, resumed or _Resumed())
 

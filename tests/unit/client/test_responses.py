@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -84,6 +86,24 @@ def test_every_status_has_its_error(operation, early):
         assert type(error) is error_for(operation, status, early=early), status
         nothing, maybe = OF_AN_UPLOAD if operation is UPLOAD else OF_A_TRIGGER
         assert error.consequence == (maybe if type(error) is OutcomeUnknownError else nothing), status
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers"), [("BusyError", {"retry-after": "1"}), ("OutcomeUnknownError", {})]
+)
+def test_the_page_names_the_statuses(kind, headers):
+    (row,) = re.findall(rf"^\| `{kind}` \| (.+?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    found = {
+        status
+        for status in range(300, 600)
+        if type(error_of(BY_KEY, status, headers=headers)).__name__ == kind
+    }
+    named = {int(number) for number in re.findall(r"\b\d{3}\b", row)}
+    assert named <= found
+    assert found <= named | (set(range(500, 600)) if "any other 5xx" in row else set())
 
 
 @pytest.mark.parametrize("status", [200, 201, 226, 299])

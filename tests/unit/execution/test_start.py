@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
+from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -248,6 +250,64 @@ def test_a_wrong_argument_is_named_before_anything_is_recorded(service, store, s
     assert "Flow: a-flow" in lines
     assert store.entries == {}
     assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"on_unknown_start": "retry"}, {"send_retry_timeout": -1}, {"inputs": {"a": {1}}}]
+)
+@pytest.mark.parametrize(
+    ("fault", "accepted", "words"),
+    [
+        (None, Accepted.YES, r"But try 1 \(.+\) started run 1001, http.+\."),
+        ("drop_after", Accepted.MAYBE, rf"But try 1 \(.+\) triggered the flow, .+ {MAYBE}\."),
+        ("garbage", Accepted.YES, r"But try 1 \(.+\) started a run whose run_id is unknown\."),
+    ],
+)
+def test_a_wrong_argument_does_not_hide_what_an_earlier_try_did(
+    service, start, wrong, fault, accepted, words
+):
+    if fault:
+        service.faults.add(fault)
+        with pytest.raises((OutcomeUnknownError, ResponseUnusableError)):
+            start()
+    else:
+        start()
+    with pytest.raises(InvalidRequestError, match=rf"\n{words}\n") as caught:
+        start(**wrong, try_number=2)
+
+    assert isinstance(caught.value, AirflowFailException)
+    assert caught.value.accepted is accepted
+    lines = str(caught.value).splitlines()
+    assert "A Clear starts every run of the task again." in lines
+    assert "Fix the cause, then clear the task." not in lines
+    assert requests(service) == 1
+
+
+def test_a_wrong_argument_of_an_operator_inside_the_task_does_not_hide_it_either(
+    service, store, context, start
+):
+    start("ada")
+    now = context(store, task_id="customers", try_number=2)
+    with pytest.raises(InvalidRequestError, match=r"But try 1 \(.+\) started run 1001") as caught:
+        trigger(task_id="ada", inputs={"a": {1}}).execute(now)
+    assert caught.value.accepted is Accepted.YES
+
+
+def test_a_start_from_before_a_clear_is_not_mentioned(service, store, context, start):
+    start("ada")
+    now = context(store, task_id="customers", try_number=2, max_tries=4)
+    with pytest.raises(InvalidRequestError) as caught:
+        start("ada", now=now, send_retry_timeout=-1)
+    assert "But try" not in str(caught.value)
+    assert caught.value.accepted is Accepted.NO
+
+
+def test_the_page_names_the_longest_name(start):
+    page = (Path(__file__).parents[3] / "docs" / "taskflow.md").read_text(encoding="utf-8")
+    (longest,) = re.findall(r"at most (\d+) characters", page)
+    start("a" * int(longest))
+    with pytest.raises(InvalidRequestError, match=f"at most {longest} characters"):
+        start("a" * (int(longest) + 1))
 
 
 def test_the_longest_name_is_recorded(store, start):

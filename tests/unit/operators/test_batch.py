@@ -492,6 +492,40 @@ def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
 
 
 @needs_store
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"items": 5}, "batch is an int"),
+        ({"items": "{{ a }}"}, "batch is "),
+        ({"flow_id": "{{ a }}"}, "flow_id is "),
+        ({"output_path": 5}, "output_path is an int"),
+    ],
+)
+def test_a_wrong_argument_does_not_hide_what_earlier_tries_started(batch, service, change, words):
+    batch(rows(3))
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        batch(**{"items": rows(3), **change}, try_number=2)
+    assert isinstance(caught.value, AirflowFailException)
+    assert caught.value.accepted is Accepted.YES
+    lines = str(caught.value).splitlines()
+    assert "In earlier tries: 3 items started, 0 rejected, 0 unknown." in lines
+    assert "Fix the cause, then clear the task." not in lines
+    assert len(service.runs) == 3
+
+
+@needs_store
+def test_the_file_of_the_batch_as_its_output_does_not_hide_it_either(batch, service, tmp_path):
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"n": 0}\n{"n": 1}\n')
+    batch(str(items))
+    with pytest.raises(InvalidRequestError, match="the file of the batch") as caught:
+        batch(str(items), output_path=str(items), try_number=2)
+    assert caught.value.accepted is Accepted.YES
+    assert "Of 2 items: 2 started, 0 rejected, 0 unknown, 0 not started." in str(caught.value)
+    assert len(service.runs) == 2
+
+
+@needs_store
 def test_another_flow_is_a_change(batch, service):
     batch(rows(3))
     with pytest.raises(InvalidRequestError, match="or the flow_id changed"):

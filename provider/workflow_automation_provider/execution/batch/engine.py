@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["PROGRESS_XCOM", "BatchPlan", "BatchStarter", "OnRefused"]
+__all__ = ["PROGRESS_XCOM", "BatchPlan", "BatchStarter", "OnRefused", "mentions_earlier_tries"]
 
 OnRefused = Literal["fail", "skip"]
 """What the task does at the end if the service rejected items."""
@@ -199,11 +199,11 @@ class BatchStarter:
         output = OutputFile(self._plan.output_path) if self._plan.output_path else None
         with Outcomes() as self._outcomes:
             try:
+                self._check()
                 if output and self._source.is_read_from(output.path):
                     raise InvalidRequestError(
                         f"output_path is {output.path!r}, the file of the batch: expected another file."
                     )
-                self._check()
                 with self._hook:
                     missing = sum(map(self._is_missing, range(self._outcomes.total)))
                     template = self._hook.prepare_trigger({}, self._plan.flow_id) if missing else None
@@ -571,19 +571,7 @@ class BatchStarter:
         return self._account(error)
 
     def _account(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
-        """Say in an error what this and earlier tries did, and return it."""
-        counts = self._outcomes.counts
-        if counts["total"]:
-            if counts["total"] > counts["remaining"] or self._stop:
-                error.consequence = _consequence(counts)
-        elif counts["remaining"]:  # below 0: the batch could not be read, but earlier tries are known
-            error.consequence += f"\n{_earlier(counts)}"
-        if not isinstance(error, OutcomeUnknownError):
-            if counts["started"] or self._outcomes.number("unidentified"):
-                error.accepted = Accepted.YES
-            else:
-                error.accepted = Accepted.MAYBE if counts["unknown"] else Accepted.NO
-        return error
+        return _account(error, self._outcomes, is_stopped=self._stop is not None)
 
 
 class _Progress:
@@ -608,6 +596,36 @@ class _Progress:
             f"{done} of {counts['total']} items: {counts['started']} started, {counts['rejected']} rejected, "
             f"{counts['unknown']} unknown; {rate:.1f} per second{left}."
         )
+
+
+@contextlib.contextmanager
+def mentions_earlier_tries(record: BatchRecord) -> Iterator[None]:
+    """Have an error that is found before the record is read say what earlier tries did."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        with Outcomes() as outcomes:
+            EarlierTries(record, outcomes)
+            _account(error, outcomes)
+        raise
+
+
+def _account(
+    error: WorkflowAutomationError, outcomes: Outcomes, *, is_stopped: bool = False
+) -> WorkflowAutomationError:
+    """Say in an error what this and earlier tries did, and return it."""
+    counts = outcomes.counts
+    if counts["total"]:
+        if counts["total"] > counts["remaining"] or is_stopped:
+            error.consequence = _consequence(counts)
+    elif counts["remaining"]:  # below 0: the batch could not be read, but earlier tries are known
+        error.consequence += f"\n{_earlier(counts)}"
+    if not isinstance(error, OutcomeUnknownError):
+        if counts["started"] or outcomes.number("unidentified"):
+            error.accepted = Accepted.YES
+        else:
+            error.accepted = Accepted.MAYBE if counts["unknown"] else Accepted.NO
+    return error
 
 
 def _changed(place: str) -> InvalidRequestError:
