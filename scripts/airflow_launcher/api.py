@@ -165,7 +165,7 @@ class AirflowApi:
     ) -> Any:
         """Return an XCom's value."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
-        return self.ask("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
+        return self.ask("GET", f"{path}?map_index={map_index}")["value"]
 
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
         """Return what a try logged, as the UI shows it."""
