@@ -27,8 +27,9 @@ CELLS = (
     ("lowest", "3.11"),
 )
 
-# The client knows nothing of Airflow: its tests are for each Python, and for the lower bounds.
-WITH_CLIENT = {("3.0", "3.12"), ("3.1", "3.13"), ("lowest", "3.11")}
+# The client and the local service know nothing of Airflow: their tests are for each Python, and for the lower bounds.
+WITHOUT_AIRFLOW = ("tests/unit/client", "tests/unit/testing")
+WITH_ALL = {("3.0", "3.12"), ("3.1", "3.13"), ("lowest", "3.11")}
 
 
 def find_python(version: str) -> str | None:
@@ -49,13 +50,20 @@ def run_cell(airflow: str, version: str) -> str:
     python = find_python(version)
     if python is None:
         return f"FAILED: there is no Python {version}"
-    arguments = ["tests/unit", "tests/integration", "-q", "-p", "no:cacheprovider"]
-    arguments.append("--hypothesis-profile=matrix")
-    if airflow != "3.0":  # whose log of the first task that fails is lost in a process of pytest-xdist
-        arguments += ["-n", "logical"]
-    if (airflow, version) not in WITH_CLIENT:
-        arguments.append("--ignore=tests/unit/client")
+    left_out = () if (airflow, version) in WITH_ALL else (f"--ignore={path}" for path in WITHOUT_AIRFLOW)
     began = time.monotonic()
+    if airflow == "3.0":  # whose log of the first task that fails is lost in a process of pytest-xdist
+        passed = run_tests(airflow, version, python, "tests/unit", "-n", "logical", *left_out)
+        passed = run_tests(airflow, version, python, "tests/integration") and passed
+    else:
+        tests = ("tests/unit", "tests/integration")
+        passed = run_tests(airflow, version, python, *tests, "-n", "logical", *left_out)
+    return f"{'passed' if passed else 'FAILED'} in {time.monotonic() - began:.0f} s"
+
+
+def run_tests(airflow: str, version: str, python: str, *arguments: str) -> bool:
+    """Run tests with ``make test``; return whether they passed."""
+    arguments = (*arguments, "-q", "-p", "no:cacheprovider", "--hypothesis-profile=matrix")
     done = subprocess.run(
         [
             "make",
@@ -72,7 +80,7 @@ def run_cell(airflow: str, version: str) -> str:
         # Each is started by make itself, whose flags and variables must not reach into the next.
         env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS")},
     )
-    return f"{'passed' if done.returncode == 0 else 'FAILED'} in {time.monotonic() - began:.0f} s"
+    return done.returncode == 0
 
 
 def main() -> int:
