@@ -17,6 +17,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.retry import (
     UPLOAD_ADVICE,
     run_advice,
+    run_started,
     start_advice,
     task_error,
 )
@@ -371,9 +372,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         run_id = self._started.get("run_id")
         error.locate(None, self._started.get("flow_id"), run_id)
         sent = "" if isinstance(error, InvalidRequestError) else error.consequence
-        error.consequence = "\n".join(
-            filter(None, (f"Run {run_id} was started." if run_id else "A run was started.", sent))
-        )
+        error.consequence = "\n".join(filter(None, (run_started(run_id), sent)))
         advice = run_advice(context)
         return task_error(
             error,
