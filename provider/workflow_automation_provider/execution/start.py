@@ -1,5 +1,5 @@
 """
-Start a run exactly once: the only place that does, for operators and for TaskFlow code.
+Start a run at most once: the only place that does, for operators and for TaskFlow code.
 
 1. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
 2. **Record** *starting*. From here on, a later try knows that a run may exist.
@@ -65,7 +65,7 @@ def trigger_flow_once(
     context: Context | None = None,
 ) -> StartedRun:
     """
-    Start a run from within a task, such as a function decorated with ``@task``, exactly once.
+    Start a run from within a task, such as a function decorated with ``@task``, at most once.
 
     A later try that calls this with the same ``name`` gets the run that was started instead of starting
     another, as with :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` (Airflow

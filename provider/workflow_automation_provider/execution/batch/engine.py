@@ -1,5 +1,5 @@
 """
-Start a run for each item of a batch exactly once: the only place that does.
+Start a run for each item of a batch at most once: the only place that does.
 
 1. **Read** what earlier tries recorded, and all items of the batch, to check them. Nothing is sent yet.
 2. **Open** items: one write records the results since the last one, and opens the next items
