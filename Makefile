@@ -43,19 +43,19 @@ test-matrix: $(STAMP) ## Run the tests on every supported Airflow and Python; CE
 test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
 	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/test_other_stores.py $(ARGS)
 
-bench-import: $(VENV)/bench ## Measure what importing the operators costs, beside other providers' (about 2 minutes)
+bench-import: $(VENV)/bench ## Measure what importing the operators costs, compared with other providers (about 2 minutes)
 	@$(VENV)/bin/python benchmarks/imports.py
 
-bench-start: $(VENV)/bench ## Measure what starting a run costs, beside HttpOperator (about 3 minutes)
+bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 3 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
 
-bench-upload: $(VENV)/bench ## Measure uploads, beside HttpHook, httpx, curl and boto3 (about 8 minutes); ARGS="s3-many …" for some
+bench-upload: $(VENV)/bench ## Measure uploads, compared with HttpHook, httpx, curl and boto3 (about 8 minutes); ARGS="s3-many …" for some
 	@$(VENV)/bin/python benchmarks/upload.py $(ARGS)
 
-bench-batch: $(VENV)/bench ## Measure batches, beside httpx, HttpHook and mapped tasks (about 20 minutes)
+bench-batch: $(VENV)/bench ## Measure batches, compared with httpx, HttpHook and mapped tasks (about 20 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/batch.py $(ARGS)
 
-bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, beside deferred tasks that poll (about 8 minutes)
+bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, compared with deferred tasks that poll (about 8 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/wait.py $(ARGS)
 
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
@@ -98,7 +98,7 @@ hooks: $(STAMP) ## Have git run the linters before each commit
 demo: $(STAMP) ## Run example DAGs in Airflow against a local service
 	@$(VENV)/bin/python scripts/demo.py
 
-ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT, SERVICE_PORT
+ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT=8080, SERVICE_PORT=8090 are the defaults
 	@exec $(VENV)/bin/python scripts/ui.py
 
 constraints: $(STAMP) ## Renew constraints/

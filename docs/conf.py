@@ -233,8 +233,8 @@ def readable(
     signature: str | None,
     returns: str | None,
 ) -> tuple[str | None, str | None]:
-    """Write defaults that a dataclass makes as Python, or Sphinx cannot parse the signature."""
-    return signature and signature.replace("<factory>", "..."), returns
+    """Write defaults as Python: without that, Sphinx cannot parse what a dataclass makes."""
+    return signature and signature.replace("<factory>", "...").replace("= not given", "= UNSET"), returns
 
 
 def setup(app: Sphinx) -> None:

@@ -17,7 +17,7 @@ from workflow_automation_provider.notifications.flows import FlowNotifier
 open_ticket = FlowNotifier(
     {
         "message": "Task {{ ti.task_id }} of {{ dag.dag_id }} failed.",
-        # Airflow may call a callback twice: by this, the flow knows.
+        # Airflow may call a callback twice: this tells the flow which event it is.
         "event": "{{ dag.dag_id }}/{{ run_id }}/{{ ti.task_id }}/{{ ti.map_index }}/{{ ti.try_number }}",
     },
     timeout=20,

@@ -32,7 +32,7 @@ def create_asset(
 
 
 def uri_of(base_url: str, flow_id: str, run_id: str | None = None) -> str:
-    """Return the URI of a flow or run, without an asset: to make one, Airflow imports its providers."""
+    """Return the URI of a flow or run, without an asset, because creating an asset imports Airflow's providers."""
     uri = f"{ASSET_SCHEME}://{base_url.rpartition('://')[2].rstrip('/')}/flows/{_segment(flow_id)}"
     return uri if run_id is None else f"{uri}/runs/{_segment(run_id)}"
 

@@ -8,7 +8,7 @@ Exception                       accepted   When
 :class:`FileUnavailableError`   ``NO``     a file is missing, cannot be read or written, or changed
 :class:`NotSentError`           ``NO``     no connection, or the request was broken off before its end
 :class:`BusyError`              ``NO``     408, 425, 429; 503 with ``Retry-After``
-:class:`RejectedError`          ``NO``     any other 4xx, and redirects but for 302 and 303
+:class:`RejectedError`          ``NO``     any other 4xx, and redirects except 302 and 303
 :class:`ResponseUnusableError`  ``YES``    2xx, but the run cannot be identified
 :class:`OutcomeUnknownError`    ``MAYBE``  no response, 5xx, 302 and 303
 :class:`RunFailedError`         ``YES``    the flow, or a person, said that the run failed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import is_typeddict
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -73,3 +75,22 @@ def test_the_reference_has_each_public_name():
         if "." not in name or re.match(r"\((?!')|property", is_what)
     }
     assert sorted(named - {*inventory()}) == []
+
+
+def test_the_reference_has_each_key_of_a_result():
+    results = {
+        f"{PACKAGE}.{module}.{name}": found.__annotations__.keys()
+        for module, names in public_names().items()
+        for name in names
+        if is_typeddict(found := getattr(importlib.import_module(f"{PACKAGE}.{module}"), name, None))
+    }
+    assert len(results) >= 6
+    known = {*inventory()}
+    # A key that is inherited is that of the base.
+    missing = [
+        f"{path}.{key}"
+        for path, keys in results.items()
+        for key in keys
+        if not any(f"{base}.{key}" in known for base, of_base in results.items() if of_base <= keys)
+    ]
+    assert missing == []

@@ -24,6 +24,7 @@ from workflow_automation_provider.assets import sanitize_uri
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.callback import PATH, new_token
+from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.hooks.connection import ConnectionExtra
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.notifications.flows import FlowNotifier
@@ -316,6 +317,27 @@ class TestProvoked:
         store.entries["workflow_automation_run"] = entry
         lines = fails(trigger, context(store, try_number=2))
         assert "Correct the entry, or delete it." in lines
+        assert _verdict(lines) is Accepted.NO
+
+    @pytest.mark.parametrize("fault", [None, "drop_after"])
+    def test_a_wrong_entry_where_a_run_is_known(self, service, store, context, fails, fault):
+        if fault:
+            service.faults.add(fault)
+            fails(trigger, context(store))
+        else:
+            trigger().execute(context(store))
+        store.entries["workflow_automation_run"] = ""
+        lines = fails(trigger, context(store, try_number=2, max_tries=4))
+        assert _verdict(lines) is (Accepted.MAYBE if fault else Accepted.YES)
+
+    def test_a_name_with_other_inputs(self, service, store, context, fails):
+        trigger_flow_once("ada", context=context(store, task_id="customers"))
+        now = context(store, task_id="customers", try_number=2)
+        with pytest.raises(InvalidRequestError) as raised:
+            trigger_flow_once("ada", inputs={"a": 1}, context=now)
+        lines = str(raised.value).splitlines()
+        assert _unmatched(lines) == []
+        assert _verdict(lines) is Accepted.YES
 
     @pytest.mark.parametrize(
         "arguments",

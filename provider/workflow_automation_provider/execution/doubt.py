@@ -77,6 +77,11 @@ class StartQuestion:
                 "on_unknown_start='ask' needs Airflow 3.1 or newer, which can ask a person.",
                 next_step="Upgrade Airflow, or use on_unknown_start='fail'.",
             )
+        if not parking.has_supervisor():
+            raise InvalidRequestError(
+                "on_unknown_start='ask' needs a supervisor, through which Airflow asks a person.",
+                next_step="Execute the task by dag.test() or a scheduler, or use on_unknown_start='fail'.",
+            )
 
     def ask(self, error: WorkflowAutomationError, flow_id: str | None, since: str | None) -> NoReturn:
         """

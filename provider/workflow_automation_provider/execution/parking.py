@@ -24,6 +24,7 @@ __all__ = [
     "ask",
     "can_ask",
     "can_park",
+    "has_supervisor",
     "is_from_before_a_clear",
     "is_supervised",
     "park",
@@ -103,6 +104,11 @@ def can_ask() -> bool:
         from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: F401
     except ImportError:
         return False
+    return True
+
+
+def has_supervisor() -> bool:
+    """Return whether a supervisor of Airflow executes this task, rather than a test that calls ``execute``."""
     return _comms() is not None
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "FlowRetryPolicy",
     "Patience",
     "run_advice",
+    "run_started",
     "start_advice",
     "task_error",
 ]
@@ -247,6 +248,11 @@ def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted,
     }
 
 
+def run_started(run_id: str | None) -> str:
+    """Say that a run was started, and which one if that is known."""
+    return f"Run {run_id} was started." if run_id else "A run was started."
+
+
 def run_advice(context: Context) -> str:
     """Return what to do about a task that failed after it had started its run, on the Airflow of this task."""
     if "task_state_store" not in context:
@@ -286,7 +292,7 @@ def task_error(
     but_for: tuple[type[WorkflowAutomationError], ...] = (),
     is_ended: bool = False,
     may_retry: bool = True,
-    later: str = "Clear the task later.",
+    later: str = "",
 ) -> WorkflowAutomationError:
     """
     Return the error to fail the task with, which says whether Airflow retries it and what to do.
@@ -295,7 +301,7 @@ def task_error(
     :param but_for: errors to leave to Airflow's retry, in addition to busy, not sent and an unavailable file
     :param is_ended: whether Airflow ended the task, and therefore knows whether to retry it
     :param may_retry: whether a retry does no harm
-    :param later: what to do if a retry may help, but Airflow has none left
+    :param later: what to do if a retry may help, but Airflow has none left; by default, clear the task
     :return: the same error if a retry may help; otherwise one of the same class that is also an
         ``AirflowFailException``. Without a traceback, which would not help a DAG author
     """
@@ -364,7 +370,7 @@ def _outlook(
             return f"Airflow reschedules this task{_in(delay)}, without using a retry.", ""
     in_doubt = error.accepted is not Accepted.NO
     if ti.try_number > ti.max_tries:
-        then = advice[error.accepted] if in_doubt else later
+        then = advice[error.accepted] if in_doubt else later or _later(error)
         return "Airflow has no retries left for this task.", then
     number = f"try {ti.try_number + 1} of {ti.max_tries + 1}"
     # Files may be uploaded twice, and so their advice knows no run that was started for certain. Runs that a batch
@@ -377,6 +383,12 @@ def _outlook(
     if delay is None and not getattr(task, "retry_exponential_backoff", None):
         delay = getattr(task, "retry_delay", None)
     return f"Airflow retries this task{_in(delay)} ({number}){again}.", then
+
+
+def _later(error: WorkflowAutomationError) -> str:
+    if isinstance(error, FileUnavailableError):
+        return "Clear the task once the file is available."
+    return "Clear the task later."
 
 
 def _in(delay: timedelta | None) -> str:

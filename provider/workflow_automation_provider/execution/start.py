@@ -1,5 +1,5 @@
 """
-Start a run exactly once: the only place that does, for operators and for TaskFlow code.
+Start a run at most once: the only place that does, for operators and for TaskFlow code.
 
 1. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
 2. **Record** *starting*. From here on, a later try knows that a run may exist.
@@ -47,6 +47,7 @@ OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also ``"ask"``."""
 
 _LOOK = Operation.TRIGGER_BY_KEY.look
+_CLEAR = "A Clear starts every run of the task again."
 
 # A key of the task state store may have at most 512 characters.
 _LONGEST_NAME = 250
@@ -64,7 +65,7 @@ def trigger_flow_once(
     context: Context | None = None,
 ) -> StartedRun:
     """
-    Start a run from within a task, such as a function decorated with ``@task``, exactly once.
+    Start a run from within a task, such as a function decorated with ``@task``, at most once.
 
     A later try that calls this with the same ``name`` gets the run that was started instead of starting
     another, as with :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` (Airflow
@@ -164,12 +165,14 @@ def mentions_earlier_try(record: StartRecord) -> Iterator[None]:
     except InvalidRequestError as error:
         earlier = record.read()
         if earlier and not earlier.cleared:
-            error.accepted = Accepted.MAYBE if earlier.state == "starting" else Accepted.YES
-            error.consequence += _but(earlier)
-            error.next_step = "\n".join(
-                filter(None, (error.next_step, "A Clear starts every run of the task again."))
-            )
+            _mention(earlier, error)
+            error.next_step = "\n".join(filter(None, (error.next_step, _CLEAR)))
         raise
+
+
+def _mention(earlier: Start, error: InvalidRequestError) -> None:
+    error.accepted = Accepted.MAYBE if earlier.state == "starting" else Accepted.YES
+    error.consequence += _but(earlier)
 
 
 def _but(earlier: Start) -> str:
@@ -218,7 +221,7 @@ class RunStarter:
         """
         earlier = self._record.read()
         may_be_given = self._record.outlives_try and (earlier or self._record.is_later_try)
-        if may_be_given and (given := self._record.given()):
+        if may_be_given and (given := self._given(earlier)):
             if on_given:
                 on_given(earlier, given)
             return self._adopt_given(given)
@@ -254,6 +257,15 @@ class RunStarter:
             self._log.exception("Run %s could not be recorded.", run["run_id"])
         return run
 
+    def _given(self, earlier: Start | None) -> StartedRun | None:
+        try:
+            return self._record.given()
+        except InvalidRequestError as error:
+            # Also from before a Clear: who enters a run wants to continue with one, not to start another.
+            if earlier:
+                _mention(earlier, error)
+            raise
+
     def _adopt_given(self, run: StartedRun) -> StartedRun:
         self._log.info(
             "Returning run %s, which was entered in the task's state store, not starting another.",
@@ -271,14 +283,13 @@ class RunStarter:
             return None
         if self._record.request and earlier.request != self._record.request:
             # For example, names by position in a list that changed: it is the run of another request.
-            raise InvalidRequestError(
-                f"{found} {self._record.name!r} has other inputs or another flow_id in this try.",
+            changed = InvalidRequestError(
+                f"{self._record.name!r} has other inputs or another flow_id than in try {earlier.try_number}.",
                 consequence="Nothing was sent for it in this try.",
-                next_step=(
-                    "Inside a task, use a name for each start that means the same in every try.\n"
-                    "A Clear starts every run of the task again."
-                ),
+                next_step=f"Inside a task, use a name for each start that means the same in every try.\n{_CLEAR}",
             )
+            _mention(earlier, changed)
+            raise changed
         hint = "If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
         match earlier.state:
             case "started":

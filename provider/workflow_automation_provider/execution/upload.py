@@ -69,9 +69,10 @@ class UploadRequest(TypedDict):
 
 
 class UploadResult(TypedDict):
-    """The result of an upload task: a summary, for it becomes an XCom."""
+    """The result of an upload task: a summary, because it becomes an XCom."""
 
     run_id: str
+    """The run that the files were uploaded for."""
     files: int
     """Number of files and mappings."""
     bytes: int

@@ -41,6 +41,7 @@ from workflow_automation_provider.execution.callback import (
     new_token,
 )
 from workflow_automation_provider.execution.parking import Question, Reply
+from workflow_automation_provider.execution.retry import GIVEN_RUN, run_started
 from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ class CompletionWait:
         if answer.status == "failed":
             error = RunFailedError(
                 f"{by} said that the run failed{f': {message}' if message else '.'}",
+                consequence=run_started(run.get("run_id")),
                 next_step="Fix the cause, then clear the task to start another run.",
             )
             error.result = result
@@ -316,10 +318,13 @@ class CompletionWait:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
         error = RunTimeoutError(
             f"Nobody said within the completion_timeout ({self._timeout}) how the run ended.",
+            consequence=run_started(run.get("run_id")),
             next_step=(
-                f"Look at {where}. If it is still running, clear nothing: a Clear starts another run.\n"
+                f"Look at {where}.\nIf it is still running, add {GIVEN_RUN} with its run_id to the task's state store, "
+                "then clear the task to wait for it again.\nWithout that entry, a Clear starts another run.\n"
                 "If its last step failed to call back, look at its error, and whether the service reaches "
-                "callback_base_url.\nIf it succeeded, mark the task as success, or clear the task to start another run."
+                "callback_base_url.\nIf it succeeded, mark the task as success. If it failed, clear the task to start "
+                "another run."
             ),
         )
         error.locate(None, run.get("flow_id"), run.get("run_id"))
@@ -342,7 +347,10 @@ class CompletionWait:
             if self._left(waiting) <= timedelta():
                 raise self._overdue(run)
             if self._patience.is_ended():
-                error = RunTimeoutError("The task was ended before anybody said how the run ended.")
+                error = RunTimeoutError(
+                    "The task was ended before anybody said how the run ended.",
+                    consequence=run_started(run.get("run_id")),
+                )
                 error.locate(None, run.get("flow_id"), run.get("run_id"))
                 raise error
             time.sleep(_POLL)

@@ -27,8 +27,8 @@ class FlowNotifier(BaseNotifier):
 
     **Airflow may call a callback twice, or not at all**, if a process is killed. Unlike a task, a callback has
     no record: each call starts a run. Within one call, the request is retried only if no run can have been
-    started. Give the flow an input by which it can tell that it was started twice. Where one run must be
-    started exactly once, use a task with a ``trigger_rule`` instead.
+    started. Give the flow an input by which it can tell that it was started twice. If a second
+    run would do harm, use a task with a ``trigger_rule`` instead.
 
     .. code-block:: python
 

@@ -17,6 +17,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.retry import (
     UPLOAD_ADVICE,
     run_advice,
+    run_started,
     start_advice,
     task_error,
 )
@@ -75,12 +76,12 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param wait_for_completion: whether to wait until the flow, by its last step, or a person says how the run
-        ended, without a worker meanwhile, and to return the flow's ``result`` as well (Airflow 3.3+)
+        ended, without occupying a worker, and to return the flow's ``result`` as well (Airflow 3.3+)
     :param callback_input: name of the input that receives the URL for the flow's last step, if the task waits
     :param completion_timeout: how long to wait for the end of the run, if the task waits
-    :param files: files to upload for the run before waiting, as of :class:`UploadFilesOperator` (templated,
+    :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator` (templated,
         deeply)
-    :param file_format: the format of each file, as of :class:`UploadFilesOperator`
+    :param file_format: the format of each file, as for :class:`UploadFilesOperator`
     :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost
         connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"ask"`` a person under
         **Required Actions** (Airflow 3.1+); or ``"start_again"`` in the next try, which may start a second run
@@ -371,9 +372,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         run_id = self._started.get("run_id")
         error.locate(None, self._started.get("flow_id"), run_id)
         sent = "" if isinstance(error, InvalidRequestError) else error.consequence
-        error.consequence = "\n".join(
-            filter(None, (f"Run {run_id} was started." if run_id else "A run was started.", sent))
-        )
+        error.consequence = "\n".join(filter(None, (run_started(run_id), sent)))
         advice = run_advice(context)
         return task_error(
             error,

@@ -283,10 +283,17 @@ class TestWithAWait:
 
 
 class TestVersions:
-    def test_before_airflow_3_1_nothing_is_sent(self, service, store, context):
-        """Nor where no supervisor can list the question."""
+    def test_before_airflow_3_1_nothing_is_sent(self, service, store, context, monkeypatch):
+        monkeypatch.delattr("airflow.sdk.execution_time.hitl.upsert_hitl_detail")
         with pytest.raises(InvalidRequestError, match=r"on_unknown_start='ask' needs Airflow 3\.1 or newer"):
             asks().execute(context(store))
+        assert (requests(service), store.entries) == (0, {})
+
+    def test_without_a_supervisor_nothing_is_sent(self, service, store, context):
+        with pytest.raises(InvalidRequestError, match="needs a supervisor, through which") as caught:
+            asks().execute(context(store))
+        assert "Execute the task by dag.test() or a scheduler" in str(caught.value)
+        assert "Upgrade Airflow" not in str(caught.value)
         assert (requests(service), store.entries) == (0, {})
 
     def test_another_value(self):

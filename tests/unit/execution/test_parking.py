@@ -72,10 +72,12 @@ class TestCanPark:
 class TestCanAsk:
     def test_in_a_task(self, supervisor):
         assert parking.can_ask()
+        assert parking.has_supervisor()
         assert parking.is_supervised()
 
     def test_without_a_supervisor(self, store):
-        assert not parking.can_ask()
+        assert parking.can_ask()
+        assert not parking.has_supervisor()
         assert not parking.is_supervised()
 
     def test_before_airflow_3_1(self, supervisor, monkeypatch):
@@ -87,12 +89,13 @@ class TestCanAsk:
 
         comms = type("InProcessSupervisorComms", (), {})()
         monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms, raising=False)
-        assert parking.can_ask()
+        assert parking.has_supervisor()
         assert not parking.is_supervised()
 
     def test_on_airflow_2(self, store, monkeypatch):
         monkeypatch.delattr("airflow.sdk.execution_time.task_runner")
         monkeypatch.setitem(__import__("sys").modules, "airflow.sdk.execution_time.task_runner", None)
+        assert not parking.has_supervisor()
         assert not parking.is_supervised()
 
 

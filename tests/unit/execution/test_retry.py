@@ -364,6 +364,16 @@ def test_whether_and_when_airflow_retries_is_told(context, told):
     assert str(ended(BusyError("busy", retry_after=7), context=context)).splitlines()[-1] == told
 
 
+def test_a_file_that_is_missing_at_the_last_try_is_what_to_wait_for():
+    failed = ended(FileUnavailableError("No file."), context=context(try_number=4))
+    assert str(failed).splitlines() == [
+        "No file.",
+        "Nothing was sent.",
+        "Airflow has no retries left for this task.",
+        "Clear the task once the file is available.",
+    ]
+
+
 @needs_policies
 def test_the_retry_that_the_policy_decides_on_is_told(cannot_reschedule):
     failed = ended(BusyError("busy", retry_after=7), context=context(retry_policy=FlowRetryPolicy()))

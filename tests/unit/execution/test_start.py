@@ -181,15 +181,35 @@ def test_a_name_stands_for_one_run(service, store, context, start, fault):
 
 
 @pytest.mark.parametrize("other", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
-def test_a_name_that_meant_something_else_in_an_earlier_try(service, start, other):
-    start(inputs={"customer": "ada"})
-    with pytest.raises(
-        InvalidRequestError, match="has other inputs or another flow_id in this try"
-    ) as caught:
-        start(**{"inputs": {"customer": "ada"}, **other}, try_number=2)
+@pytest.mark.parametrize(
+    ("fault", "accepted", "words"),
+    [
+        (None, Accepted.YES, r"started run 1001, http.+\."),
+        ("drop_after", Accepted.MAYBE, rf"triggered the flow, .+ {MAYBE}\."),
+        ("garbage", Accepted.YES, r"started a run whose run_id is unknown\."),
+    ],
+)
+def test_a_name_that_meant_something_else_in_an_earlier_try(
+    service, store, start, other, fault, accepted, words
+):
+    inputs = {"customer": "ada"}
+    if fault:
+        service.faults.add(fault)
+        with pytest.raises((OutcomeUnknownError, ResponseUnusableError)):
+            start(inputs=inputs)
+    else:
+        start(inputs=inputs)
+    with pytest.raises(InvalidRequestError, match=rf"\nBut try 1 \(.+\) {words}\n") as caught:
+        start(**{"inputs": inputs, **other}, try_number=2)
 
     assert isinstance(caught.value, AirflowFailException)
-    assert "use a name for each start that means the same in every try." in str(caught.value)
+    assert caught.value.accepted is accepted
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "'ada' has other inputs or another flow_id than in try 1."
+    assert "Inside a task, use a name for each start that means the same in every try." in lines
+    assert "A Clear starts every run of the task again." in lines
+    assert start_advice({"task_state_store": store}, "ada")[accepted] in str(caught.value)
+    assert "Fix the cause, then clear the task." not in lines
     assert requests(service) == 1
 
 

@@ -90,6 +90,7 @@ class TestInThisProcess:
         assert (error.result, error.accepted, error.run_id) == ({"at": 7}, Accepted.YES, "1001")
         assert str(error).splitlines() == [
             "The flow said that the run failed: No rows",
+            "Run 1001 was started.",
             "Airflow will not retry this task.",
             "Fix the cause, then clear the task to start another run.",
             "Connection: workflow_automation_default",
@@ -109,10 +110,13 @@ class TestInThisProcess:
         assert isinstance(caught.value, AirflowFailException)
         assert str(caught.value).splitlines() == [
             "Nobody said within the completion_timeout (0:00:01) how the run ended.",
+            "Run 1001 was started.",
             "Airflow will not retry this task.",
-            f"Look at {service.url}/runs/1001. If it is still running, clear nothing: a Clear starts another run.",
+            f"Look at {service.url}/runs/1001.",
+            f"If it is still running, add {GIVEN_RUN} with its run_id to the task's state store, then clear the task to wait for it again.",
+            "Without that entry, a Clear starts another run.",
             "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.",
-            "If it succeeded, mark the task as success, or clear the task to start another run.",
+            "If it succeeded, mark the task as success. If it failed, clear the task to start another run.",
             "Connection: workflow_automation_default",
             "Flow: demo-flow",
             "Run: 1001",
@@ -128,9 +132,20 @@ class TestInThisProcess:
 
         thread = threading.Thread(target=end)
         thread.start()
-        with pytest.raises(RunTimeoutError, match="The task was ended before anybody said how the run ended"):
+        with pytest.raises(RunTimeoutError, match="before anybody said how the run ended") as caught:
             operator.execute(context(store))
         thread.join()
+        assert caught.value.consequence == "Run 1001 was started."
+
+    def test_the_same_run_is_waited_for_again(self, service, store, context, endpoint, waits):
+        """As the error of a timeout says."""
+        with pytest.raises(RunTimeoutError):
+            waits(completion_timeout=timedelta(seconds=0.1)).execute(context(store))
+        store.entries[GIVEN_RUN] = "1001"
+        answer(store, {"status": "success", "result": 1})
+        again = waits().execute(context(store, try_number=2, max_tries=4))
+        assert (again["run_id"], again["result"]) == ("1001", 1)
+        assert requests(service) == 1
 
     def test_a_retry_waits_for_the_same_run(self, service, store, context, endpoint, waits):
         with pytest.raises(RunTimeoutError):

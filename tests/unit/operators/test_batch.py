@@ -180,10 +180,25 @@ def test_nothing_outside_of_an_open_window_is_sent(batch, service, window_size, 
     assert times_started(service) == Counter(range(120))
 
 
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("reject", "The service rejected 1 item."),
+        ("drop_after", "It is unknown whether the run of 1 item was started."),
+        ("garbage", "The run of 1 item was started, but its id is unknown."),
+    ],
+)
+def test_one_item_is_told_in_the_singular(batch, service, fault, text):
+    service.faults.add(fault, inputs={"n": 1})
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(rows(3))
+    assert str(caught.value).splitlines()[0] == text
+
+
 def test_a_rejected_item_does_not_stop_the_others(batch, service, tmp_path):
     for n in (3, 50):
         service.faults.add("reject", inputs={"n": n}, body="no such customer")
-    with pytest.raises(RejectedError, match="The service rejected 2 items") as caught:
+    with pytest.raises(RejectedError, match=r"The service rejected 2 items\.") as caught:
         batch(rows(60), output_path=str(tmp_path / "output.jsonl"))
     error = caught.value
     assert isinstance(error, AirflowFailException)
@@ -430,7 +445,7 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     assert "1 unknown, 0 not started." in str(caught.value)
     assert "batch[3]  unknown: POST" in str(caught.value)
     assert "was sent, but got no response" in str(caught.value)
-    with pytest.raises(OutcomeUnknownError, match="unknown whether runs of 1 items"):
+    with pytest.raises(OutcomeUnknownError, match=r"^It is unknown whether the run of 1 item was started\."):
         batch(rows(5), on_unknown_start="fail", try_number=3)
     assert times_started(service) == Counter(range(5))
 

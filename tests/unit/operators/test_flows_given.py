@@ -7,8 +7,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.retry import GIVEN_RUN
+from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
+from workflow_automation_provider.execution.retry import GIVEN_RUN, start_advice
 from workflow_automation_provider.execution.start import trigger_flow_once
 
 from ..starts import KEY, TaskTimeout, requests, trigger
@@ -80,6 +80,45 @@ def test_that_is_none_is_rejected(service, store, cleared, failed, entry, found)
     assert "Correct the entry, or delete it." in str(caught.value)
     assert requests(service) == failed
     assert store.entries[GIVEN_RUN] == entry
+
+
+@pytest.mark.parametrize("is_cleared", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "accepted", "words"),
+    [
+        (None, Accepted.YES, r"started run 1001, http.+"),
+        ("drop_after", Accepted.MAYBE, r"triggered the flow, .+ A run may have been started"),
+        ("garbage", Accepted.YES, "started a run whose run_id is unknown"),
+    ],
+)
+def test_that_is_none_does_not_hide_what_an_earlier_try_did(
+    service, store, context, fault, accepted, words, is_cleared
+):
+    if fault:
+        service.faults.add(fault)
+        with pytest.raises(AirflowFailException):
+            trigger().execute(context(store))
+    else:
+        trigger().execute(context(store))
+    store.entries[GIVEN_RUN] = ""
+    now = context(store, try_number=2, **({"max_tries": 4} if is_cleared else {}))
+    with pytest.raises(InvalidRequestError, match=rf"\nBut try 1 \(.+\) {words}\.\n") as caught:
+        trigger().execute(now)
+    assert caught.value.accepted is accepted
+    assert start_advice(now)[accepted] in str(caught.value)
+    assert "Fix the cause, then clear the task." not in str(caught.value)
+    assert requests(service) == 1
+
+
+def test_that_is_none_says_nothing_of_a_start_that_was_rejected(service, store, context, cleared):
+    service.faults.add("reject")
+    with pytest.raises(AirflowFailException):
+        trigger().execute(context(store))
+    store.entries[GIVEN_RUN] = ""
+    with pytest.raises(InvalidRequestError) as caught:
+        trigger().execute(cleared)
+    assert "But try" not in str(caught.value)
+    assert caught.value.accepted is Accepted.NO
 
 
 def test_is_used_once(service, store, context, cleared):

@@ -1,5 +1,5 @@
 """
-Start a run for each item of a batch, each exactly once.
+Start a run for each item of a batch, each at most once.
 
 ``engine`` is where to begin: it hands the items that ``windows`` opens to threads, at the ``pace`` of the
 service. ``source`` reads the items, ``report`` keeps what became of them, and

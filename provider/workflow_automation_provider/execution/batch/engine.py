@@ -1,5 +1,5 @@
 """
-Start a run for each item of a batch exactly once: the only place that does.
+Start a run for each item of a batch at most once: the only place that does.
 
 1. **Read** what earlier tries recorded, and all items of the batch, to check them. Nothing is sent yet.
 2. **Open** items: one write records the results since the last one, and opens the next items
@@ -556,13 +556,21 @@ class BatchStarter:
         if self._stop:
             error = self._stop.error
         elif unknown:
-            error = OutcomeUnknownError(f"It is unknown whether runs of {unknown} items were started.")
+            error = OutcomeUnknownError(
+                f"It is unknown whether runs of {unknown} items were started."
+                if unknown > 1
+                else "It is unknown whether the run of 1 item was started."
+            )
         elif unidentified:
             error = ResponseUnusableError(
                 f"Runs of {unidentified} items were started, but their ids are unknown."
+                if unidentified > 1
+                else "The run of 1 item was started, but its id is unknown."
             )
         elif counts["rejected"] and self._plan.on_refused == "fail":
-            error = RejectedError(f"The service rejected {counts['rejected']} items.")
+            error = RejectedError(
+                f"The service rejected {counts['rejected']} item{'s' * (counts['rejected'] > 1)}."
+            )
         else:
             return None
         table = self._outcomes.table()

@@ -29,15 +29,19 @@ class BatchCounts(TypedDict):
     """How many items of a batch there are, and what became of them so far."""
 
     total: int
+    """All items."""
     started: int
+    """Items whose run was started."""
     rejected: int
+    """Items that the service rejected."""
     unknown: int
-    """A run may have been started, or was started but cannot be identified."""
+    """Items whose run may have been started, or was started but cannot be identified."""
     remaining: int
+    """Items that were not started."""
 
 
 class BatchSummary(BatchCounts):
-    """The result of a batch whose items are in a file."""
+    """The result of a batch whose items are in a file: the keys of :class:`BatchCounts`, and the file."""
 
     path: str
     """Path or URL of the file."""
