@@ -147,12 +147,15 @@ class TestRequests:
     def test_objects_that_are_named_are_looked_at_together(self, service, hook, run_id, bucket, proxy):
         names = [f"n{number:02}" for number in range(32)]
         bucket.put(**{name: name.encode() for name in names})
-        proxy.delay = 0.05
-        began = time.monotonic()
-        hook.upload_files(run_id, [bucket.url(name) for name in reversed(names)], "demo-flow")
+        urls = [bucket.url(name) for name in reversed(names)]
+        proxy.delay, proxy.most_open = 0.05, 0
+        resolve(urls)
+        assert proxy.counts() == {"HEAD": 32}
+        assert proxy.most_open > 4
+        proxy.seen.clear()
+        hook.upload_files(run_id, urls, "demo-flow")
         assert [name for name, _ in sent(service)] == [*reversed(names)]
         assert proxy.counts() == {"HEAD": 32, "GET": 32}
-        assert time.monotonic() - began < 64 * proxy.delay
 
     def test_the_next_ones_are_fetched_while_one_is_sent(self, service, hook, run_id, bucket, proxy):
         bucket.put(**{f"o{number:02}": b"x" for number in range(40)})
@@ -180,10 +183,9 @@ class TestRequests:
         names = [f"o{number:02}" for number in range(60)]
         bucket.put(**{name: f"content of {name}".encode() for name in names})
         elements = resolve(bucket.url())
-        proxy.delay = 0.02
-        began = time.monotonic()
+        proxy.delay, proxy.most_open = 0.02, 0
         measured = measure([*elements, {"a": "mapping"}], file_format)
-        assert time.monotonic() - began < 60 * proxy.delay
+        assert proxy.most_open > 4
         reads = 1 if file_format == "text" else 2
         assert len(gets(proxy)) == 60 * reads
         proxy.delay = 0

@@ -144,7 +144,8 @@ def executed(make: Any, arguments: dict[str, Any], group_args: Any = None, **opt
     """Return what Airflow executes: of a mapped task, one of its task instances."""
     with dag(**options), group("outer", default_args=group_args), group("inner"):
         operator = make(arguments)
-    return operator.unmap(MAPPED.get(make, arguments))
+    # Airflow 3.0 has nothing to unmap in an operator that is not mapped.
+    return operator.unmap(MAPPED.get(make, arguments)) if hasattr(operator, "unmap") else operator
 
 
 every_way = pytest.mark.parametrize("make", WAYS, ids=lambda make: make.__name__)
