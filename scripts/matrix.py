@@ -27,8 +27,14 @@ CELLS = (
     ("lowest", "3.11"),
 )
 
-# The client and the local service know nothing of Airflow: their tests are for each Python, and for the lower bounds.
-WITHOUT_AIRFLOW = ("tests/unit/client", "tests/unit/testing")
+# What hardly depends on Airflow is tested on each Python, and with the lower bounds.
+WITHOUT_AIRFLOW = (
+    "tests/unit/client",
+    "tests/unit/testing/_server",
+    "tests/unit/test_documentation.py",
+    "tests/unit/test_if_it_fails.py",
+    "tests/unit/test_project.py",
+)
 WITH_ALL = {("3.0", "3.12"), ("3.1", "3.13"), ("lowest", "3.11")}
 
 
