@@ -35,11 +35,11 @@ except ImportError:  # before Airflow 3.2
     [
         ("/data/a.csv", "file:///data/a.csv"),
         (Path("/data/a.csv"), "file:///data/a.csv"),
-        ("a.csv", f"file://{Path.cwd()}/a.csv"),
+        ("a.csv", f"{Path.cwd().as_uri()}/a.csv"),
         ("/data/*.csv", "file:///data"),
         ("/data/20[0-9]/**/x?", "file:///data"),
         ("/*", "file:///"),
-        ("*.csv", f"file://{Path.cwd()}"),
+        ("*.csv", Path.cwd().as_uri()),
         ("/data/a b#?.csv".replace("?", "%"), "file:///data/a%20b%23%25.csv"),
         ("s3://conn_id@bucket/a/b.csv", "s3://bucket/a/b.csv"),
         ("s3://conn_id@bucket/a/*.csv", "s3://bucket/a"),
