@@ -99,7 +99,7 @@ def test_files_that_may_be_there_later(folder, files, words):
         ("fifo", "is not a regular file"),
         ("a.csv/b", "'a.csv/b' cannot be read: Not a directory"),
         ("a" * 300, "cannot be read: File name too long"),
-        ("a\0b", "cannot be read: embedded null byte"),
+        ("a\0b", "cannot be read: .*embedded null "),
     ],
 )
 def test_paths_that_are_never_those_of_files(folder, files, words):
