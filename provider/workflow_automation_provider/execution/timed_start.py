@@ -1,5 +1,5 @@
 """
-Start a run within a limited time, and only log what came of it: for callbacks, which must neither fail nor hang.
+Start a run within a limited time, and only log the outcome: for callbacks, which must neither fail nor hang.
 
 There is no record: a callback belongs to no try of a task, and Airflow may call it twice. Within one call, the
 rules of all starts hold: the request is sent again only if no run can have been started.

@@ -110,7 +110,7 @@ class _Job:
     :param doubt: why an earlier try may have started a run for it, empty if none may have
     :param is_taken: whether a thread has it; once the batch is stopped, no thread sends what it takes
     :param outcome: what became of it in this try
-    :param metric: the counter of what came of its last request, if anything did
+    :param metric: the counter for the outcome of its last request, if it had one
     :param retried: how often it was sent again
     :param took: how long each response took, in seconds
     """
@@ -349,7 +349,7 @@ class BatchStarter:
         return following
 
     def _count(self, jobs: Iterable[_Job]) -> None:
-        """Count what came of the requests of items, as of those of single runs, once that is recorded."""
+        """Count the outcomes of the requests of items, as for single runs, once they are recorded."""
         counts: Counter[str] = Counter()
         for job in jobs:
             counts["runs.retried"] += job.retried
