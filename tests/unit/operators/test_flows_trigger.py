@@ -134,6 +134,15 @@ class TestTries:
         ]
         assert requests(service) == 1
 
+    @pytest.mark.parametrize("status", [408, 503])
+    def test_a_gateway_that_asks_to_retry_later_gets_no_second_run(self, service, store, context, status):
+        """As Varnish does, if the service failed after the request was forwarded to it."""
+        service.faults.add("status_after", status=status, headers={"Retry-After": "1"})
+        with pytest.raises(OutcomeUnknownError, match="A run may have been started") as caught:
+            trigger(send_retry_timeout=30).execute(context(store))
+        assert isinstance(caught.value, AirflowFailException)
+        assert requests(service) == 1
+
     def test_start_again_accepts_a_second_run(self, service, store, context, log):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError, match=MAYBE) as caught:
@@ -162,7 +171,7 @@ class TestTries:
         [
             (("reject", {}), AirflowFailException),
             (("busy", {"status": 429}), BusyError),
-            (("busy", {"status": 503, "retry_after": "0"}), BusyError),
+            (("busy", {"status": 425, "retry_after": "0"}), BusyError),
         ],
     )
     def test_nothing_started_leaves_nothing_behind(self, service, store, context, log, fault, error):
