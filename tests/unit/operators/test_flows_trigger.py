@@ -96,6 +96,32 @@ class TestTries:
         assert trigger().execute(now) == {"run_id": "7", "flow_id": "demo-flow"}
         assert now["ti"].pushed == {}
 
+    @pytest.mark.parametrize("again", [{"try_number": 2}, {"task_reschedule_count": 1}])
+    def test_a_404_for_the_record_starts_no_second_run(self, service, store, context, again):
+        first = trigger().execute(context(store))
+        store.lost = [KEY]
+        now = context(store, try_number=again.get("try_number", 1))
+
+        assert trigger().execute({**now, **again}) == first
+        assert requests(service) == 1
+        assert store.entries.keys() == {KEY}
+
+    @pytest.mark.parametrize("found", [None, {"probe": "an earlier one"}])
+    def test_a_store_that_forgets_starts_no_second_run(self, service, store, context, found):
+        trigger().execute(context(store))
+        store.lost = [KEY, "workflow_automation_probe"]
+        store.instead = found
+        with pytest.raises(RuntimeError, match="If it started a run, its log names it"):
+            trigger().execute(context(store, try_number=2))
+        assert requests(service) == 1
+        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
+
+    def test_a_404_for_the_run_that_was_entered(self, service, store, context):
+        store.set("workflow_automation_run", {"run_id": "77"})
+        store.lost = ["workflow_automation_run"]
+        assert trigger().execute(context(store, try_number=2)) == {"run_id": "77"}
+        assert requests(service) == 0
+
     def test_a_start_of_unknown_outcome_is_not_repeated(self, service, store, context):
         service.faults.add("drop_after")
         with pytest.raises(AirflowFailException, match=MAYBE) as caught:
