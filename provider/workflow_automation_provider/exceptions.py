@@ -7,10 +7,11 @@ Exception                       accepted   When
 :class:`InvalidRequestError`    ``NO``     an argument or the connection is invalid, or the API key expired
 :class:`FileUnavailableError`   ``NO``     a file is missing, cannot be read or written, or changed
 :class:`NotSentError`           ``NO``     no connection, or the request was broken off before its end
-:class:`BusyError`              ``NO``     408, 425, 429; 503 with ``Retry-After``
+:class:`BusyError`              ``NO``     425, 429, ``busy_statuses``; of an upload also 408, and 503 with
+                                           ``Retry-After``
 :class:`RejectedError`          ``NO``     any other 4xx, and redirects except 302 and 303
 :class:`ResponseUnusableError`  ``YES``    2xx, but the run cannot be identified
-:class:`OutcomeUnknownError`    ``MAYBE``  no response, 5xx, 302 and 303
+:class:`OutcomeUnknownError`    ``MAYBE``  no response, 5xx, 302, 303 and 408
 :class:`RunFailedError`         ``YES``    the flow, or a person, said that the run failed
 :class:`RunTimeoutError`        ``YES``    nobody said in time how the run ended
 ==============================  =========  ===================================================================
@@ -138,10 +139,10 @@ class NotSentError(WorkflowAutomationError):
 
 class BusyError(WorkflowAutomationError):
     """
-    The service asked to retry later (408, 425, 429, 503) and did nothing.
+    The service asked to retry later (425, 429, or one of the connection's ``busy_statuses``) and did nothing.
 
-    503 counts only with a ``Retry-After`` that can be understood: gateways also answer 503 for
-    a service that they lost after they had forwarded the request.
+    Also a 408, and a 503 with a ``Retry-After``, if they came before the whole request was sent, or answer an upload,
+    which may be repeated. Gateways return both also for a request that they had forwarded.
     """
 
 
@@ -159,8 +160,8 @@ class OutcomeUnknownError(WorkflowAutomationError):
     """
     The request was sent, but it is unknown whether the service acted on it.
 
-    Raised after a timeout, a lost connection, a 5xx response, and a 302 or 303, which may follow a POST that
-    was carried out.
+    Raised after a timeout, a lost connection, a 5xx response or a 408, which a gateway may return after it had
+    forwarded the request, and a 302 or 303, which may follow a POST that was carried out.
     """
 
     accepted = Accepted.MAYBE

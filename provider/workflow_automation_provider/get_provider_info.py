@@ -90,6 +90,14 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
             "Default: Airflow's option [api] base_url."
         ),
     },
+    "busy_statuses": {
+        "label": "Busy statuses",
+        "schema": {"type": ["string", "null"], "examples": ["503", "408,503"]},
+        "description": (
+            "Statuses, besides 425 and 429, with which this service refuses a request before it has done anything. "
+            "If that is not so, a retry starts a second run."
+        ),
+    },
 }
 """
 The connection's extras. Airflow 3.2+ renders the form from this table without importing the hook; ``hooks/``
@@ -112,6 +120,7 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
         "proxy": "http://proxy.example:3128",
         "headers": '{"X-Team": "data"}',
         "callback_base_url": "https://airflow.example",
+        "busy_statuses": "503",
     },
 }
 """How the form shows the fields that every connection has, and the placeholders of all fields."""

@@ -51,6 +51,7 @@ class Hold:
     :param path: what its path contains
     :param says: what its body contains
     :param lost: whether it is never forwarded, even once released; only for one held before
+    :param status: what it is answered with if it is lost
     """
 
     run_id: str
@@ -59,6 +60,7 @@ class Hold:
     path: str
     says: str = ""
     lost: bool = True
+    status: int = 409
     ti_id: str = ""
     """The task instance that it is about, once it was reached."""
     reached: threading.Event = field(default_factory=threading.Event)
@@ -133,7 +135,9 @@ class Gate:
             await self._wait(hold)
             if hold.lost:
                 # The supervisor may live on, and would ask again after a 5xx.
-                return Response('{"detail": "held back by the test"}', 409, media_type="application/json")
+                return Response(
+                    '{"detail": "held back by the test"}', hold.status, media_type="application/json"
+                )
         if self._client is None:
             self._client = httpx.AsyncClient(base_url=self._upstream, timeout=60, trust_env=False)
         url = httpx.URL(path=path, query=request.url.query.encode())

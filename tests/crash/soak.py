@@ -54,6 +54,8 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("busy", {"times": 3}),
     ("reject", {"status": 503}),
     ("status_after", {"status": 503}),
+    ("status_after", {"status": 503, "headers": {"Retry-After": "2"}}),
+    ("status_after", {"status": 408}),
     ("status_after", {"status": 303}),
     ("truncate", {}),
     ("garbage", {}),

@@ -52,11 +52,13 @@ class Case:
 CASES = {
     "The service responds": Case(),
     "A run is started, the response is lost": Case("drop_after"),
-    "A run is started, a gateway responds with 503": Case("status_after", {"status": 503}),
+    "A run is started, a gateway responds with 503": Case(
+        "status_after", {"status": 503, "headers": {"Retry-After": "1"}}
+    ),
     "`kill -9` of the task during the request": Case("delay", {"seconds": 3}, kills=True),
     "401 for each request": Case("reject", {"status": 401, "times": None}),
-    "503 with `Retry-After: 5`, no run is started": Case("busy", {"status": 503, "retry_after": 5}),
-    "503 without it, no run is started": Case("reject", {"status": 503}),
+    "429 with `Retry-After: 5`, no run is started": Case("busy", {"retry_after": 5}),
+    "503, no run is started": Case("reject", {"status": 503}),
 }
 ECHOES = {"in the response": 201, "in an error": 400}
 KEY_ROW = "The service's response contains the API key"

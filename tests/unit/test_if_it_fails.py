@@ -129,6 +129,7 @@ _WRONG_EXTRAS: list[dict[str, Any]] = [
     {"file_format": {"a": "nonsense"}},
     {"callback_base_url": "http://airflow.example"},
     {"callback_base_url": "https://me@airflow.example"},
+    {"busy_statuses": "200"},
 ]
 
 
@@ -252,7 +253,7 @@ class TestProvoked:
             ),
             ("reject", {"status": 429}, "No run was started."),
             ("busy", {}, "No run was started."),
-            ("busy", {"status": 503, "retry_after": 7}, "No run was started."),
+            ("busy", {"status": 503, "retry_after": 7}, "A run may have been started."),
             *(
                 ("redirect", {"status": s, "location": "http://there/x y"}, "No run was started.")
                 for s in (301, 307)

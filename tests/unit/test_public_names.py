@@ -56,7 +56,7 @@ PUBLIC = {
         "FormatWord": "'name', 'base64', 'data_url', 'text', 'content_type', 'size'",
     },
     "client.flow_client": {
-        "FlowClient": "(base_url, *, api_key=None, timeout=60.0, verify=True, ca_bundle=None, client_cert=None, proxy=None, headers=None, allow_http=False, file_format={'name': 'name', 'content_type': 'content_type', 'content': 'base64'})",
+        "FlowClient": "(base_url, *, api_key=None, timeout=60.0, verify=True, ca_bundle=None, client_cert=None, proxy=None, headers=None, allow_http=False, file_format={'name': 'name', 'content_type': 'content_type', 'content': 'base64'}, busy_statuses=())",
         "FlowClient.close": "(self)",
         "FlowClient.stop": "(self)",
         "FlowClient.keep_connections": "(self)",

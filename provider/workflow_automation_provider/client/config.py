@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -15,6 +15,7 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "checked_busy_statuses",
     "checked_headers",
     "checked_key",
     "checked_timeout",
@@ -113,6 +114,18 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
                 f"headers: the value of {name} must be printable ASCII text, without leading or trailing whitespace."
             )
     return dict(headers)
+
+
+def checked_busy_statuses(statuses: Iterable[int]) -> frozenset[int]:
+    """
+    Return the statuses with which the service rejects a request before it has done anything.
+
+    :raises InvalidRequestError: if one is not a status of an error
+    """
+    found = list(statuses)
+    if not all(type(status) is int and 400 <= status <= 599 for status in found):
+        raise InvalidRequestError("busy_statuses must be statuses from 400 to 599.")
+    return frozenset(found)
 
 
 def _why(error: Exception) -> str:

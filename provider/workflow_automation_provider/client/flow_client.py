@@ -17,6 +17,7 @@ import httpx
 from workflow_automation_provider.client import protocol, responses
 from workflow_automation_provider.client.config import (
     DEFAULT_TIMEOUT,
+    checked_busy_statuses,
     checked_headers,
     checked_key,
     checked_timeout,
@@ -70,6 +71,8 @@ class FlowClient:
     :param headers: extra headers for every request
     :param allow_http: whether to allow plain http to another machine
     :param file_format: the format of the files in an upload, see :mod:`~.files`
+    :param busy_statuses: statuses, besides 425 and 429, with which the service rejects a request before it has done
+        anything. If it has, a retry starts a second run
     :raises InvalidRequestError: if an argument is wrong, naming it
     """
 
@@ -86,6 +89,7 @@ class FlowClient:
         headers: Mapping[str, str] | None = None,
         allow_http: bool = False,
         file_format: FileFormat = DEFAULT_FILE_FORMAT,
+        busy_statuses: Iterable[int] = (),
     ) -> None:
         # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
@@ -96,6 +100,7 @@ class FlowClient:
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
         self.file_format = check_file_format(file_format)
+        self._busy_statuses = checked_busy_statuses(busy_statuses)
         headers = checked_headers(headers or {})
         self._seconds = checked_timeout(timeout)
         self._via_proxy = " via the connection's proxy" if proxy else ""
@@ -244,7 +249,10 @@ class FlowClient:
             ``accepted``
         """
         response = self._post(request, request.content, timeout, handing_over)
-        return _read_safely(response, lambda r: responses.read_trigger_response(r, request, self._redactor))
+        return _read_safely(
+            response,
+            lambda r: responses.read_trigger_response(r, request, self._redactor, self._busy_statuses),
+        )
 
     def upload_files(
         self,
@@ -339,7 +347,10 @@ class FlowClient:
                 response = self._post(request, pieces, timeout)
         else:
             response = self._post(request, content, timeout)
-        return _read_safely(response, lambda r: responses.read_upload_response(r, request, self._redactor))
+        return _read_safely(
+            response,
+            lambda r: responses.read_upload_response(r, request, self._redactor, self._busy_statuses),
+        )
 
     def _measured(self, files: Iterable[Element], file_format: FileFormat | None) -> list[Measured]:
         # Not at the top: only uploads need it.

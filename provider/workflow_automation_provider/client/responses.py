@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -25,10 +26,11 @@ from workflow_automation_provider.exceptions import (
 __all__ = ["read_trigger_response", "read_upload_response", "response_error", "retry_after"]
 
 # The status says that nothing was done, and that the same request may be sent later.
-_BUSY = frozenset({408, 425, 429})
+_BUSY = frozenset({425, 429})
 
-# Found, and See Other: the URL of a login page, or of the result of a POST that was carried out.
-_MAYBE_ACCEPTED = frozenset({302, 303})
+# Found, and See Other: the URL of a login page, or of the result of a POST that was carried out. Request Timeout:
+# gateways return it also if the service was too slow with its response.
+_MAYBE_ACCEPTED = frozenset({302, 303, 408})
 
 # How much of the service's response an error quotes, in characters.
 _QUOTE_LIMIT = 500
@@ -37,15 +39,18 @@ _QUOTE_LIMIT = 500
 _LONGEST_RETRY_AFTER = timedelta(days=7).total_seconds()
 
 
-def read_trigger_response(response: Response, request: Request, redact: Redactor) -> Run:
+def read_trigger_response(
+    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
+) -> Run:
     """
     Read the response to a trigger request.
 
+    :param busy_statuses: see :func:`response_error`
     :raises ResponseUnusableError: if a run was started, but the response does not identify it
     :raises WorkflowAutomationError: if the status is not 2xx, see :func:`response_error`
     """
     if not 200 <= response.status < 300:
-        raise response_error(response, request, redact)
+        raise response_error(response, request, redact, busy_statuses)
     unusable = _early if response.early else _unusable
     try:
         document = _read_json(response)
@@ -60,7 +65,9 @@ def read_trigger_response(response: Response, request: Request, redact: Redactor
     return Run(run_id, run_link, request.flow_id, kept)
 
 
-def read_upload_response(response: Response, request: Request, redact: Redactor) -> str:
+def read_upload_response(
+    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
+) -> str:
     """
     Read the response to an upload, whose body is of type string.
 
@@ -69,11 +76,12 @@ def read_upload_response(response: Response, request: Request, redact: Redactor)
 
     Follows section 4.3 of the interface.
 
+    :param busy_statuses: see :func:`response_error`
     :raises OutcomeUnknownError: if the body is a web page
     :raises WorkflowAutomationError: if the status is not 2xx, see :func:`response_error`
     """
     if not 200 <= response.status < 300:
-        raise response_error(response, request, redact)
+        raise response_error(response, request, redact, busy_statuses)
     if response.early:
         raise _early(response, "not all files had been sent", request, redact)
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -125,18 +133,19 @@ def _unusable(response: Response, why: str, request: Request, redact: Redactor) 
     )
 
 
-def response_error(response: Response, request: Request, redact: Redactor) -> WorkflowAutomationError:
+def response_error(
+    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
+) -> WorkflowAutomationError:
     """
     Return the error for a response outside 2xx: busy, rejected, or of unknown outcome.
 
-    503 is busy only where it says when to come back: a gateway answers it for a service that it lost after it had
-    forwarded the request.
+    :param busy_statuses: with which the service rejects a request before it has done anything
     """
     status, operation = response.status, request.operation
     quote = _quote(response, redact)
     wait = retry_after(response.headers.get("retry-after"))
     nothing = operation.consequence(Accepted.NO)
-    if status in _BUSY or (status == 503 and wait is not None):
+    if status in _BUSY or status in busy_statuses or _says_busy(response, operation, wait):
         asked = "" if wait is None else f", with a Retry-After of {wait:.0f} s"
         return BusyError(
             f"{request.title} was rejected as busy: {_status(status)}{asked}.{quote}",
@@ -168,6 +177,17 @@ def response_error(response: Response, request: Request, redact: Redactor) -> Wo
         status=status,
         retry_after=wait,
     )
+
+
+def _says_busy(response: Response, operation: Operation, wait: float | None) -> bool:
+    """
+    Return whether a 408, or a 503 with ``Retry-After``, is to be taken at its word.
+
+    Gateways return both also for a request that they had forwarded. So they count only where not all of the request
+    was sent, or where it may be sent twice.
+    """
+    is_harmless = response.early or operation is Operation.UPLOAD
+    return is_harmless and (response.status == 408 or (response.status == 503 and wait is not None))
 
 
 def retry_after(value: str | None, *, now: datetime | None = None) -> float | None:
@@ -340,8 +360,11 @@ def _hint(response: Response, operation: Operation, redact: Redactor) -> str:
             return "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."
         case 413:
             return "Shorten the inputs: for example, pass the URL of a file instead of its content."
-        case 503 if not response.early:
-            return "A 503 without Retry-After may come from a gateway that had already forwarded the request."
+        case 408 | 503 as status if not response.early:
+            return (
+                "A gateway may have returned this after it had forwarded the request. If the service returns "
+                f"{status} only before it does anything, add {status} to the connection's busy_statuses."
+            )
         case status if 300 <= status < 400:
             location = redact.text(response.headers.get("location", "another URL"))[:_QUOTE_LIMIT]
             if status in _MAYBE_ACCEPTED:

@@ -23,8 +23,9 @@ are in none of them. An entry is small however many files its request had, see
 
 **What persists.** On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart of Airflow:
 entries never expire. ``set`` is durable once it returns, and raises if the task instance now belongs to
-another process; ``get`` then only returns None. Therefore *starting* is written before the request is sent,
-and a None from ``get`` is never trusted alone. Older versions have no such store.
+another process; ``get`` then only returns None, as it does for any 404, for example of an API server that is being
+upgraded. Therefore *starting* is written before the request is sent, and where an earlier execution may have written
+something, None counts only if a probe entry that is written then can be read. Older versions have no such store.
 
 **Who writes.** Only :mod:`~workflow_automation_provider.execution.start` and
 :mod:`~workflow_automation_provider.execution.upload`, through the two classes below.
@@ -59,13 +60,14 @@ is found counts.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
+from uuid import uuid4
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.retry import GIVEN_RUN
@@ -80,6 +82,7 @@ __all__ = ["ConfirmedRequest", "Start", "StartRecord", "StartedRun", "UploadReco
 
 _START = "workflow_automation_start"
 _UPLOAD = "workflow_automation_upload"
+_PROBE = "workflow_automation_probe"
 
 
 class StartedRun(TypedDict, total=False):
@@ -258,11 +261,21 @@ class _TaskRecord:
         """Whether there was a try before this one, also before a Clear."""
         return bool(self._context["ti"].try_number > 1)
 
+    @property
+    def _may_have_entries(self) -> bool:
+        """Whether the task instance was executed before: in an earlier try, before it was rescheduled or parked."""
+        server = getattr(self._context["ti"], "_ti_context_from_server", None)
+        return bool(
+            self.is_later_try
+            or self._context.get("task_reschedule_count")
+            or getattr(server, "next_method", None)
+        )
+
     @functools.cached_property
     def _now(self) -> _Attempt:
         return _Attempt.of(self._context)
 
-    @contextmanager
+    @contextlib.contextmanager
     def in_use(self, user: object) -> Iterator[None]:
         """
         Reserve the entries for one user, for as long as the task is executed.
@@ -291,9 +304,34 @@ class _TaskRecord:
         self._is_set = False
 
     def _get(self, key: str) -> dict[str, Any] | None:
-        found = None if self._store is None else self._store.get(key)
+        found = self._read(key)
         self._is_set = self._is_set or bool(found)
         return found
+
+    def _read(self, key: str) -> dict[str, Any] | None:
+        """
+        Return an entry, None if there is certainly none.
+
+        :raises RuntimeError: if the store does not return what was just written to it
+        """
+        if self._store is None:
+            return None
+        found = self._store.get(key)
+        if found is None and self._may_have_entries:
+            self._probe(self._store)
+            found = self._store.get(key)
+        return found
+
+    def _probe(self, store: _Store) -> None:
+        probe = {"probe": uuid4().hex}
+        self._put(store, _PROBE, probe)
+        if store.get(_PROBE) != probe:
+            raise RuntimeError(
+                "Airflow's task state store does not return what was just written to it, so what an earlier try did is "
+                "unknown. If it started a run, its log names it."
+            )
+        with contextlib.suppress(Exception):  # it is overwritten next time
+            store.delete(_PROBE)
 
     def _is_from_before_a_clear(self, entry: dict[str, Any]) -> bool | None:
         # On Airflow 3.4+, where a task instance has a region, a Clear itself deletes the entries.
@@ -400,7 +438,7 @@ class StartRecord(_TaskRecord):
 
         :raises InvalidRequestError: if the entry names no run
         """
-        entry: object = None if self._store is None else self._store.get(self._given_key)
+        entry: object = self._read(self._given_key)
         if entry is None:
             return None
         fields = entry if isinstance(entry, Mapping) else {"run_id": entry}

@@ -20,6 +20,7 @@ from pydantic import (
 from workflow_automation_provider.client.checks import LONGEST_TIMEOUT
 from workflow_automation_provider.client.config import (
     DEFAULT_TIMEOUT,
+    checked_busy_statuses,
     is_secret_header,
     proxy_secrets,
 )
@@ -57,6 +58,16 @@ def _date(value: object) -> date:
         return date.fromisoformat(value.strip() if isinstance(value, str) else "")
     except ValueError:
         raise ValueError("expected a date such as 2027-01-31") from None
+
+
+def _statuses(value: object) -> frozenset[int]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    found: list[Any] = value if isinstance(value, list) else [value]
+    return checked_busy_statuses(
+        int(one) if isinstance(one, str) and one.isascii() and one.isdecimal() and len(one) == 3 else one
+        for one in found
+    )
 
 
 CALLBACK_BASE_URL = BaseUrl(
@@ -102,6 +113,7 @@ class ConnectionExtra(BaseModel):
     headers: Annotated[dict[str, str], _Json] = Field(default_factory=dict, repr=False)
     allow_http: bool = False
     callback_base_url: Annotated[str | None, AfterValidator(_callback_base_url)] = None
+    busy_statuses: Annotated[frozenset[int], BeforeValidator(_statuses), _Json] = frozenset()
 
     def secrets(self) -> list[str]:
         """Return the values that are secret."""
@@ -151,6 +163,7 @@ _EXPECTED = {
     "headers": 'an object of header names and values such as {"X-Team": "data"}',
     "allow_http": "true or false",
     "callback_base_url": f"a URL such as {CALLBACK_BASE_URL.example}",
+    "busy_statuses": 'statuses from 400 to 599 such as "429,503" or [429, 503]',
 }
 _JSON_KINDS = {
     "str": "a string",
@@ -180,7 +193,7 @@ def _problem(loc: tuple[int | str, ...], kind: str, message: str, fields: Mappin
         near = difflib.get_close_matches(name, CONNECTION_FIELDS, n=1)
         fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CONNECTION_FIELDS)}"
         return f"extra {name!r} is not supported; {fix}"
-    if kind == "value_error" and name not in ("timeout", "key_expires_on"):
+    if kind == "value_error" and name not in ("timeout", "key_expires_on", "busy_statuses"):
         return f"extra {name!r}: {message.removeprefix('Value error, ')}"
     # Without the value, which may be a secret in the wrong field.
     given = _JSON_KINDS.get(type(fields[name]).__name__, "an object")

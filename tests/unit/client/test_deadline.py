@@ -227,8 +227,9 @@ def test_rejection_before_the_request_was_read(raw_server, released, attempt, re
     assert len(server.requests) == 1
 
 
-def test_busy_before_the_request_was_read(raw_server, released, attempt, key):
-    server = raw_server(early(503, b"Retry-After: 9\r\n", released))
+@pytest.mark.parametrize("status", [408, 503])
+def test_busy_before_the_request_was_read(raw_server, released, attempt, status, key):
+    server = raw_server(early(status, b"Retry-After: 9\r\n", released))
     with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
         with pytest.raises(BusyError) as caught:
             attempt.send(client, LARGE)

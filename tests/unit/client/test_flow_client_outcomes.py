@@ -284,8 +284,9 @@ def test_redirect_to_no_address_is_rejected_as_well(service, client, attempt, lo
 
 
 def is_busy(attempt, status, seconds):
-    """503 is proof of nothing, unless the service says when to come back."""
-    return status != 503 or seconds is not None
+    """A gateway may return 408 and 503 for a request that it had forwarded: only an upload may be repeated."""
+    is_upload = attempt.operation == "upload"
+    return status in (425, 429) or (is_upload and (status == 408 or seconds is not None))
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503])
@@ -293,7 +294,7 @@ def is_busy(attempt, status, seconds):
 def test_busy(service, client, attempt, status, wait, seconds, key):
     service.faults.add("busy", operation=attempt.operation, status=status, retry_after=wait)
     if not is_busy(attempt, status, seconds):
-        assert unknown(attempt, client, key, service).status == 503
+        assert unknown(attempt, client, key, service).status == status
         return
     error = fail(attempt, client, service, key=key, effects=0)
     assert type(error) is BusyError
@@ -301,7 +302,7 @@ def test_busy(service, client, attempt, status, wait, seconds, key):
     attempt.did_nothing(error)
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 503])
+@pytest.mark.parametrize("status", [425, 429])
 def test_busy_until_a_date(service, client, attempt, status, key):
     when = format_datetime(datetime.now(UTC) + timedelta(minutes=2), usegmt=True)
     service.faults.add("busy", operation=attempt.operation, status=status, retry_after=when)
@@ -311,15 +312,33 @@ def test_busy_until_a_date(service, client, attempt, status, key):
     assert 100 < error.retry_after <= 120
 
 
-@pytest.mark.parametrize("headers", [{}, {"Retry-After": "soon"}, {"Retry-After": ""}])
-def test_503_after_the_run_was_started(service, client, trigger, headers, key):
-    service.faults.add("status_after", operation=trigger.operation, status=503, headers=headers)
+@pytest.mark.parametrize("status", [408, 503])
+@pytest.mark.parametrize(("headers", "seconds"), [({}, None), ({"Retry-After": "5"}, 5)])
+def test_a_gateway_is_busy_after_the_run_was_started(service, client, trigger, status, headers, seconds, key):
+    service.faults.add("status_after", operation=trigger.operation, status=status, headers=headers)
     error = unknown(trigger, client, key, service, effects=1)
-    assert (error.status, error.retry_after) == (503, None)
+    assert (error.status, error.retry_after) == (status, seconds)
     assert error.next_step == (
-        "A 503 without Retry-After may come from a gateway that had already forwarded the request.\n"
+        "A gateway may have returned this after it had forwarded the request. If the service returns "
+        f"{status} only before it does anything, add {status} to the connection's busy_statuses.\n"
         "Look in the workflow's list of runs."
     )
+
+
+@pytest.mark.parametrize("status", [403, 408, 500, 503])
+@pytest.mark.parametrize(("headers", "seconds"), [({}, None), ({"Retry-After": "5"}, 5)])
+def test_busy_statuses(service, attempt, status, headers, seconds, key):
+    service.faults.add("reject", operation=attempt.operation, status=status, headers=headers)
+    with FlowClient(service.base_url, api_key=key, busy_statuses=[status]) as client:
+        error = fail(attempt, client, service, key=key, effects=0)
+    assert (type(error), error.status, error.retry_after) == (BusyError, status, seconds)
+    attempt.did_nothing(error)
+
+
+@pytest.mark.parametrize("wrong", [[200], [399], [600], [503.0], ["503"], [True], [[503]]])
+def test_busy_statuses_that_are_none(wrong):
+    with pytest.raises(InvalidRequestError, match="busy_statuses must be statuses from 400 to 599"):
+        FlowClient("http://127.0.0.1:1/api", busy_statuses=wrong)
 
 
 @pytest.mark.parametrize(

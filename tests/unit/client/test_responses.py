@@ -71,9 +71,9 @@ OF_AN_UPLOAD = ("No files were accepted.", "The files may have been accepted.")
 
 
 def error_for(operation, status, *, early):
-    if status in (408, 425, 429):
+    if status in (425, 429) or (status == 408 and (early or operation is UPLOAD)):
         return BusyError
-    if 300 <= status < 500 and status not in (302, 303):
+    if 300 <= status < 500 and status not in (302, 303, 408):
         return RejectedError
     return NotSentError if early else OutcomeUnknownError
 
@@ -92,14 +92,15 @@ PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
 
 
 @pytest.mark.parametrize(
-    ("kind", "headers"), [("BusyError", {"retry-after": "1"}), ("OutcomeUnknownError", {})]
+    ("kind", "operation", "headers"),
+    [("BusyError", UPLOAD, {"retry-after": "1"}), ("OutcomeUnknownError", BY_KEY, {})],
 )
-def test_the_page_names_the_statuses(kind, headers):
+def test_the_page_names_the_statuses(kind, operation, headers):
     (row,) = re.findall(rf"^\| `{kind}` \| (.+?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     found = {
         status
         for status in range(300, 600)
-        if type(error_of(BY_KEY, status, headers=headers)).__name__ == kind
+        if type(error_of(operation, status, headers=headers)).__name__ == kind
     }
     named = {int(number) for number in re.findall(r"\b\d{3}\b", row)}
     assert named <= found
@@ -159,7 +160,10 @@ PROXY = "Check the connection's proxy."
 NO_KEY = "A trigger with a flow_id does not send the API key: to send it, leave flow_id out."
 SHORTER = "Shorten the inputs: for example, pass the URL of a file instead of its content."
 SMALLER = "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."
-GATEWAY = "A 503 without Retry-After may come from a gateway that had already forwarded the request."
+GATEWAY = (
+    "A gateway may have returned this after it had forwarded the request. If the service returns {0} only before it "
+    "does anything, add {0} to the connection's busy_statuses."
+)
 REDIRECT = (
     "It redirects to 'another URL'. Redirects are never followed, because the API key would be sent "
     "there too: set the correct URL as the connection's base URL."
@@ -206,8 +210,8 @@ def test_next_step_by_status(operation, advice, look, early):
     for status in range(300, 600):
         error = error_of(operation, status, early=early)
         parts = [advice[status]] if status in advice else []
-        if status == 503 and not early:
-            parts.append(GATEWAY)
+        if status in (408, 503) and type(error) is OutcomeUnknownError:
+            parts.append(GATEWAY.format(status))
         if type(error) is OutcomeUnknownError:
             parts.append(look)
         assert error.next_step == "\n".join(parts), status
@@ -232,10 +236,17 @@ def test_where_a_redirect_points_to(status, location, shown):
 # Busy ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 503])
-@pytest.mark.parametrize("operation", Operation)
-def test_busy_says_how_long(operation, status):
-    error = error_of(operation, status, b"later", headers={"retry-after": "17"})
+@pytest.mark.parametrize(
+    ("operation", "status", "early"),
+    [
+        *((operation, status, False) for operation in Operation for status in (425, 429)),
+        *((operation, status, True) for operation in Operation for status in (408, 503)),
+        (UPLOAD, 408, False),
+        (UPLOAD, 503, False),
+    ],
+)
+def test_busy_says_how_long(operation, status, early):
+    error = error_of(operation, status, b"later", headers={"retry-after": "17"}, early=early)
     assert (type(error), error.retry_after, error.next_step) == (BusyError, 17, "")
     line, said = error.message.splitlines()
     assert f" was rejected as busy: {status} " in line

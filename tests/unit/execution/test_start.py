@@ -409,10 +409,13 @@ def test_a_doubt_that_cannot_be_put_back_is_logged(service, store, start, log):
     store.failures["set starting"] = 0
     puts = []
 
+    real = store.set
+
     def fail_second(key, value, *, retention=None):
-        puts.append(value)
-        if len(puts) == 2:
+        puts.append(key)
+        if puts.count(f"{KEY}/ada") == 2:
             raise RuntimeError("The store is not there")
+        real(key, value, retention=retention)
 
     store.set = fail_second
     with pytest.raises(RejectedError):

@@ -7,15 +7,19 @@ import select
 import socket
 import threading
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from airflow.providers.common.compat.sdk import Connection
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import (
+    BusyError,
     InvalidRequestError,
     NotSentError,
     RejectedError,
@@ -105,6 +109,15 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
         ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
         ("http://[::1]:8080", "http://[::1]:8080"),
     ],
+    "busy_statuses": [
+        (503, {503}),
+        ("503", {503}),
+        (" 429, 503 ", {429, 503}),
+        ([429, 503], {429, 503}),
+        (["429", 503], {429, 503}),
+        ("[408, 599]", {408, 599}),
+        ([], set()),
+    ],
 }
 
 
@@ -192,6 +205,19 @@ WRONG: dict[str, list[Any]] = {
         "ftp://airflow.example/hush-1",
         "http://airflow.example/hush-1",
     ],
+    "busy_statuses": [
+        "hush-1",
+        "429,hush-1",
+        ["hush-1"],
+        {"hush-1": 503},
+        True,
+        200,
+        "302",
+        600,
+        503.0,
+        "5 03",
+        [[503]],
+    ],
 }
 
 
@@ -216,6 +242,7 @@ def test_wrong_extra_is_named_and_not_shown(connect, name, value):
         ("client_cert", ["a", "b", "c"], 'expected "both.pem" or ["cert.pem", "key.pem"]'),
         ("timeout", 1e300, "at most 604800 (a week)"),
         ("callback_base_url", ["x"], "expected a URL such as https://airflow.example"),
+        ("busy_statuses", "503;504", 'expected statuses from 400 to 599 such as "429,503" or [429, 503]'),
         (
             "callback_base_url",
             "https://airflow.example/?a=b",
@@ -575,3 +602,32 @@ def test_timeout(connect, by_hook, key):
         )
         with pytest.raises(Exception, match=r"no response within .* s \(the timeout\)"):
             hook.trigger_flow({})
+
+
+@given(
+    st.sets(st.integers(400, 599), min_size=1),
+    st.sampled_from([list, lambda found: ", ".join(map(str, found)), lambda found: json.dumps([*found])]),
+)
+def test_busy_statuses_in_each_form(statuses, write):
+    read = ConnectionExtra.read(json.dumps({"busy_statuses": write(statuses)}))
+    assert read.busy_statuses == statuses
+
+
+@given(
+    st.text()
+    | st.text("0123456789,[] -.")
+    | st.integers()
+    | st.lists(st.text() | st.integers(300, 700) | st.booleans())
+)
+def test_busy_statuses_are_errors_or_the_extra_is_wrong(written):
+    read = ConnectionExtra()
+    with suppress(InvalidRequestError):
+        read = ConnectionExtra.read(json.dumps({"busy_statuses": written}))
+    assert read.busy_statuses <= set(range(400, 600))
+
+
+def test_busy_status_of_the_connection_is_sent_again(connect, service, key):
+    service.faults.add("reject", status=503)
+    hook = connect(host=service.base_url, password=key, extra={"busy_statuses": "503"})
+    with pytest.raises(BusyError):
+        hook.trigger_flow({})

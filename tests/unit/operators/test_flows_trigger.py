@@ -96,6 +96,32 @@ class TestTries:
         assert trigger().execute(now) == {"run_id": "7", "flow_id": "demo-flow"}
         assert now["ti"].pushed == {}
 
+    @pytest.mark.parametrize("again", [{"try_number": 2}, {"task_reschedule_count": 1}])
+    def test_a_404_for_the_record_starts_no_second_run(self, service, store, context, again):
+        first = trigger().execute(context(store))
+        store.lost = [KEY]
+        now = context(store, try_number=again.get("try_number", 1))
+
+        assert trigger().execute({**now, **again}) == first
+        assert requests(service) == 1
+        assert store.entries.keys() == {KEY}
+
+    @pytest.mark.parametrize("found", [None, {"probe": "an earlier one"}])
+    def test_a_store_that_forgets_starts_no_second_run(self, service, store, context, found):
+        trigger().execute(context(store))
+        store.lost = [KEY, "workflow_automation_probe"]
+        store.instead = found
+        with pytest.raises(RuntimeError, match="If it started a run, its log names it"):
+            trigger().execute(context(store, try_number=2))
+        assert requests(service) == 1
+        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
+
+    def test_a_404_for_the_run_that_was_entered(self, service, store, context):
+        store.set("workflow_automation_run", {"run_id": "77"})
+        store.lost = ["workflow_automation_run"]
+        assert trigger().execute(context(store, try_number=2)) == {"run_id": "77"}
+        assert requests(service) == 0
+
     def test_a_start_of_unknown_outcome_is_not_repeated(self, service, store, context):
         service.faults.add("drop_after")
         with pytest.raises(AirflowFailException, match=MAYBE) as caught:
@@ -134,6 +160,15 @@ class TestTries:
         ]
         assert requests(service) == 1
 
+    @pytest.mark.parametrize("status", [408, 503])
+    def test_a_gateway_that_asks_to_retry_later_gets_no_second_run(self, service, store, context, status):
+        """As Varnish does, if the service failed after the request was forwarded to it."""
+        service.faults.add("status_after", status=status, headers={"Retry-After": "1"})
+        with pytest.raises(OutcomeUnknownError, match="A run may have been started") as caught:
+            trigger(send_retry_timeout=30).execute(context(store))
+        assert isinstance(caught.value, AirflowFailException)
+        assert requests(service) == 1
+
     def test_start_again_accepts_a_second_run(self, service, store, context, log):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError, match=MAYBE) as caught:
@@ -162,7 +197,7 @@ class TestTries:
         [
             (("reject", {}), AirflowFailException),
             (("busy", {"status": 429}), BusyError),
-            (("busy", {"status": 503, "retry_after": "0"}), BusyError),
+            (("busy", {"status": 425, "retry_after": "0"}), BusyError),
         ],
     )
     def test_nothing_started_leaves_nothing_behind(self, service, store, context, log, fault, error):

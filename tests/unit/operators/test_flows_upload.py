@@ -97,7 +97,13 @@ class TestTries:
             upload(1, 2, 3).execute(attempt(try_number=try_number))
         assert uploaded(service) == [1, 2, 3]
         assert set(store.entries) == {f"{KEY}_{n}" for n in range(3)}
-        assert store.deleted == []
+        assert set(store.deleted) == {"workflow_automation_probe"}
+
+    def test_a_404_for_the_record_sends_nothing_twice(self, service, store, attempt):
+        upload(1, 2).execute(attempt())
+        store.lost = [f"{KEY}_0", f"{KEY}_1"]
+        upload(1, 2, 3).execute(attempt(try_number=2))
+        assert uploaded(service) == [1, 2, 3]
 
     def test_what_went_to_another_run_is_none_of_this_ones(self, service, attempt, busy_at_second):
         with WorkflowAutomationHook() as hook:
