@@ -134,6 +134,12 @@ def test_runs_are_returned_in_the_order_of_the_batch(batch, service):
     }
 
 
+@pytest.mark.parametrize(("number", "arguments"), [(4, {}), (9, {"window_size": 4})])
+def test_no_more_runs_can_be_lost_than_are_sent_at_a_time(batch, service, log, number, arguments):
+    batch(rows(number), **arguments)
+    assert "up to 4 runs may have been started" in log()
+
+
 def test_the_flow_of_a_trigger_by_path_is_part_of_each_item(batch, service):
     assert batch(rows(2), flow_id="demo-flow")[1]["flow_id"] == "demo-flow"
     assert {run.by for run in service.runs} == {"path"}
