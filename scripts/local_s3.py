@@ -48,7 +48,12 @@ class LocalS3:
         return {
             "conn_type": "aws",
             **_ACCESS,
-            "extra": {"endpoint_url": self.endpoint, "region_name": _REGION},
+            "extra": {
+                "endpoint_url": self.endpoint,
+                "region_name": _REGION,
+                # The connection's test asks STS, for which the URL above does not count.
+                "service_config": {"sts": {"endpoint_url": self.endpoint}},
+            },
         }
 
     def put(self, key: str, content: bytes) -> None:

@@ -32,7 +32,6 @@ WITHOUT_AIRFLOW = (
     "tests/unit/client",
     "tests/unit/testing/_server",
     "tests/unit/test_documentation.py",
-    "tests/unit/test_if_it_fails.py",
     "tests/unit/test_project.py",
 )
 WITH_ALL = {("3.0", "3.12"), ("3.1", "3.13"), ("lowest", "3.11")}

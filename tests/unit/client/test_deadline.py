@@ -79,34 +79,35 @@ def test_head_of_the_response_that_drips(dripping_server, attempt, key):
             OutcomeUnknownError, match=r"no response within 0\.5 s \(the timeout\)\.\n"
         ) as caught:
             attempt.send(client)
-        assert 0.45 < time.monotonic() - begun < 5
+        assert time.monotonic() - begun > 0.45
     attempt.may_have_done_it(caught.value)
     assert len(dripping_server.requests) == 1
 
 
 def test_check_does_not_wait_for_a_head_that_drips(dripping_server, key):
-    with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
-        begun = time.monotonic()
-        with pytest.raises(
-            NotSentError, match=r"got no response: no response within 0\.5 s \(the timeout\)\.\n"
-        ):
-            client.check()
-        assert time.monotonic() - begun < 5
+    with (
+        FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client,
+        pytest.raises(NotSentError, match=r"got no response: no response within 0\.5 s \(the timeout\)\.\n"),
+    ):
+        client.check()
 
 
 def test_head_and_body_have_one_deadline_together(raw_server, released, trigger, key):
+    """A deadline of its own would leave the body time for 20 bytes, not for 8."""
+    sent = []
+
     def answer(connection, _):
         read_head(connection)
         released.wait(1.2)
         connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 999\r\n\r\n")
         while not released.wait(0.1):
             connection.sendall(b"x")
+            sent.append(b"x")
 
     with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2) as client:
-        begun = time.monotonic()
         with pytest.raises(ResponseUnusableError, match="still arriving after 2 s"):
             trigger.send(client)
-        assert time.monotonic() - begun < 3
+        assert len(sent) < 16
 
 
 def test_slow_response_in_time_is_fine(raw_server, released, trigger, key):
@@ -134,15 +135,15 @@ def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, r
 
 def test_proxy_that_drips_its_response_to_connect(raw_server, released, attempt, key):
     proxy = raw_server(dripping(released, first=b"HTTP/1.1 200 OK\r\nX-Long: "))
-    with FlowClient(
-        "https://service.example/api", api_key=key, timeout=0.5, proxy=f"http://127.0.0.1:{proxy.port}"
-    ) as client:
-        begun = time.monotonic()
-        with pytest.raises(
+    with (
+        FlowClient(
+            "https://service.example/api", api_key=key, timeout=0.5, proxy=f"http://127.0.0.1:{proxy.port}"
+        ) as client,
+        pytest.raises(
             NotSentError, match=r"was not sent via the connection's proxy: no connection within 0\.5 s "
-        ):
-            attempt.send(client)
-        assert time.monotonic() - begun < 5
+        ),
+    ):
+        attempt.send(client)
 
 
 def test_tls_handshake_that_drips(raw_server, released, attempt, key):
@@ -154,13 +155,11 @@ def test_tls_handshake_that_drips(raw_server, released, attempt, key):
             connection.sendall(b"\x02")
 
     server = raw_server(answer)
-    with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.5) as client:
-        begun = time.monotonic()
-        with pytest.raises(
-            NotSentError, match=r"was not sent: no connection within 0\.5 s \(the timeout\)\.\n"
-        ):
-            attempt.send(client)
-        assert time.monotonic() - begun < 5
+    with (
+        FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.5) as client,
+        pytest.raises(NotSentError, match=r"was not sent: no connection within 0\.5 s \(the timeout\)\.\n"),
+    ):
+        attempt.send(client)
 
 
 # A request that was not handed over whole ---------------------------------------------------------------
@@ -269,14 +268,14 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
         connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n")
         released.wait(20)
 
-    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=3) as client:
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=4) as client:
         begun = time.monotonic()
         not_sent(
             upload,
             client,
-            r"aborted before all of it was sent: no more data could be sent for 3 s \(the timeout\)",
+            r"aborted before all of it was sent: no more data could be sent for 4 s \(the timeout\)",
         )
-        assert time.monotonic() - begun < 5.5
+        assert time.monotonic() - begun < 7.5
 
 
 class Stream(httpcore.NetworkStream):
@@ -405,7 +404,7 @@ def test_early_success_with_a_run_counts(early_server, key):
 def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
     listeners: list[socket.socket] = []
     clients = []
-    for number in range(2, 8):
+    for number in range(2, 22):
         listener = socket.create_server(
             (f"127.0.0.{number}", 0 if not listeners else listeners[0].getsockname()[1]), backlog=0
         )
@@ -434,7 +433,7 @@ def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
     finally:
         for one in (*clients, *listeners):
             one.close()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 10
 
 
 def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch, key):

@@ -163,7 +163,7 @@ def test_response_that_drips_past_the_timeout(service, trigger, key):
         error = fail(trigger, client, service, key=key, effects=1)
     assert type(error) is ResponseUnusableError
     assert "still arriving after 0.5 s" in str(error)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
 
 
 WITHOUT_RUN_ID = [

@@ -94,8 +94,8 @@ def test_coding_that_holds_the_key(key):
 def test_kept_response_is_linear_in_the_length():
     def seconds(size):
         body = json.dumps({"run_id": "7", "a": [[{"b": 1, "c": "d"}]] * (size // 24)}).encode()
-        begun = time.perf_counter()
+        begun = time.thread_time()
         read(body, "wak-Zq7+xK/9=Tb&w%2")
-        return time.perf_counter() - begun
+        return time.thread_time() - begun
 
     assert min(seconds(2**19) for _ in range(3)) < 24 * min(seconds(2**16) for _ in range(3)) + 0.2

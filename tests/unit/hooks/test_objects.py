@@ -419,7 +419,7 @@ class TestStop:
         began = time.monotonic()
         with pytest.raises(NotSentError, match="the task was ended"):
             hook.send_upload(request)
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 10
         assert self.fetching() == []
         # Those of the stand-ins are no concern of a task.
         others = {thread.name for thread in {*threading.enumerate()} - threads}

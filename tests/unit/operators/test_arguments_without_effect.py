@@ -9,11 +9,11 @@ import airflow
 import pendulum
 import pytest
 from airflow.providers.common.compat.sdk import DAG, TaskGroup, task
-from packaging.version import Version
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
+AIRFLOW_2 = airflow.__version__.startswith("2.")
 HOUR = timedelta(hours=1)
 
 WAIT = {"wait_for_completion": True}
@@ -27,6 +27,12 @@ NEEDS = [
     ("notifiers", print, ASK, "on_unknown_start='ask'"),
 ]
 
+DEFAULTS = {
+    "callback_input": "callback_url",
+    "completion_timeout": timedelta(days=1),
+    "ask_timeout": timedelta(days=7),
+    "notifiers": None,
+}
 SHARED = {"completion_timeout": HOUR, "ask_timeout": HOUR, "notifiers": [print], "callback_input": "there"}
 
 
@@ -148,78 +154,42 @@ def executed(make: Any, arguments: dict[str, Any], group_args: Any = None, **opt
     return operator.unmap(MAPPED.get(make, arguments)) if hasattr(operator, "unmap") else operator
 
 
-every_way = pytest.mark.parametrize("make", WAYS, ids=lambda make: make.__name__)
-
-
-@every_way
 @pytest.mark.parametrize(("name", "value", "needed", "words"), NEEDS)
-def test_without_what_it_needs_it_is_an_error_that_says_so(make, name, value, needed, words):
+def test_without_what_it_needs_it_is_an_error_that_says_so(name, value, needed, words):
     with pytest.raises(
         ValueError, match=f"^{name} has no effect without {words}: add {words}, or leave {name} out"
     ):
-        executed(make, {name: value})
+        executed(plain, {name: value})
+    executed(plain, {name: value, **needed})
 
 
-@every_way
-@pytest.mark.parametrize(("name", "value", "needed", "words"), NEEDS)
-def test_with_what_it_needs_it_is_none(make, name, value, needed, words):
-    executed(make, {name: value, **needed})
+@pytest.mark.parametrize("make", WAYS, ids=lambda make: make.__name__)
+def test_each_way_to_make_a_task_is_checked(make):
+    with pytest.raises(ValueError, match=r"^ask_timeout has no effect"):
+        executed(make, {"ask_timeout": HOUR})
+    executed(make, {"ask_timeout": HOUR, **ASK})
+    # What it needs may be shared.
+    executed(make, {"completion_timeout": HOUR}, default_args=WAIT)
+    executed(make, {"completion_timeout": HOUR}, group_args=WAIT)
+    executed(make, DEFAULTS)
+    with pytest.raises(ValueError, match=r"^callback_input has no effect"):
+        executed(make, {"callback_input": "there"}, default_args={**SHARED, "callback_input": "other"})
 
 
-@pytest.mark.parametrize(
-    "make", [way for way in WAYS if way not in (mapped_over_itself, mapped_over_several)]
-)
-@pytest.mark.parametrize("owner", ["dag", "task group", "task"])
-def test_what_all_tasks_share_is_none(make, owner):
-    if (
-        owner == "task"
-        and make.__name__.startswith("mapped_function")
-        and Version(airflow.__version__).major == 2
-    ):
-        pytest.skip("Airflow 2 makes a mapped function's own default_args its arguments")
-    found = executed(
-        make,
-        {"default_args": SHARED} if owner == "task" else {},
-        default_args=SHARED if owner == "dag" else {},
-        group_args=SHARED if owner == "task group" else {},
-    )
-    # Airflow leaves the own default_args of a mapped task out where it runs.
-    if owner != "task" or make not in MAPPED:
-        assert found.completion_timeout == HOUR
+@pytest.mark.parametrize("make", WAYS, ids=lambda make: make.__name__)
+def test_what_all_tasks_share_is_none(make):
+    is_mapped_over = make in (mapped_over_itself, mapped_over_several)
+    arguments: dict[str, Any] = {"inputs": {"n": 1}} if is_mapped_over else {}
+    assert executed(make, arguments, default_args=SHARED).completion_timeout == HOUR
+    assert executed(make, arguments, group_args=SHARED).completion_timeout == HOUR
+    # Airflow 2 makes a mapped function's own default_args its arguments.
+    if not is_mapped_over and not (AIRFLOW_2 and make.__name__.startswith("mapped_function")):
+        found = executed(make, {"default_args": SHARED})
+        # Airflow leaves the own default_args of a mapped task out where it runs.
+        assert make in MAPPED or found.completion_timeout == HOUR
 
 
-@pytest.mark.parametrize("make", [mapped_over_itself, mapped_over_several])
-@pytest.mark.parametrize("owner", ["dag", "task group"])
-def test_what_tasks_share_whose_arguments_are_mapped_is_none(make, owner):
-    found = executed(
-        make,
-        {"inputs": {"n": 1}},
-        default_args=SHARED if owner == "dag" else {},
-        group_args=SHARED if owner == "task group" else {},
-    )
-    assert (found.inputs, found.completion_timeout) == ({"n": 1}, HOUR)
-
-
-@every_way
-@pytest.mark.parametrize(("name", "value", "needed", "words"), NEEDS)
-def test_another_value_than_the_shared_one_is_an_error(make, name, value, needed, words):
-    other = {**SHARED, name: "other" if name == "callback_input" else timedelta(hours=2)}
-    with pytest.raises(ValueError, match=f"^{name} has no effect"):
-        executed(make, {name: value}, default_args={**other, "notifiers": [repr]})
-
-
-@every_way
-@pytest.mark.parametrize("owner", ["dag", "task group"])
-def test_what_it_needs_may_be_shared(make, owner):
-    executed(
-        make,
-        {"completion_timeout": HOUR},
-        default_args=WAIT if owner == "dag" else {},
-        group_args=WAIT if owner == "task group" else {},
-    )
-
-
-@pytest.mark.parametrize("make", [plain, decorated, mapped, mapped_function])
+@pytest.mark.parametrize("make", [plain, mapped_function])
 @pytest.mark.parametrize("needed", [{"wait_for_completion": False}, {"on_unknown_start": "start_again"}])
 def test_a_task_may_turn_off_what_the_others_do(make, needed):
     executed(make, needed, default_args={**SHARED, **WAIT, **ASK})
@@ -231,20 +201,9 @@ def test_a_task_may_turn_off_what_the_others_do(make, needed):
         )
 
 
-@every_way
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("callback_input", "callback_url"),
-        ("completion_timeout", timedelta(days=1)),
-        ("ask_timeout", timedelta(days=7)),
-        ("notifiers", None),
-        ("notifiers", ()),
-        ("notifiers", []),
-    ],
-)
-def test_the_default_is_none(make, name, value):
-    executed(make, {name: value})
+@pytest.mark.parametrize("empty", [(), []])
+def test_no_notifiers_are_the_default(empty):
+    executed(plain, {"notifiers": empty})
 
 
 def test_task_instances_of_one_mapped_task_are_checked_each():

@@ -137,6 +137,12 @@ def test_runs_are_returned_in_the_order_of_the_batch(batch, service):
     }
 
 
+@pytest.mark.parametrize(("number", "arguments"), [(4, {}), (9, {"window_size": 4})])
+def test_no_more_runs_can_be_lost_than_are_sent_at_a_time(batch, service, log, number, arguments):
+    batch(rows(number), **arguments)
+    assert "up to 4 runs may have been started" in log()
+
+
 def test_the_flow_of_a_trigger_by_path_is_part_of_each_item(batch, service):
     assert batch(rows(2), flow_id="demo-flow")[1]["flow_id"] == "demo-flow"
     assert {run.by for run in service.runs} == {"path"}
@@ -361,7 +367,7 @@ def test_a_service_that_is_not_there(batch, service):
 def test_starts_per_second(batch, service):
     began = time.monotonic()
     batch(rows(21), max_starts_per_second=20)
-    assert 1.0 <= time.monotonic() - began < 3
+    assert time.monotonic() - began >= 1.0
 
 
 # Tries -------------------------------------------------------------------------------------------------------
@@ -692,7 +698,7 @@ def test_on_kill_ends_a_wait_for_a_busy_service(batch, service):
     began = time.monotonic()
     with pytest.raises(NotSentError, match="The task was ended"):
         batch(rows(50), send_retry_timeout=60, before=kill_soon)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert service.runs == []
 
 

@@ -259,7 +259,7 @@ class BatchStarter:
         self._log.info(
             "If this try is killed, up to %d runs may have been started that only a later try reports. After the last "
             "try, look in the workflow's list of runs.",
-            self._plan.window_size,
+            min(self._plan.window_size, missing),
         )
         # Daemons, so that a request that hangs does not keep the process of an ended task alive.
         threads = [Thread(target=self._work, name=f"batch-{n}", daemon=True) for n in range(number)]

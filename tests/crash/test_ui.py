@@ -1,0 +1,68 @@
+"""What `make ui` shows to whoever clicks first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_launcher.airflow import PASSWORD, USER, VERSION
+from airflow_launcher.api import AirflowApi
+from airflow_launcher.ports import free_port
+from airflow_launcher.processes import Program, inhabitants
+from airflow_launcher.waiting import wait_for
+from workflow_automation_provider.testing import Journal
+
+PROJECT = Path(__file__).parents[2]
+HOME = PROJECT / ".airflow" / "test"
+# In another folder than that of whoever runs the tests, and make ui beside them.
+START = f"import ui; from pathlib import Path; ui.HOMES = Path({str(HOME)!r}); ui.main()"
+CONNECTIONS = {"workflow_automation_default", "workflow_automation_orders", "workflow_automation_invoices"}
+
+
+def press_test(api: AirflowApi, connection: dict[str, object]) -> tuple[bool, str]:
+    """Send what the Test button of a connection's row sends."""
+    texts = {name: connection[name] or "" for name in ("description", "host", "login", "password", "schema")}
+    body = {
+        **{name: connection[name] for name in ("conn_type", "connection_id")},
+        **texts,
+        "extra": connection["extra"] or "{}",
+        "port": connection["port"] or 0,
+    }
+    response = api.ask("POST", "/connections/test", body)
+    return response["status"], response["message"]
+
+
+@pytest.mark.skipif(VERSION.startswith("2."), reason="make ui needs Airflow 3")
+def test_connections_work_and_nothing_runs_before_a_click() -> None:
+    shutil.rmtree(HOME, ignore_errors=True)
+    airflow, service = free_port(), free_port()
+    ports = {"UI_PORT": str(airflow), "SERVICE_PORT": str(service)}
+    env = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), **ports}
+    program = Program("make-ui", [sys.executable, "-c", START], HOME, env)
+    with contextlib.closing(AirflowApi(f"http://127.0.0.1:{airflow}")) as api:
+        try:
+            program.start()
+            wait_for("what make ui prints", lambda: "Ctrl-C stops" in program.tail(40), 300)
+            api.log_in(USER, PASSWORD)
+            # The scheduler has a look at each DAG that is not paused.
+            wait_for("the scheduler", lambda: api.healthy(["scheduler"]), 60)
+            connections = api.ask("GET", "/connections")["connections"]
+            tested = {found["connection_id"]: press_test(api, found) for found in connections}
+            runs = api.ask("GET", "/dags/~/dagRuns")["dag_runs"]
+            paused = api.ask("GET", "/dags?paused=true&limit=100")["dags"]
+        finally:
+            program.stop()
+            leftovers = inhabitants(HOME / "ui")
+    assert tested.keys() >= {*CONNECTIONS, "aws_default"}
+    assert [name for name, (works, _) in tested.items() if not works] == [], tested
+    assert (runs, Journal(HOME / "ui" / "service.jsonl").runs()) == ([], [])
+    assert {dag["dag_id"] for dag in paused} == {
+        f"workflow_automation_{name}" for name in ("key_expiry", "nightly", "trigger")
+    }
+    assert not leftovers
+    shutil.rmtree(HOME)
