@@ -47,7 +47,6 @@ PUBLIC = {
         "Encoding": "'base64', 'data_url', 'text'",
         "File": "(name, size, content_type, source, open, fingerprint=Ellipsis)",
         "File.location": "property",
-        "File.version": "property",
         "File.read_ahead": "property",
         "File.base64": "property",
         "File.data_url": "property",
