@@ -47,7 +47,6 @@ PUBLIC = {
         "Encoding": "'base64', 'data_url', 'text'",
         "File": "(name, size, content_type, source, open, fingerprint=Ellipsis)",
         "File.location": "property",
-        "File.version": "property",
         "File.read_ahead": "property",
         "File.base64": "property",
         "File.data_url": "property",
@@ -61,11 +60,7 @@ PUBLIC = {
         "FlowClient.stop": "(self)",
         "FlowClient.keep_connections": "(self)",
         "FlowClient.trigger_flow": "(self, inputs, flow_id=None, *, timeout=None)",
-        "FlowClient.prepare_trigger": "(self, inputs, flow_id=None)",
-        "FlowClient.send_trigger": "(self, request, *, timeout=None, handing_over=None)",
         "FlowClient.upload_files": "(self, run_id, files, flow_id, *, file_format=None, timeout=None, progress=None)",
-        "FlowClient.prepare_uploads": "(self, run_id, files, flow_id, *, file_format=None, files_per_request=None, max_request_bytes=None)",
-        "FlowClient.send_upload": "(self, request, *, timeout=None, progress=None, begun=None)",
         "FlowClient.withhold": "(self, secret)",
         "FlowClient.withhold_hashed": "(self, digest, length)",
         "FlowClient.redact": "(self, text)",
@@ -131,11 +126,7 @@ PUBLIC = {
         "WorkflowAutomationHook.get_conn": "(self)",
         "WorkflowAutomationHook.stop": "(self)",
         "WorkflowAutomationHook.trigger_flow": "(self, inputs=mappingproxy({}), flow_id=None)",
-        "WorkflowAutomationHook.prepare_trigger": "(self, inputs=mappingproxy({}), flow_id=None)",
-        "WorkflowAutomationHook.send_trigger": "(self, request, *, handing_over=None)",
         "WorkflowAutomationHook.upload_files": "(self, run_id, files, flow_id=None, *, file_format=None, content_types=None, read_ahead_bytes=None)",
-        "WorkflowAutomationHook.prepare_uploads": "(self, run_id, files, flow_id=None, *, file_format=None, files_per_request=None, max_request_bytes=None)",
-        "WorkflowAutomationHook.send_upload": "(self, request, *, progress=None)",
         "WorkflowAutomationHook.withhold": "(self, secret)",
         "WorkflowAutomationHook.withhold_hashed": "(self, digest, length)",
         "WorkflowAutomationHook.flow_of": "(self, request)",
@@ -281,6 +272,18 @@ PARTLY_PUBLIC = {
     "execution.upload",
     "get_provider_info",
     "testing.context",
+}
+
+# Methods of public classes that are for the rest of the package alone.
+INNER_METHODS = {
+    "FlowClient.checked",
+    "FlowClient.measured",
+    "FlowClient.send",
+    "FlowClient.upload_request",
+    "WorkflowAutomationHook.prepare_trigger",
+    "WorkflowAutomationHook.prepare_uploads",
+    "WorkflowAutomationHook.send_trigger",
+    "WorkflowAutomationHook.send_upload",
 }
 
 # For the rest of the package alone. So is each module below one whose name begins with an underscore.
@@ -440,7 +443,7 @@ def members(value):
     return {
         name: member
         for name, member in vars(value).items()
-        if not name.startswith("_") and name not in fields
+        if not name.startswith("_") and name not in fields and f"{value.__name__}.{name}" not in INNER_METHODS
     }
 
 

@@ -106,13 +106,8 @@ class File:
         return None
 
     @property
-    def version(self) -> object:
-        """A value like its fingerprint that is known without looking, None if the file must be looked at."""
-        return None
-
-    @property
     def read_ahead(self) -> ReadAhead | None:
-        """What reads the content in place of ``open``, and makes sure that it is that ``version``."""
+        """What reads the content in place of ``open``, and makes sure that it is the version of its fingerprint."""
         return None
 
     @property
@@ -272,12 +267,10 @@ def _opened(file: File, expected: object, *, sending: bool) -> Iterator[bytes]:
 
 def version_of(file: File) -> object:
     """
-    Return what changes when a file does: what is known of it, or else its fingerprint.
+    Return the fingerprint of a file.
 
-    :raises FileUnavailableError: if it must be looked at, and can no longer be read
+    :raises FileUnavailableError: if it can no longer be read
     """
-    if file.version is not None:
-        return file.version
     try:
         return file.fingerprint()
     except Exception as error:  # of any kind, by store

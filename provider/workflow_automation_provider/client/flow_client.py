@@ -217,42 +217,8 @@ class FlowClient:
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was, see
             ``accepted``
         """
-        return self.send_trigger(self.prepare_trigger(inputs, flow_id), timeout=timeout)
-
-    def prepare_trigger(self, inputs: Mapping[str, Any], flow_id: str | None = None) -> protocol.Request:
-        """
-        Build the request that starts a run and validate all of it, without sending anything.
-
-        :param inputs: input names and JSON values, see :func:`~.json_values.encode`
-        :param flow_id: the flow to start; None for the one that the API key identifies
-        :return: the request, without the API key, for :meth:`send_trigger`
-        :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
-        """
-        request = protocol.trigger_request(self.base_url, inputs, flow_id)
-        self._check(request)
-        return request
-
-    def send_trigger(
-        self,
-        request: protocol.Request,
-        *,
-        timeout: float | None = None,
-        handing_over: Callable[[], None] | None = None,
-    ) -> protocol.Run:
-        """
-        Send a request from :meth:`prepare_trigger`, once.
-
-        :param timeout: seconds, instead of the client's timeout
-        :param handing_over: called before the last byte is sent: until then no run can have been started,
-            whatever interrupts the call
-        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was, see
-            ``accepted``
-        """
-        response = self._post(request, request.content, timeout, handing_over)
-        return _read_safely(
-            response,
-            lambda r: responses.read_trigger_response(r, request, self._redactor, self._busy_statuses),
-        )
+        request = self.checked(protocol.trigger_request(self.base_url, inputs, flow_id))
+        return self.send(request, responses.read_trigger_response, timeout=timeout)
 
     def upload_files(
         self,
@@ -280,79 +246,43 @@ class FlowClient:
         :raises WorkflowAutomationError: if the files were not accepted, or it is unknown whether they were,
             see ``accepted``
         """
-        measured = self._measured(files, file_format)
-        return self.send_upload(
-            self._upload_request(run_id, measured, flow_id), timeout=timeout, progress=progress
-        )
+        request = self.upload_request(run_id, self.measured(files, file_format), flow_id)
+        return self.send(request, responses.read_upload_response, timeout=timeout, progress=progress)
 
-    def prepare_uploads(
-        self,
-        run_id: str,
-        files: Iterable[Element],
-        flow_id: str,
-        *,
-        file_format: FileFormat | None = None,
-        files_per_request: int | None = None,
-        max_request_bytes: int | None = None,
-    ) -> list[protocol.Request]:
-        """
-        Build the requests that upload files and validate all of them, without sending anything.
-
-        Follows section 4.3 of the interface.
-
-        :param run_id: the run that the files belong to
-        :param files: files, or mappings that are sent unchanged
-        :param flow_id: the flow that the run belongs to
-        :param file_format: instead of the client's file format
-        :param files_per_request: the maximum number of files in one request, None for no limit
-        :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
-        :return: the requests, without the API key, for :meth:`send_upload`
-        :raises InvalidRequestError: if an argument cannot be sent, or the API key is missing
-        """
-        # Not at the top: only uploads need it.
-        from workflow_automation_provider.client.upload_body import split
-
-        groups = split(
-            flow_id,
-            run_id,
-            self._measured(files, file_format),
-            files_per_request=files_per_request,
-            max_request_bytes=max_request_bytes,
-        )
-        return [self._upload_request(run_id, group, flow_id) for group in groups]
-
-    def send_upload(
+    def send(
         self,
         request: protocol.Request,
+        read: Callable[[protocol.Response, protocol.Request, Redactor, frozenset[int]], _Result],
         *,
         timeout: float | None = None,
+        handing_over: Callable[[], None] | None = None,
         progress: Callable[[int], Callable[[int], None]] | None = None,
         begun: Callable[[Element], None] | None = None,
-    ) -> str:
+    ) -> _Result:
         """
-        Send a request from :meth:`prepare_uploads`, once.
+        Send a request, once.
 
+        :param read: reads the response, see :mod:`~.responses`
         :param timeout: seconds, instead of the client's timeout
-        :param progress: called with the total number of bytes; returns a callback for the number of bytes
-            sent
-        :param begun: called with each element before it is read
-        :return: the service's response
-        :raises WorkflowAutomationError: if the files were not accepted, or it is unknown whether they were,
-            see ``accepted``
+        :param handing_over: called before the last byte is sent: until then no run can have been started,
+            whatever interrupts the call
+        :param progress: called with the total number of bytes of an upload; returns a callback for the number
+            of bytes sent
+        :param begun: called with each element of an upload before it is read
+        :raises WorkflowAutomationError: if the service did not accept the request, or it is unknown whether it
+            did, see ``accepted``
         """
         content = request.content
         if isinstance(content, protocol.UploadBody):
             sent = None if progress is None else progress(len(content))
             with content.opened(lambda: self._stopped, begun, sent) as pieces:
-                response = self._post(request, pieces, timeout)
+                response = self._post(request, pieces, timeout, handing_over)
         else:
-            response = self._post(request, content, timeout)
-        return _read_safely(
-            response,
-            lambda r: responses.read_upload_response(r, request, self._redactor, self._busy_statuses),
-        )
+            response = self._post(request, content, timeout, handing_over)
+        return _read_safely(response, lambda r: read(r, request, self._redactor, self._busy_statuses))
 
-    def _measured(self, files: Iterable[Element], file_format: FileFormat | None) -> list[Measured]:
+    def measured(self, files: Iterable[Element], file_format: FileFormat | None) -> list[Measured]:
+        """Measure files and mappings, in the client's file format if there is no other."""
         # Not at the top: only uploads need it.
         from workflow_automation_provider.client.upload_body import measure
 
@@ -364,14 +294,15 @@ class FlowClient:
     def _format(self, file_format: FileFormat | None) -> FileFormat:
         return self.file_format if file_format is None else check_file_format(file_format)
 
-    def _upload_request(self, run_id: str, measured: Sequence[Measured], flow_id: str) -> protocol.Request:
+    def upload_request(self, run_id: str, measured: Sequence[Measured], flow_id: str) -> protocol.Request:
+        """Build and validate the request that uploads what :meth:`measured` returned, without the API key."""
         # Not at the top: only uploads need it.
         from workflow_automation_provider.client.upload_body import upload_body
 
         body = upload_body(flow_id, run_id, measured)
-        request = protocol.upload_request(self.base_url, flow_id, body, [file.element for file in measured])
-        self._check(request)
-        return request
+        return self.checked(
+            protocol.upload_request(self.base_url, flow_id, body, [file.element for file in measured])
+        )
 
     def check(self) -> str:
         """
@@ -400,8 +331,12 @@ class FlowClient:
             raise NotSentError(f"{title} returned {status}: the service is not working.", status=status)
         return f"{title} returned {status}"
 
-    def _check(self, request: protocol.Request) -> None:
-        """Raise if a request cannot be sent."""
+    def checked(self, request: protocol.Request) -> protocol.Request:
+        """
+        Return a request that can be sent.
+
+        :raises InvalidRequestError: if it cannot, or the API key is missing
+        """
         if request.operation.takes_key and self._api_key is None:
             raise InvalidRequestError(
                 f"{request.title} needs the API key, and the connection has none.",
@@ -416,6 +351,7 @@ class FlowClient:
             httpx.URL(request.url)
         except httpx.InvalidURL as error:
             raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
+        return request
 
     def _post(
         self,

@@ -18,7 +18,7 @@ a run, *given*    by a person, in Airflow, to a task that failed         returns
 ================  =====================================================  =============================================
 
 **An upload** has an entry for each request that the service confirmed, in order; a retry sends the files that
-are in none of them. An entry is small however many files its request had, see
+are in none of them. A request with more than 1,000 files has further entries with their identities, see
 :mod:`~workflow_automation_provider.execution.confirmed_files`. If an upload must not be repeated, another entry says that a request is being sent.
 
 **What persists.** On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart of Airflow:
@@ -76,8 +76,6 @@ from workflow_automation_provider.execution.telemetry import Telemetry
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from workflow_automation_provider.execution.confirmed_files import Identities
-
 __all__ = ["ConfirmedRequest", "Start", "StartRecord", "StartedRun", "UploadRecord"]
 
 _START = "workflow_automation_start"
@@ -112,11 +110,9 @@ class ConfirmedRequest(TypedDict):
     response: str
     """The service's response, truncated."""
     target: str
-    """The flow and the run; empty if that was not recorded."""
-    identities: Identities
-    """What identifies the files as they were sent."""
-    digests: list[str]
-    """In entries of version 0.1 instead: a hash of each file, of a store's as it was when it was looked at."""
+    """The flow and the run."""
+    identities: list[str]
+    """What identifies the files as they were sent, up to 1,000 in each text; empty if there were too many."""
 
 
 class _Store(Protocol):
@@ -376,9 +372,7 @@ class StartRecord(_TaskRecord):
         self._found = found = self._get(self._key)
         if not found:
             return None
-        # "reply" was the name of the response before the first release.
-        result = {"response" if key == "reply" else key: value for key, value in found["result"].items()}
-        run = cast("StartedRun", result if found["state"] == "started" else {})
+        run = cast("StartedRun", found["result"] if found["state"] == "started" else {})
         cleared = self._is_from_before_a_clear(found)
         return Start(
             found["state"],
@@ -478,7 +472,7 @@ class StartRecord(_TaskRecord):
 
 
 class UploadRecord(_TaskRecord):
-    """The upload requests that the service confirmed, in order: one entry each, so that none is rewritten."""
+    """The upload requests that the service confirmed, in order: entries of their own, so that none is rewritten."""
 
     def __init__(self, context: Context, name: str, *, nested: bool) -> None:
         super().__init__(context, name, nested=nested)
@@ -489,13 +483,21 @@ class UploadRecord(_TaskRecord):
         """Return the requests that were confirmed since the last Clear."""
         found: list[ConfirmedRequest] = []
         while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
-            found.append(_confirmed_request(entry["request"]))
+            more = (self._get(self._confirmed_key(len(found), part)) for part in range(1, entry["parts"]))
+            request: ConfirmedRequest = entry["request"]
+            identities = [*request["identities"], *(part["identities"] for part in more if part)]
+            found.append({**request, "identities": identities})
         self._count = len(found)
         return found
 
     def confirmed(self, request: ConfirmedRequest) -> None:
         """Add a request that was confirmed, after those that :meth:`read` returned."""
-        self._set(self._confirmed_key(self._count), {"request": request})
+        identities = request["identities"]
+        # The request's own entry is the last: without it, the others are not read.
+        for part, text in enumerate(identities[1:], start=1):
+            self._set(self._confirmed_key(self._count, part), {"identities": text})
+        entry = {"request": {**request, "identities": identities[:1]}, "parts": len(identities)}
+        self._set(self._confirmed_key(self._count), entry)
         self._count += 1
         self.take_back()
 
@@ -525,19 +527,6 @@ class UploadRecord(_TaskRecord):
     def _key(self) -> str:
         return f"{_UPLOAD}{self._suffix}"
 
-    def _confirmed_key(self, number: int) -> str:
-        # The number precedes the name: after it, it could be part of another name.
-        return f"{_UPLOAD}_{number}{self._suffix}"
-
-
-def _confirmed_request(entry: dict[str, Any]) -> ConfirmedRequest:
-    return {
-        "files": entry["files"],
-        # Entries of version 0.1 have the names of all files, and those from before it "reply" and no target.
-        "count": entry.get("count", len(entry["files"])),
-        "bytes": entry["bytes"],
-        "response": entry.get("response", entry.get("reply", "")),
-        "target": entry.get("target", ""),
-        "identities": entry.get("identities", {}),
-        "digests": entry.get("digests", []),
-    }
+    def _confirmed_key(self, number: int, part: int = 0) -> str:
+        # The numbers precede the name: after it, they could be part of another name.
+        return f"{_UPLOAD}_{number}{f'_{part}' if part else ''}{self._suffix}"

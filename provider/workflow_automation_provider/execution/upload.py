@@ -6,16 +6,13 @@ Each file is resolved and measured only once.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from workflow_automation_provider.client.files import Element, File, FileFormat, version_of
-from workflow_automation_provider.client.json_values import encode
+from workflow_automation_provider.client.files import Element, File, FileFormat
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -23,7 +20,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.confirmed_files import IDENTITY_SIZE, Identities, indexes_of, kept
+from workflow_automation_provider.execution.confirmed_files import MAX_FILES, identities_of, without
 from workflow_automation_provider.hooks.file_sources import FileSource, resolve
 from workflow_automation_provider.hooks.lineage import inputs_of
 from workflow_automation_provider.hooks.upload_progress import (
@@ -239,9 +236,7 @@ class Uploader:
     ) -> UploadRequest:
         """Send one request, and record that it was confirmed; its span and metrics end after that."""
         # Computed before the files are read: a file that changes later is not the one that was confirmed.
-        identities: Identities = (
-            kept(_identity(element, target) for element in request.files) if self._record.outlives_try else {}
-        )
+        identities = identities_of(request.files, target) if self._record.outlives_try else []
         if not self._retry:
             self._record.sending()
         telemetry = self._record.telemetry
@@ -266,8 +261,7 @@ class Uploader:
                     "bytes": size_of(request.files),
                     "response": response[:_KEPT_RESPONSE],
                 }
-                # The first version of the provider reads digests, and would send these files again.
-                self._confirm({**confirmed, "target": target, "identities": identities, "digests": []})
+                self._confirm({**confirmed, "target": target, "identities": identities})
                 return confirmed
 
         try:
@@ -317,16 +311,18 @@ class Uploader:
                 next_step=Operation.UPLOAD.look,
             )
         # For a run_id that has changed since, nothing was sent yet.
-        earlier = [request for request in recorded if request["target"] in ("", target)]
+        earlier = [request for request in recorded if request["target"] == target]
         if not earlier:
             return [], list(elements)
-        missing, unknown = _missing(elements, earlier, target)
-        if unknown:
+        if too_many := sum(not request["identities"] for request in earlier):
             self._log.warning(
-                "%d confirmed requests cannot be matched to the current files, because more than about 300 files have changed: "
-                "all files of these requests are sent again.",
-                unknown,
+                "%d confirmed requests had more than %s files each, which are not recorded: all files of these requests are "
+                "sent again.",
+                too_many,
+                f"{MAX_FILES:,}",
             )
+        confirmed = (text for request in earlier for text in request["identities"])
+        missing = without(elements, target, confirmed)
         self._log.info(
             "An earlier try uploaded %d of them; %s to go.", len(elements) - len(missing), count_of(missing)
         )
@@ -340,57 +336,6 @@ def _summary(request: ConfirmedRequest) -> UploadRequest:
         "bytes": request["bytes"],
         "response": request["response"],
     }
-
-
-def _missing(
-    elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str
-) -> tuple[list[Element], int]:
-    """Return the elements that were in no confirmed request, and the number of requests whose cannot be told."""
-    confirmed = _in_digests(elements, earlier, target)
-    left = [index for index in range(len(elements)) if index not in confirmed]
-    found, unknown = indexes_of(
-        [(request["count"], request["identities"]) for request in earlier],
-        [_identity(elements[index], target) for index in left],
-    )
-    confirmed |= {left[index] for index in found}
-    return [element for index, element in enumerate(elements) if index not in confirmed], unknown
-
-
-def _in_digests(elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str) -> set[int]:
-    """Find the elements that version 0.1 had confirmed. It looked at each object of a store."""
-    # Counted, because a file may be listed twice.
-    digests = Counter(digest for request in earlier for digest in request["digests"])
-    found: set[int] = set()
-    if not digests:
-        return found
-    for index, element in enumerate(elements):
-        version = _looked_at(element) if isinstance(element, File) else None
-        digest = _hash(element, target, version).hex()
-        if digests[digest]:
-            digests[digest] -= 1
-            found.add(index)
-    return found
-
-
-def _looked_at(file: File) -> object:
-    try:
-        return file.fingerprint()
-    except Exception:  # of any kind, by store: whether it can be read shows when it is
-        return None
-
-
-def _identity(element: Element, target: str) -> bytes:
-    """Return what identifies the current version of a file, or a mapping, for one run."""
-    version = version_of(element) if isinstance(element, File) else None
-    return _hash(element, target, version)[:IDENTITY_SIZE]
-
-
-def _hash(element: Element, target: str, version: object) -> bytes:
-    if isinstance(element, File):
-        what = f"{element.source} {element.size} {version}"
-    else:
-        what = encode("files", element).decode()
-    return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).digest()[:16]
 
 
 def _resolved(what: FilesToUpload) -> list[Element]:

@@ -89,7 +89,7 @@ class Progress:
         return self._add
 
     def sending(self, request: Request) -> Callable[[int], Callable[[int], None]]:
-        """Return what begins with a request, see :meth:`.FlowClient.send_upload`."""
+        """Return what begins with a request, see :meth:`.FlowClient.send`."""
         return lambda length: self.request(request.files, length)
 
     def begun(self, element: Element) -> None:

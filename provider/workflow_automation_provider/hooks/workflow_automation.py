@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import BaseHook
 
 from workflow_automation_provider.client.config import checked_timeout
-from workflow_automation_provider.client.protocol import NO_INPUTS
+from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
+from workflow_automation_provider.client.responses import read_trigger_response, read_upload_response
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 from workflow_automation_provider.hooks.connection import ConnectionExtra, client_for
@@ -171,7 +172,8 @@ class WorkflowAutomationHook(BaseHook):
         """
         with self._locating(flow_id):
             self._check_timeout()
-            request = self.get_conn().prepare_trigger(inputs, flow_id)
+            client = self.get_conn()
+            request = client.checked(trigger_request(client.base_url, inputs, flow_id))
             if request.operation.takes_key:
                 self._check_key_expiry()
         return request
@@ -187,8 +189,8 @@ class WorkflowAutomationHook(BaseHook):
         """
         flow_id = self.flow_of(request)
         with self._locating(flow_id):
-            run = self.get_conn().send_trigger(
-                request, timeout=self.request_timeout, handing_over=handing_over
+            run = self.get_conn().send(
+                request, read_trigger_response, timeout=self.request_timeout, handing_over=handing_over
             )
         return dataclasses.replace(run, flow_id=flow_id)
 
@@ -253,16 +255,21 @@ class WorkflowAutomationHook(BaseHook):
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """
+        # Imported here, because only uploads need it.
+        from workflow_automation_provider.client.upload_body import split
+
         with self._locating(flow_id):
             self._check_timeout()
-            requests = self.get_conn().prepare_uploads(
+            client = self.get_conn()
+            flow_id = self.flow_of_upload(flow_id)
+            groups = split(
+                flow_id,
                 run_id,
-                files,
-                self.flow_of_upload(flow_id),
-                file_format=file_format,
+                client.measured(files, file_format),
                 files_per_request=files_per_request,
                 max_request_bytes=max_request_bytes,
             )
+            requests = [client.upload_request(run_id, group, flow_id) for group in groups]
             self._check_key_expiry()
         return requests
 
@@ -284,8 +291,9 @@ class WorkflowAutomationHook(BaseHook):
                 len(request.files), upload_progress.size_of(request.files), self.log
             )
         with self._locating(request.flow_id):
-            return self.get_conn().send_upload(
+            return self.get_conn().send(
                 request,
+                read_upload_response,
                 timeout=self.request_timeout,
                 progress=progress.sending(request),
                 begun=progress.begun,

@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
+from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.responses import read_trigger_response
 from workflow_automation_provider.exceptions import NotSentError
 
 LARGE = "x" * 20_000_000
@@ -106,9 +108,10 @@ def test_stopped_client_does_not_even_connect(attempt, key):
 
 
 def test_stopped_between_preparing_and_sending(service, client, trigger):
-    request = client.prepare_trigger({}, "demo-flow" if trigger.operation == "trigger_by_path" else None)
+    flow_id = "demo-flow" if trigger.operation == "trigger_by_path" else None
+    request = client.checked(protocol.trigger_request(client.base_url, {}, flow_id))
     client.stop()
-    ended(trigger, lambda: client.send_trigger(request))
+    ended(trigger, lambda: client.send(request, read_trigger_response))
     assert service.journal.requests() == []
 
 

@@ -131,8 +131,8 @@ def test_flow_id_is_always_one_segment(flow_id):
 
 
 @pytest.mark.parametrize(("flow_id", "kept"), [("demo-flow", "demo-flow"), (7, "7"), (None, None)])
-def test_request_keeps_the_flow(client, flow_id, kept):
-    assert client.prepare_trigger({}, flow_id).flow_id == kept
+def test_request_keeps_the_flow(flow_id, kept):
+    assert protocol.trigger_request("https://x.example", {}, flow_id).flow_id == kept
 
 
 def test_no_inputs_are_an_empty_object():
@@ -141,8 +141,8 @@ def test_no_inputs_are_an_empty_object():
 
 def test_body_of_a_request_is_not_in_its_repr(client):
     requests = [
-        client.prepare_trigger({"secret": "hush"}),
-        *client.prepare_uploads("1", [{"x": "hush"}], "f"),
+        protocol.trigger_request("https://x.example", {"secret": "hush"}),
+        client.upload_request("1", client.measured([{"x": "hush"}], None), "f"),
     ]
     assert "hush" not in repr(requests)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
-from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]  # has no types
 
 from workflow_automation_provider.client.files import File
 from workflow_automation_provider.exceptions import (
@@ -26,14 +25,8 @@ from workflow_automation_provider.execution.retry import Patience
 from workflow_automation_provider.execution.task_state import UploadRecord
 from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
 from workflow_automation_provider.hooks import upload_progress
-from workflow_automation_provider.hooks.stores import FINGERPRINT
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
-
-try:
-    from airflow.sdk.io import attach
-except ImportError:  # Airflow 2
-    from airflow.io.store import attach  # type: ignore[import-not-found, no-redef]  # not there in Airflow 3
 
 KEY = "workflow_automation_upload"
 
@@ -253,9 +246,9 @@ class TestWhatIsSentAgain:
             f"demo-flow 1001 {path!r} 1 {fingerprint}",
             f"demo-flow 1001 {json.dumps(row, separators=(',', ':'))}",
         ]
-        kept = base64.b64decode(store.entries[f"{KEY}_0"]["request"]["identities"]["each"])
-        assert kept == b"".join(
-            sorted(hashlib.sha256(identity.encode()).digest()[:12] for identity in identities)
+        (kept,) = store.entries[f"{KEY}_0"]["request"]["identities"]
+        assert base64.b64decode(kept) == b"".join(
+            hashlib.sha256(identity.encode()).digest()[:12] for identity in identities
         )
 
     def test_what_on_unknown_upload_no_longer_stops(self, service, attempt):
@@ -277,12 +270,12 @@ class TestListingThatChanges:
             (folder / f"{number:02}").write_text("x")
         return folder
 
-    @pytest.mark.parametrize("few", [1000, 2])
+    @pytest.mark.parametrize("per_entry", [1000, 2])
     @pytest.mark.parametrize("per_request", [5, 3, 1])
     def test_what_was_confirmed_is_not_sent_again_and_what_is_new_is(
-        self, service, attempt, folder, monkeypatch, few, per_request
+        self, service, attempt, folder, monkeypatch, per_entry, per_request
     ):
-        monkeypatch.setattr(confirmed_files, "_FEW", few)
+        monkeypatch.setattr(confirmed_files, "MAX_PER_ENTRY", per_entry)
         let_fail(service, "busy", after=10 // per_request - 1)
         with pytest.raises(BusyError):
             upload(f"{folder}/*", files_per_request=per_request).execute(attempt())
@@ -297,20 +290,17 @@ class TestListingThatChanges:
         assert again == sorted(expected)
         assert result["files"] == 13
 
-    def test_more_changes_than_can_be_told_send_the_request_again(
-        self, service, attempt, folder, monkeypatch, log
-    ):
-        monkeypatch.setattr(confirmed_files, "_FEW", 2)
+    def test_only_a_request_of_too_many_files_is_sent_again(self, service, attempt, folder, monkeypatch, log):
+        monkeypatch.setattr(confirmed_files, "MAX_FILES", 7)
         let_fail(service, "busy", after=1)
-        for number in range(12, 1500):
-            (folder / f"{number:04}").write_text("x")
         with pytest.raises(BusyError):
-            upload(f"{folder}/*", files_per_request=1400).execute(attempt())
-        for number in range(100, 1300):
-            (folder / f"{number:04}").write_text("written again")
-        upload(f"{folder}/*").execute(attempt(try_number=2))
-        assert [len(files) for files in uploaded(service)] == [1400, 1500]
-        assert "1 confirmed requests cannot be matched" in log()
+            upload(f"{folder}/*", files_per_request=8).execute(attempt())
+        let_fail(service, "busy", after=2)
+        with pytest.raises(BusyError):
+            upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=2))
+        upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=3))
+        assert [len(files) for files in uploaded(service)] == [8, 5, 5, 2]
+        assert "1 confirmed requests had more than" in log()
 
     def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
         files: Any = {f"{folder}/{number:02}" for number in range(12)}
@@ -324,12 +314,36 @@ class TestVeryMany:
     """100,000 files in real uploads: here fewer, and limits to match."""
 
     def test_state_and_result_are_bounded(self, service, store, attempt):
-        rows = [{"row": number} for number in range(3000)]
+        rows = [{"row": number} for number in range(2500)]
         result = upload(*rows).execute(attempt())
-        assert len(json.dumps(store.entries[f"{KEY}_0"])) < 32_000
+        assert set(store.entries) == {f"{KEY}_0", f"{KEY}_0_1", f"{KEY}_0_2"}
+        assert max(len(json.dumps(entry)) for entry in store.entries.values()) < 18_000
         assert len(json.dumps(result)) < 1000
         assert result["requests"][0]["files"] == [None] * 20
-        assert result["requests"][0]["count"] == 3000
+        assert result["requests"][0]["count"] == 2500
+
+    def test_all_entries_of_a_request_count(self, service, attempt):
+        rows = [{"row": number} for number in range(2500)]
+        upload(*rows).execute(attempt())
+        upload({"row": "new"}, *rows[::-1]).execute(attempt(try_number=2))
+        assert uploaded(service)[1:] == [[{"row": "new"}]]
+
+    @pytest.mark.parametrize("entry", ["_0", "_0_1"])
+    def test_without_one_of_its_entries_a_request_was_not_confirmed(self, service, store, attempt, entry):
+        original = store.set
+
+        def fail(key, value, *, retention=None):
+            if key == f"{KEY}{entry}":
+                raise RuntimeError("The store is not there")
+            original(key, value, retention=retention)
+
+        store.set = fail
+        rows = [{"row": number} for number in range(1001)]
+        upload(*rows).execute(attempt())
+        store.set = original
+        for try_number in (2, 3):
+            upload(*rows).execute(attempt(try_number=try_number))
+        assert [len(files) for files in uploaded(service)] == [1001, 1001]
 
     def test_a_result_has_the_first_requests(self, attempt):
         result = upload(*[{"row": number} for number in range(25)], files_per_request=1).execute(attempt())
@@ -340,60 +354,6 @@ class TestVeryMany:
         upload(*map(write, names)).execute(context(task_id="upload"))
         assert "file-9 and 30 more." in (text := log())
         assert "file-10" not in text
-
-
-class TestEntriesOfTheFirstVersion:
-    """A task that began with it ends with this one."""
-
-    def entry(self, attempt, digests, names):
-        now = attempt()
-        return {
-            "request": {
-                "files": names,
-                "bytes": 3,
-                "response": "2 files received",
-                "digests": digests,
-                "target": "demo-flow 1001",
-            },
-            "try_number": 1,
-            "max_tries": now["ti"].max_tries,
-            "clear_number": 0,
-            "dag_run_start": now["dag_run"].start_date.isoformat(),
-        }
-
-    def test_files_and_mappings(self, service, store, attempt, write):
-        path, row = write("a", "1"), {"row": 1}
-        state = os.stat(path)  # noqa: PTH116 - as the provider does
-        fingerprint = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
-        told = [f"demo-flow 1001 {path!r} 1 {fingerprint}", 'demo-flow 1001 {"row":1}']
-        digests = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in told]
-        store.entries[f"{KEY}_0"] = self.entry(attempt, digests, ["a", None])
-        result = upload(path, row, {"row": 2}).execute(attempt(try_number=2))
-        assert uploaded(service) == [[{"row": 2}]]
-        assert result["requests"] == [
-            {"files": ["a", None], "count": 2, "bytes": 3, "response": "2 files received"},
-            {"files": [None], "count": 1, "bytes": 0, "response": "1 file received"},
-        ]
-
-    def test_objects_which_it_looked_at_one_by_one(self, service, store, attempt):
-        fs = MemoryFileSystem()
-        attach("memory", fs=fs)
-        fs.pipe({"/first-version/a": b"1", "/first-version/b": b"2"})
-        info = {name: str(fs.info("/first-version/a").get(name)) for name in FINGERPRINT}
-        told = f"demo-flow 1001 'memory:///first-version/a' 1 {tuple(info.values())}"
-        digest = hashlib.sha256(told.encode()).hexdigest()[:32]
-        store.entries[f"{KEY}_0"] = self.entry(attempt, [digest], ["a"])
-        upload("memory://first-version/").execute(attempt(try_number=2))
-        assert uploaded(service) == [["b"]]
-
-    def test_one_that_can_no_longer_be_looked_at_is_not_what_was_sent(self, service, store, attempt):
-        def look():
-            raise KeyError("gone")
-
-        file = File("a", 1, "text/csv", "a", open=lambda: io.BytesIO(b"x"), fingerprint=look)
-        store.entries[f"{KEY}_0"] = self.entry(attempt, ["0" * 32], ["a"])
-        with pytest.raises(FileUnavailableError, match="can no longer be read"):
-            upload(file).execute(attempt(try_number=2))
 
 
 def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, attempt):
@@ -475,15 +435,6 @@ class TestRecord:
             "Its request was not sent.",
         ]
         assert (uploaded(service), store.entries) == ([], {})
-
-    @pytest.mark.parametrize(("kept", "told"), [({"reply": "1 file received"}, "1 file received"), ({}, "")])
-    def test_one_of_a_version_before_the_first_release(self, service, store, attempt, kept, told):
-        upload({"row": 1}).execute(attempt())
-        digest = hashlib.sha256(b'demo-flow 1001 {"row":1}').hexdigest()[:32]
-        store.entries[f"{KEY}_0"]["request"] = {"files": [None], "bytes": 0, "digests": [digest]} | kept
-        result = upload({"row": 1}).execute(attempt(try_number=2))
-        assert result["requests"] == [{"files": [None], "count": 1, "bytes": 0, "response": told}]
-        assert len(service.uploads) == 1
 
     def test_a_mapping_that_is_no_json_is_named_beside_what_was_sent(self, service, attempt):
         upload({"row": 1}).execute(attempt())

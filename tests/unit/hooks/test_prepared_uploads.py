@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client.files import File, FileFormat
-from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.files import File
 from workflow_automation_provider.client.protocol import Operation, UploadBody
 from workflow_automation_provider.exceptions import (
+    Accepted,
     BusyError,
     FileUnavailableError,
     InvalidRequestError,
@@ -42,13 +42,13 @@ def body(request):
 
 
 @pytest.fixture
-def run_id(client):
-    return client.trigger_flow({}, "demo-flow").run_id
+def run_id(hook):
+    return hook.trigger_flow({}, "demo-flow").run_id
 
 
-def test_requests_hold_all_that_is_sent_but_the_key(service, client, run_id, key):
+def test_requests_hold_all_that_is_sent_but_the_key(service, hook, run_id, key):
     files = [CountedFile(b"x", name).file for name in ("a", "b", "c")]
-    requests = client.prepare_uploads(run_id, files, "demo-flow", file_format="name", files_per_request=2)
+    requests = hook.prepare_uploads(run_id, files, "demo-flow", file_format="name", files_per_request=2)
     assert [request.operation for request in requests] == [Operation.UPLOAD] * 2
     assert [request.title for request in requests] == [f"POST {service.base_url}/public/upload"] * 2
     assert [request.flow_id for request in requests] == ["demo-flow"] * 2
@@ -60,12 +60,12 @@ def test_requests_hold_all_that_is_sent_but_the_key(service, client, run_id, key
     ]
     assert key not in repr(requests)
     assert service.journal.requests("upload") == []
-    assert [client.send_upload(request) for request in requests] == ["2 files received", "1 file received"]
+    assert [hook.send_upload(request) for request in requests] == ["2 files received", "1 file received"]
     assert [upload.files for upload in service.uploads] == [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize("limits", [{}, {"files_per_request": 1}, {"max_request_bytes": 120}])
-def test_callable_file_format_is_called_once_for_each_file(client, run_id, limits):
+def test_callable_file_format_is_called_once_for_each_file(hook, run_id, limits):
     files = [CountedFile(b"x" * 9, name) for name in ("a", "b", "c")]
     called = []
 
@@ -73,106 +73,104 @@ def test_callable_file_format_is_called_once_for_each_file(client, run_id, limit
         called.append(file.name)
         return {"n": file.name, "c": [file.base64]}
 
-    requests = client.prepare_uploads(
+    requests = hook.prepare_uploads(
         run_id, [counted.file for counted in files], "demo-flow", file_format=shape, **limits
     )
     assert [counted.opened for counted in files] == [0, 0, 0]
     for request in requests:
-        client.send_upload(request)
+        hook.send_upload(request)
     assert called == ["a", "b", "c"]
     assert [counted.opened for counted in files] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("file_format", ["text", {"c": "text"}, lambda file: {"c": file.text}])
 @pytest.mark.parametrize("limits", [{}, {"files_per_request": 1}, {"max_request_bytes": 120}])
-def test_text_is_read_once_to_measure_and_once_to_send(service, client, run_id, file_format, limits):
+def test_text_is_read_once_to_measure_and_once_to_send(service, hook, run_id, file_format, limits):
     files = [CountedFile(f"é\n{name}".encode(), name) for name in ("a", "b")]
-    requests = client.prepare_uploads(
+    requests = hook.prepare_uploads(
         run_id, [counted.file for counted in files], "demo-flow", file_format=file_format, **limits
     )
     assert [counted.opened for counted in files] == [1, 1]
     for request in requests:
-        client.send_upload(request)
+        hook.send_upload(request)
     assert [counted.opened for counted in files] == [2, 2]
     assert len(service.uploads) == len(requests)
 
 
 @pytest.mark.parametrize("file_format", ["base64", "data_url"])
-def test_base64_is_read_only_to_send(client, run_id, file_format):
+def test_base64_is_read_only_to_send(hook, run_id, file_format):
     counted = CountedFile(b"x" * 1000)
-    (request,) = client.prepare_uploads(
+    (request,) = hook.prepare_uploads(
         run_id, [counted.file], "demo-flow", file_format=file_format, max_request_bytes=2000
     )
     assert counted.opened == 0
-    client.send_upload(request)
+    hook.send_upload(request)
     assert counted.opened == 1
 
 
-def test_upload_in_one_call_reads_no_more(client, run_id):
+def test_upload_in_one_call_reads_no_more(hook, run_id):
     counted = CountedFile(b"x")
-    client.upload_files(run_id, [counted.file], "demo-flow", file_format="text")
+    hook.get_conn().upload_files(run_id, [counted.file], "demo-flow", file_format="text")
     assert counted.opened == 2
 
 
-def test_file_format_is_the_clients_unless_another_is_given(service, key):
-    with FlowClient(service.base_url, api_key=key, file_format="size") as client:
-        cases: list[tuple[FileFormat | None, object]] = [(None, 1), ("name", "a.txt")]
-        for file_format, element in cases:
-            (request,) = client.prepare_uploads(
-                "1", [CountedFile(b"x").file], "demo-flow", file_format=file_format
-            )
-            assert json.loads(body(request))["files"] == [element]
+@pytest.mark.parametrize(("file_format", "element"), [(None, 1), ("name", "a.txt")])
+def test_file_format_is_the_connections_unless_another_is_given(connect, file_format, element):
+    hook = connect(host="https://service.example/api", password="key", extra={"file_format": "size"})
+    (request,) = hook.prepare_uploads("1", [CountedFile(b"x").file], "demo-flow", file_format=file_format)
+    assert json.loads(body(request))["files"] == [element]
 
 
-def test_request_can_be_sent_again(service, client, run_id):
-    (request,) = client.prepare_uploads(run_id, [CountedFile(b"abc").file], "demo-flow", file_format="base64")
+def test_request_can_be_sent_again(service, hook, run_id):
+    (request,) = hook.prepare_uploads(run_id, [CountedFile(b"abc").file], "demo-flow", file_format="base64")
     service.faults.add("busy", operation="upload")
     with pytest.raises(BusyError):
-        client.send_upload(request)
-    assert client.send_upload(request) == "1 file received"
+        hook.send_upload(request)
+    assert hook.send_upload(request) == "1 file received"
     (upload,) = service.uploads
     assert upload.files == [base64.b64encode(b"abc").decode()]
 
 
-def test_file_that_changed_after_it_was_prepared(service, client, run_id):
+def test_file_that_changed_after_it_was_prepared(service, hook, run_id):
     counted = CountedFile(b"abc")
-    (request,) = client.prepare_uploads(run_id, [counted.file], "demo-flow")
+    (request,) = hook.prepare_uploads(run_id, [counted.file], "demo-flow")
     counted.content = b"abcd"
     with pytest.raises(FileUnavailableError, match=r"<a\.txt> is longer than its original 3 bytes"):
-        client.send_upload(request)
+        hook.send_upload(request)
     assert service.uploads == []
 
 
-def test_progress_tells_the_whole_first_and_then_what_was_sent(client, run_id):
+def test_progress_tells_the_whole_first_and_then_what_was_sent(service, hook, run_id):
     told = []
 
     def progress(total):
         told.append(total)
         return told.append
 
-    for request in client.prepare_uploads(run_id, [{"a": 1}, {"b": 2}], "demo-flow", files_per_request=1):
-        told.clear()
-        client.send_upload(request, progress=progress)
-        total, *sent = told
-        assert total == sum(sent) == len(request.content)
+    hook.get_conn().upload_files(run_id, [{"a": 1}, {"b": 2}], "demo-flow", progress=progress)
+    total, *sent = told
+    (request,) = service.journal.requests("upload")
+    assert total == sum(sent) == request.size
 
 
-def test_timeout_of_one_request(service, client, run_id):
-    (request,) = client.prepare_uploads(run_id, [{}], "demo-flow")
+def test_timeout_of_one_request(service, hook, run_id):
+    (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
     service.faults.add("hang_before", operation="upload")
+    hook.request_timeout = 0.3
     with pytest.raises(OutcomeUnknownError, match=r"no response within 0\.3 s \(the timeout\)"):
-        client.send_upload(request, timeout=0.3)
+        hook.send_upload(request)
+    hook.request_timeout = 0
     with pytest.raises(InvalidRequestError, match="timeout"):
-        client.send_upload(request, timeout=0)
+        hook.send_upload(request)
     assert len(service.journal.requests("upload")) == 1
 
 
-def test_stopped_client_sends_no_prepared_upload(service, client, run_id, upload):
-    (request,) = client.prepare_uploads(run_id, [{}], "demo-flow")
-    client.stop()
+def test_stopped_hook_sends_no_prepared_upload(service, hook, run_id):
+    (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
+    hook.stop()
     with pytest.raises(NotSentError, match="was not sent: the task was ended") as caught:
-        client.send_upload(request)
-    upload.did_nothing(caught.value)
+        hook.send_upload(request)
+    assert caught.value.accepted is Accepted.NO
     assert service.journal.requests("upload") == []
 
 
@@ -180,7 +178,7 @@ def test_stopped_client_sends_no_prepared_upload(service, client, run_id, upload
     ("arguments", "words"),
     [
         ({"run_id": ""}, "run_id is empty"),
-        ({"flow_id": None}, "flow_id is None"),
+        ({"flow_id": 1.5}, "flow_id is a float"),
         ({"files": [{}, "a.txt"]}, r"files\[1\] is a str"),
         ({"files": [{}, {"a": {1}}]}, r"files\[1\]\.a is a set"),
         ({"file_format": "bas64"}, "file_format is not supported"),
@@ -188,27 +186,25 @@ def test_stopped_client_sends_no_prepared_upload(service, client, run_id, upload
         ({"max_request_bytes": 10}, r"files\[0\] alone makes a request of 49 bytes"),
     ],
 )
-def test_what_cannot_be_sent_is_named_before_anything_is(service, client, arguments, words):
+def test_what_cannot_be_sent_is_named_before_anything_is(service, hook, arguments, words):
     with pytest.raises(InvalidRequestError, match=words) as caught:
-        client.prepare_uploads(**{"run_id": "1", "files": [{}], "flow_id": "demo-flow", **arguments})
+        hook.prepare_uploads(**{"run_id": "1", "files": [{}], "flow_id": "demo-flow", **arguments})
     assert "Nothing was sent." in str(caught.value).splitlines()
     assert service.journal.requests() == []
 
 
-def test_client_without_a_key_prepares_no_upload(service):
-    with (
-        FlowClient(service.base_url) as client,
-        pytest.raises(InvalidRequestError, match="needs the API key") as caught,
-    ):
-        client.prepare_uploads("1", [{}], "demo-flow")
-    assert str(caught.value).splitlines()[1:] == [
+def test_without_a_key_no_upload_is_prepared(connect):
+    hook = connect(host="https://service.example/api")
+    with pytest.raises(InvalidRequestError, match="needs the API key") as caught:
+        hook.prepare_uploads("1", [{}], "demo-flow")
+    assert str(caught.value).splitlines()[1:3] == [
         "Nothing was sent.",
         "Put the API key in the connection's API key field (password).",
     ]
 
 
-def test_no_files_are_no_request(client):
-    assert client.prepare_uploads("1", [], "demo-flow") == []
+def test_no_files_are_no_request(hook):
+    assert hook.prepare_uploads("1", [], "demo-flow") == []
 
 
 @given(
@@ -217,13 +213,13 @@ def test_no_files_are_no_request(client):
     st.none() | st.integers(200, 400),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_prepared_requests_are_together_what_was_given(client, given_files, count, size):
+def test_prepared_requests_are_together_what_was_given(hook, given_files, count, size):
     elements = [
         CountedFile(item, str(number)).file if isinstance(item, bytes) else item
         for number, item in enumerate(given_files)
     ]
     try:
-        requests = client.prepare_uploads(
+        requests = hook.prepare_uploads(
             "1",
             elements,
             "f",
