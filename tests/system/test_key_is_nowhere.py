@@ -27,7 +27,7 @@ STATUSES = [200, 201, 307, 400, 401, 429, 500, 503]
 
 
 def forms() -> dict[str, bytes]:
-    """Return the ways in which the key may be written."""
+    """Return the forms of the key to search for: more than the service echoes, fewer than there are."""
     raw = KEY.encode()
     found = {
         "as it is": raw,

@@ -177,18 +177,9 @@ class FlowClient:
         """
         self._stopped = True
 
-    def withhold(self, secret: str) -> None:
+    def redact_also(self, secret: str) -> None:
         """Never show a secret that a request contains, in errors, logs and results."""
         self._redactor.add(secret)
-
-    def withhold_hashed(self, digest: str, length: int) -> None:
-        """
-        Never show a secret of which only the hash is known.
-
-        :param digest: SHA-256 of the secret, in hex
-        :param length: of the secret: a word of letters, digits, ``-`` and ``_``
-        """
-        self._redactor.add_hashed(digest, length)
 
     def redact(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""

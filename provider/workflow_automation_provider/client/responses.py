@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
-from workflow_automation_provider.client.redaction import WITHHELD, Redactor
+from workflow_automation_provider.client.redaction import WITHHELD, Redactor, readable_text
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
@@ -72,7 +72,8 @@ def read_upload_response(
     Read the response to an upload, whose body is of type string.
 
     The status says that the files were accepted, so any body is valid but a web page, such as that of a login: a JSON
-    string is decoded, anything else is returned as text. A body that was cut off, or reveals a secret, is not returned.
+    string is decoded, other JSON and plain text are returned as text. A body that was cut off, is neither, or reveals a
+    secret, is not returned.
 
     Follows section 4.3 of the interface.
 
@@ -89,12 +90,13 @@ def read_upload_response(
         raise _web_page(response, request, redact)
     if response.incomplete:
         return f"(not shown: {response.incomplete})"
-    text = response.body.decode(errors="replace")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-    returned: str = _kept(response, document if isinstance(document, str) else text.strip(), redact)
+    text = _text(response)
+    if text is None:
+        return "(not shown: it is neither JSON nor plain text)"
+    document = _document(text)
+    if _reveals(response, document, redact):
+        return WITHHELD
+    returned: str = _storable(document if isinstance(document, str) else text.strip())
     return returned
 
 
@@ -321,16 +323,26 @@ def _status(status: int) -> str:
         return str(status)
 
 
+def _text(response: Response) -> str | None:
+    return readable_text(response.body, response.headers.get("content-type", ""))
+
+
+def _document(text: str) -> Any:
+    """Return a text as JSON, its numbers as they were written; None if it is not JSON."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text, parse_int=str, parse_float=str)
+    return None
+
+
 def _quote(response: Response, redact: Redactor) -> str:
     """Return the body of the response as a separate line of an error message."""
-    text = response.body.decode(errors="replace")
-    if text.strip() and response.incomplete:
+    if response.body.strip() and response.incomplete:
         # The redactor would not find a part of a secret.
         return "\nThe response is not shown, because it is incomplete."
-    document = None
-    with contextlib.suppress(ValueError, RecursionError):
-        document = json.loads(text, parse_int=str, parse_float=str)
-    if _reveals(response, document, redact):
+    text = _text(response)
+    if text is None:
+        return "\nThe response is not shown, because it is neither JSON nor plain text."
+    if _reveals(response, _document(text), redact):
         return "\nThe response is withheld: it contains the API key or another secret."
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not text:

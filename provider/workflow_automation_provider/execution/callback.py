@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_args
 
+from workflow_automation_provider.client.redaction import Redactor
+
 __all__ = [
     "CALLBACK_USER",
     "LARGEST_BODY",
@@ -157,7 +159,14 @@ class Answer:
 
     def without(self, token: str) -> Answer:
         """Return the answer with a note in place of the token, which a flow returns together with its inputs."""
-        return replace(self, result=_without(token, self.result), message=_without(token, self.message))
+        redactor = Redactor([], key=token)
+        result, message = (_without(token, value) for value in (self.result, self.message))
+        # Where it is in another form, such as base64.
+        return replace(
+            self,
+            result=_WITHHELD if redactor.reveals(json.dumps(result)) else result,
+            message=_WITHHELD if redactor.reveals(message or "") else message,
+        )
 
     def row(self, at: str) -> CallbackRow:
         """Return the entry to store."""

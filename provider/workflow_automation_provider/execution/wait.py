@@ -35,7 +35,6 @@ from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.callback import (
     OPTIONS,
     PATH,
-    TOKEN_LENGTH,
     Answer,
     digest_of,
     new_token,
@@ -133,7 +132,7 @@ class CompletionWait:
             )
         base = self._base_url()
         token = new_token()
-        self._hook.withhold(token)
+        self._hook.redact_also(token)
         request = prepare({**inputs, self._input: f"{base}{PATH}?token={token}"})
         self._record.open(digest_of(token))
         return request
@@ -174,20 +173,13 @@ class CompletionWait:
         else:
             self._record.forget_token()
 
-    def _read(self) -> Waiting:
-        """Return what is known about the wait, and withhold the token that an earlier try sent."""
-        waiting = self._record.read()
-        if waiting.digest:
-            self._hook.withhold_hashed(waiting.digest, TOKEN_LENGTH)
-        return waiting
-
     def answered(self) -> bool:
         """Return whether the flow has called back, whatever is known of the start of its run."""
-        return self._record.answer(self._read().digest) is not None
+        return self._record.answer(self._record.read().digest) is not None
 
     def has_begun(self, reply: Reply) -> bool:
         """Return whether all before the wait is done: its files are uploaded, or the run has ended."""
-        waiting = self._read()
+        waiting = self._record.read()
         return (
             waiting.since is not None
             or reply.option in (SUCCEEDED, FAILED)
@@ -204,7 +196,7 @@ class CompletionWait:
         :raises RunTimeoutError: if nobody told in time
         :raises BaseException: Airflow's signal to park the task
         """
-        waiting = self._read()
+        waiting = self._record.read()
         self._since = waiting.since
         try:
             ended = self._wait(run, reply, checks, waiting)

@@ -65,8 +65,7 @@ class WorkflowAutomationHook(BaseHook):
         self.request_timeout = request_timeout
         self._client: FlowClient | None = None
         self._stopped = False
-        self._withheld: list[str] = []
-        self._withheld_hashed: dict[str, int] = {}
+        self._more_secrets: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +120,8 @@ class WorkflowAutomationHook(BaseHook):
         if self._client is None:
             with self._locating():
                 self._client = client_for(self.connection, self.extra)
-            for secret in self._withheld:
-                self._client.withhold(secret)
-            for digest, length in self._withheld_hashed.items():
-                self._client.withhold_hashed(digest, length)
+            for secret in self._more_secrets:
+                self._client.redact_also(secret)
         if self._stopped:
             self._client.stop()
         return self._client
@@ -299,18 +296,12 @@ class WorkflowAutomationHook(BaseHook):
                 begun=progress.begun,
             )
 
-    def withhold(self, secret: str) -> None:
+    def redact_also(self, secret: str) -> None:
         """Never show a secret that a request contains, in errors, logs and results, also after :meth:`close`."""
         mask_secret(secret)
         client = self.get_conn()
-        self._withheld.append(secret)
-        client.withhold(secret)
-
-    def withhold_hashed(self, digest: str, length: int) -> None:
-        """Never show a secret that an earlier try sent; see :meth:`.FlowClient.withhold_hashed`."""
-        self._withheld_hashed[digest] = length
-        if self._client is not None:
-            self._client.withhold_hashed(digest, length)
+        self._more_secrets.append(secret)
+        client.redact_also(secret)
 
     def flow_of(self, request: Request) -> str | None:
         """Return the flow of a request: its own, or the connection's, None if neither is known."""

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import traceback
+import zlib
 from urllib.parse import quote
 
 import pytest
@@ -18,7 +19,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 
-from .echoes import nowhere
+from .forms import nowhere
 
 
 @pytest.fixture
@@ -178,8 +179,6 @@ LONG_KEY = "sk_live_oHwLMeaZqo9DZDNjN1GTPdVKsb42xyQ7"
         f"The key '...{LONG_KEY[-14:]}' is not valid",
         json.dumps({"prefix": LONG_KEY[:20], "rest": LONG_KEY[20:]}),
         json.dumps([LONG_KEY[:11], LONG_KEY[11:22], LONG_KEY[22:33], LONG_KEY[33:]]),
-        "".join(chr(ord(letter) + 0xFEE0) for letter in LONG_KEY),
-        '<b class="x">'.join(LONG_KEY),
     ],
 )
 def test_part_of_a_key_is_withheld(answering, echo):
@@ -188,6 +187,31 @@ def test_part_of_a_key_is_withheld(answering, echo):
         client.trigger_flow({})
     assert "withheld" in str(caught.value)
     assert LONG_KEY[:8] not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (f'<b class="x">{"</b><b>".join(LONG_KEY)}</b>'.encode(), [b"Content-Type: text/plain"]),
+        (LONG_KEY.encode("utf-7"), [b"Content-Type: text/html"]),
+        (LONG_KEY.encode("utf-32"), []),
+        (zlib.compress(LONG_KEY.encode()), [b"Content-Encoding: deflate"]),
+    ],
+    ids=["HTML in plain text", "declared as HTML", "UTF-32", "compressed"],
+)
+def test_what_is_neither_json_nor_plain_text_is_not_shown(answering, attempt, body, headers):
+    server = answering(body, 400, headers)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RejectedError) as caught:
+        attempt.send(client)
+    assert caught.value.message.splitlines()[1:] == [
+        "The response is not shown, because it is neither JSON nor plain text."
+    ]
+
+
+def test_response_to_an_upload_that_is_neither_is_not_returned(answering, upload):
+    server = answering(b"<b>Thanks", 200)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client:
+        assert upload.send(client) == "(not shown: it is neither JSON nor plain text)"
 
 
 def test_short_beginning_of_a_key_is_shown(answering):

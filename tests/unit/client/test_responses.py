@@ -358,7 +358,7 @@ def quoted(body, **options):
         (b" a\t\r\nb\0c\x1b[31m ", 'The service said: "a b c [31m"'),
         ("ä\u202eb".encode(), 'The service said: "ä b"'),
         ("ä\u2028b\x85c".encode(), 'The service said: "ä b c"'),
-        (b"a\xffb", 'The service said: "a\ufffdb"'),
+        (b"a\xffb", "The response is not shown, because it is neither JSON nor plain text."),
         (b"x" * 500, f'The service said: "{"x" * 500}"'),
         (b"x" * 501, f'The service said: "{"x" * 500}…"'),
         (KEY.encode(), "The response is withheld: it contains the API key or another secret."),
@@ -389,7 +389,7 @@ def test_words_that_are_incomplete():
 @pytest.mark.parametrize(
     ("body", "options", "why"),
     [
-        (b"<html>", {}, 'it is not JSON.\nThe service said: "<html>"'),
+        (b"<html>", {}, "it is not JSON.\nThe response is not shown, because it is neither"),
         (b"", {}, "it is empty."),
         (b" \n", {}, "it is empty."),
         (b'{"run_', {"incomplete": "it was cut off"}, "it was cut off.\nThe response is not shown, because"),
@@ -629,7 +629,7 @@ def test_any_bytes_are_a_run_or_an_unusable_response(body):
         (b"", ""),
         (b'{"ok": true}', '{"ok": true}'),
         (b"7", "7"),
-        (b"a\xff", "a\ufffd"),
+        (b"a\xff", "(not shown: it is neither JSON nor plain text)"),
         (b"[" * 100_000, "[" * 100_000),
         (f'"{KEY}"'.encode(), WITHHELD),
         (KEY.encode(), WITHHELD),

@@ -250,22 +250,6 @@ class TestToken:
         assert "workflow_automation_upload_0" in store.entries
         self.expect_nowhere(endpoint, store, log, now, caught.value)
 
-    def test_is_withheld_by_a_later_try_too(
-        self, service, store, context, endpoint, waits, parked, monkeypatch, log
-    ):
-        """Which knows only its hash."""
-        token = "Abc-_123" * 5 + "xyz"
-        endpoint.urls.append(f"/?token={token}")
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
-        service.faults.add("busy", operation="upload")
-        with pytest.raises(BusyError) as caught:
-            waits(files=[{"name": "a"}], send_retry_timeout=0).execute(context(store))
-        service.faults.add("response", operation="upload", body={"of": f"/?token={token}"})
-        now = context(store, try_number=2)
-        parked(waits(files=[{"name": "a"}]), now)
-        assert "workflow_automation_upload_0" in store.entries
-        self.expect_nowhere(endpoint, store, log, now, caught.value)
-
     def test_each_run_has_its_own(self, service, store, context, endpoint, waits):
         service.callbacks.add()
         waits().execute(context(store))

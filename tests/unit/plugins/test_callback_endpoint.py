@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
@@ -146,6 +147,15 @@ def test_the_token_is_not_stored(waiting, post):
     assert task.row["result"] == [{note: [f"{PATH}?token={note}&a"]}]
     assert task.row["message"] == f"({note})"
     assert post(task.url, answer) == STORED
+
+
+@pytest.mark.parametrize("encode", [lambda text: base64.b64encode(f"({text}".encode()).decode(), "-".join])
+def test_the_token_is_not_stored_in_another_form(waiting, post, encode):
+    task = waiting()
+    text = encode(task.token)
+    assert post(task.url, {"status": "success", "result": {"a": [text]}, "message": text}) == STORED
+    note = "(withheld: the token of the callback)"
+    assert (task.row["result"], task.row["message"]) == (note, note)
 
 
 def test_true_is_not_1(waiting, post):

@@ -1,0 +1,74 @@
+"""The forms in which the service may send a key back."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from urllib.parse import quote, quote_plus
+
+
+def escaped(template, every=False):
+    """Escape signs, or every character."""
+    return lambda text: "".join(c if c.isalnum() and not every else template.format(ord(c)) for c in text)
+
+
+def between(separator, every=1):
+    return lambda key: separator.join(key[start : start + every] for start in range(0, len(key), every))
+
+
+def in_base64(before=b"", after=b"", encoding="utf-8"):
+    return lambda key: base64.b64encode(before + key.encode(encoding) + after).decode()
+
+
+FORMS = {
+    "raw": str,
+    "upper": str.upper,
+    "swapped": str.swapcase,
+    "url": lambda key: quote(key, safe=""),
+    "url, lower case": lambda key: re.sub("%..", lambda escape: escape[0].lower(), quote(key, safe="")),
+    "url, some": lambda key: quote(key, safe="/+=&%"),
+    "url, form": quote_plus,
+    "url, every sign": escaped("%{:02X}"),
+    "url, every character": escaped("%{:02x}", every=True),
+    "url, twice": lambda key: quote(quote(key, safe=""), safe=""),
+    "JSON": lambda key: json.dumps(key)[1:-1],
+    "JSON in JSON": lambda key: json.dumps(json.dumps(key)),
+    "JSON of PHP": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
+    "JSON of .NET": escaped("\\u{:04X}"),
+    "JSON, every character": escaped("\\u{:04x}", every=True),
+    "repr of bytes": lambda key: repr(bytearray(key.encode()))[12:-2],
+    "hex escapes, every character": escaped("\\x{:02X}", every=True),
+    "html": html.escape,
+    "html twice": lambda key: html.escape(html.escape(key)),
+    "html, numbers": escaped("&#{};"),
+    "html, hex": escaped("&#x{:04X};"),
+    "html, every character": escaped("&#{};", every=True),
+    "html, every character, hex": escaped("&#x{:x};", every=True),
+    "hex": lambda key: key.encode().hex(),
+    "HEX, with colons": lambda key: key.encode().hex(":").upper(),
+    "hex, as in C": lambda key: ", ".join(f"0x{code:02x}" for code in key.encode()),
+    "hex of UTF-16": lambda key: key.encode("utf-16-le").hex(),
+    "codes": lambda key: str([*key.encode()]),
+    "base64": in_base64(),
+    "base64 for URLs": lambda key: base64.urlsafe_b64encode(key.encode()).decode().rstrip("="),
+    "base64, at 1": in_base64(before=b"-", after=b": "),
+    "base64, at 2": in_base64(before=b": ", after=b"-"),
+    "base64, in lines": lambda key: between("\r\n", 7)(in_base64()(key)),
+    "base64 in a URL": lambda key: quote(in_base64()(key), safe=""),
+    "base64 of UTF-16": in_base64(encoding="utf-16"),
+    "base64 of UTF-16, big end first": in_base64(encoding="utf-16-be", after=b"-"),
+    "UTF-16": lambda key: key.encode("utf-16").decode(errors="replace"),
+    "wrapped and indented": between("\r\n\t    ", 3),
+    "control characters": between("\x01"),
+    "zero width": between("\u200b"),
+    "blanks": between(" "),
+}
+
+
+def nowhere(key, text):
+    """Check that no form of the key is in a text."""
+    for name, form in FORMS.items():
+        assert form(key) not in text, name
+    assert key[:8] not in text
