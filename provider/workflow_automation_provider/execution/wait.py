@@ -185,14 +185,16 @@ class CompletionWait:
         """Return whether the flow has called back, whatever is known of the start of its run."""
         return self._record.answer(self._read().digest) is not None
 
-    def has_begun(self, reply: Reply) -> bool:
-        """Return whether all before the wait is done: its files are uploaded, or the run has ended."""
+    def needs_files(self, reply: Reply) -> bool:
+        """Return whether the run's files are still to be uploaded: the task does not wait yet, and the run has not failed."""
         waiting = self._read()
-        return (
-            waiting.since is not None
-            or reply.option in (SUCCEEDED, FAILED)
-            or self._record.answer(waiting.digest) is not None
-        )
+        if waiting.since is not None:
+            return False
+        answer = self._record.answer(waiting.digest)
+        has_failed = answer.status == "failed" if answer else reply.option == FAILED
+        if has_failed:
+            self._log.warning("The run failed before its files were uploaded: not uploading them.")
+        return not has_failed
 
     def wait(self, run: StartedRun, reply: Reply, checks: int = 0) -> StartedRun:
         """

@@ -259,7 +259,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 context, starter, record, wait, question, upload, reply, resumed.doubt
             )
             FlowRunLink.persist(context, run.get("run_link"))
-            if upload and not (wait and wait.has_begun(reply)):
+            if upload and (wait is None or wait.needs_files(reply)):
                 upload.send(run)
         return wait.wait(run, reply, resumed.checks) if wait else run
 

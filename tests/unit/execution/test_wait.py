@@ -52,6 +52,18 @@ def answer(store, body, max_tries=3):
     store.set(key, Answer.read(json.dumps(body).encode()).row("2026-01-01T00:00:00+00:00"))
 
 
+def answer_once_started(store, body):
+    """Have the flow call back as soon as its run is recorded."""
+    write = store.set
+
+    def set_and_answer(key, value, **options):
+        write(key, value, **options)
+        if key == KEY and value["state"] == "started":
+            answer(store, body)
+
+    store.set = set_and_answer
+
+
 def later(store, **changes):
     """Move the beginning of the wait into the past."""
     store.entries[WAIT]["since"] = (datetime.now(UTC) - timedelta(**changes)).isoformat()
@@ -854,21 +866,68 @@ class TestFiles:
         parked(waits(files=[{"name": "a"}]), context(store, try_number=2))
         assert (len(service.runs), len(service.uploads)) == (1, 1)
 
-    def test_are_not_uploaded_for_a_run_that_has_ended(self, service, store, context, endpoint, waits):
+    @pytest.mark.parametrize("supervised", [False, True])
+    def test_are_uploaded_also_if_the_flow_calls_back_before(
+        self, service, store, context, endpoint, waits, request, supervised
+    ):
+        if supervised:
+            request.getfixturevalue("supervisor")
+        answer_once_started(store, {"status": "success", "result": 1})
+        assert waits(files=[{"name": "a"}]).execute(context(store)) == the_run(service, result=1)
+        assert [upload.files for upload in service.uploads] == [[{"name": "a"}]]
+
+    def test_are_uploaded_by_a_retry_also_if_the_flow_has_called_back(
+        self, service, store, context, endpoint, waits
+    ):
         service.faults.add("busy", operation="upload")
         with pytest.raises(BusyError):
             waits(files=[{"name": "a"}]).execute(context(store))
-        answer(store, {"status": "success"})
-        waits(files=[{"name": "a"}]).execute(context(store, try_number=2))
-        assert service.uploads == []
+        answer(store, {"status": "success", "result": 1})
+        assert waits(files=[{"name": "a"}]).execute(context(store, try_number=2)) == the_run(
+            service, result=1
+        )
+        assert len(service.uploads) == 1
 
-    def test_are_not_uploaded_for_a_run_that_a_person_says_has_ended(
+    def test_are_uploaded_for_a_run_that_a_person_says_has_succeeded(
         self, service, store, context, endpoint, waits, parked, resume
     ):
         operator, now = {"files": [{"name": "a"}], "on_unknown_start": "ask"}, context(store)
         service.faults.add("drop_after")
         then, _ = parked(waits(**operator), now)
         resume(waits(**operator), now, person(SUCCEEDED, run_id="1001"), **then)
+        assert [upload.run_id for upload in service.uploads] == ["1001"]
+
+    def test_of_a_run_whose_end_is_known_but_not_its_id(
+        self, service, store, context, endpoint, waits, supervisor
+    ):
+        """A person enters the run_id: then its files are uploaded, and the flow's answer still counts."""
+        service.callbacks.add(result=1)
+        service.faults.add("hang_after", seconds=2)
+        with pytest.raises(ResponseUnusableError, match="has no run_id") as caught:
+            waits(files=[{"name": "a"}], request_timeout=1).execute(context(store))
+        assert GIVEN_RUN in caught.value.next_step
+        store.entries[GIVEN_RUN] = "1001"
+        cleared = context(store, try_number=2, max_tries=4)
+        assert waits(files=[{"name": "a"}]).execute(cleared) == {"run_id": "1001", "result": 1}
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+
+    def test_are_not_uploaded_for_a_run_that_failed(
+        self, service, store, context, endpoint, waits, supervisor, log
+    ):
+        answer_once_started(store, {"status": "failed"})
+        with pytest.raises(RunFailedError):
+            waits(files=[{"name": "a"}]).execute(context(store))
+        assert service.uploads == []
+        assert "The run failed before its files were uploaded: not uploading them." in log()
+
+    def test_are_not_uploaded_for_a_run_that_a_person_says_has_failed(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        operator, now = {"files": [{"name": "a"}], "on_unknown_start": "ask"}, context(store)
+        service.faults.add("drop_after")
+        then, _ = parked(waits(**operator), now)
+        with pytest.raises(RunFailedError):
+            resume(waits(**operator), now, person(FAILED, run_id="1001"), **then)
         assert service.uploads == []
 
     @pytest.mark.parametrize(
