@@ -244,7 +244,7 @@ class CompletionWait:
                 return self.settle(run, answer)
         left = self._left(waiting)
         if left <= timedelta():
-            raise self._overdue(run)
+            return self._end_late(run, waiting)
         check = min(left, _LONGEST_CHECK, _FIRST_CHECK * 2 ** min(checks, 10))
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
@@ -316,10 +316,17 @@ class CompletionWait:
     def _left(self, waiting: Waiting) -> timedelta:
         return (waiting.since or datetime.now(UTC)) + self._timeout - datetime.now(UTC)
 
+    def _end_late(self, run: StartedRun, waiting: Waiting) -> StartedRun:
+        # In this order: what the endpoint has confirmed to a flow must not be lost.
+        self._record.close(waiting.digest)
+        if answer := self._record.answer(waiting.digest):
+            return self.settle(run, answer)
+        raise self._overdue(run)
+
     def _overdue(self, run: StartedRun) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
         error = RunTimeoutError(
-            f"Nobody said within the completion_timeout ({self._timeout}) how the run ended.",
+            f"No result was reported within completion_timeout ({self._timeout}).",
             consequence=run_started(run.get("run_id")),
             next_step=(
                 f"Look at {where}.\nIf it is still running, add {GIVEN_RUN} with its run_id to the task's state store, "
@@ -347,7 +354,7 @@ class CompletionWait:
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
             if self._left(waiting) <= timedelta():
-                raise self._overdue(run)
+                return self._end_late(run, waiting)
             if self._patience.is_ended():
                 error = RunTimeoutError(
                     "The task was ended before anybody said how the run ended.",

@@ -26,8 +26,9 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.callback import OPTIONS, Answer, row_key
+from workflow_automation_provider.execution.callback import OPTIONS, PATH, Answer, row_key
 from workflow_automation_provider.execution.retry import GIVEN_RUN
+from workflow_automation_provider.execution.wait_state import WaitRecord
 
 from ..answers import TIMEOUT, person, woken
 from ..starts import KEY, requests, trigger
@@ -121,7 +122,7 @@ class TestInThisProcess:
             waits(completion_timeout=timedelta(seconds=1)).execute(context(store))
         assert isinstance(caught.value, AirflowFailException)
         assert str(caught.value).splitlines() == [
-            "Nobody said within the completion_timeout (0:00:01) how the run ended.",
+            "No result was reported within completion_timeout (0:00:01).",
             "Run 1001 was started.",
             "Airflow will not retry this task.",
             f"Look at {service.url}/runs/1001.",
@@ -149,22 +150,27 @@ class TestInThisProcess:
         thread.join()
         assert caught.value.consequence == "Run 1001 was started."
 
-    def test_the_same_run_is_waited_for_again(self, service, store, context, endpoint, waits):
+    def test_the_same_run_is_waited_for_again(self, service, store, context, endpoint, waits, parked, resume):
         """As the error of a timeout says."""
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=1)
         with pytest.raises(RunTimeoutError):
-            waits(completion_timeout=timedelta(seconds=0.1)).execute(context(store))
+            resume(waits(), now, TIMEOUT, **then)
         store.entries[GIVEN_RUN] = "1001"
-        answer(store, {"status": "success", "result": 1})
-        again = waits().execute(context(store, try_number=2, max_tries=4))
-        assert (again["run_id"], again["result"]) == ("1001", 1)
+        now = context(store, try_number=2, max_tries=4)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": 1}, max_tries=4)
+        assert resume(waits(), now, woken(SUCCEEDED), **then) == {"run_id": "1001", "result": 1}
         assert requests(service) == 1
 
     def test_a_retry_waits_for_the_same_run(self, service, store, context, endpoint, waits):
-        with pytest.raises(RunTimeoutError):
-            waits(completion_timeout=timedelta(seconds=0.1)).execute(context(store))
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(files=[{"name": "a"}]).execute(context(store))
         answer(store, {"status": "success", "result": 1})
         assert waits().execute(context(store, try_number=2)) == the_run(service, result=1)
-        assert requests(service) == 1
+        assert requests(service) == 2
 
 
 class TestToken:
@@ -469,8 +475,37 @@ class TestPark:
         now = context(store)
         then, _ = parked(waits(), now)
         later(store, days=1)
-        with pytest.raises(RunTimeoutError, match=r"within the completion_timeout \(1 day, 0:00:00\)"):
+        with pytest.raises(RunTimeoutError, match=r"within completion_timeout \(1 day, 0:00:00\)"):
             resume(waits(), now, event=TIMEOUT, **then)
+
+    def test_once_the_time_is_up_a_flow_is_told_that_nobody_waits(
+        self, service, store, context, endpoint, waits, parked, resume, monkeypatch
+    ):
+        token = "Abc-_123" * 5 + "xyz"
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=1)
+        with pytest.raises(RunTimeoutError):
+            resume(waits(), now, event=TIMEOUT, **then)
+        assert endpoint.answer(f"/team{PATH}?token={token}", b'{"status": "success"}') == 404
+
+    @pytest.mark.parametrize("supervised", [False, True])
+    def test_an_answer_in_the_last_moment_counts(
+        self, service, store, context, endpoint, waits, supervised, request, monkeypatch
+    ):
+        """It comes after the task has found none, and the flow is told 200: the task must not miss it."""
+        if supervised:
+            request.getfixturevalue("supervisor")
+        close = WaitRecord.close
+
+        def answer_and_close(record, digest):
+            answer(store, {"status": "success", "result": 1})
+            close(record, digest)
+
+        monkeypatch.setattr(WaitRecord, "close", answer_and_close)
+        operator = waits(completion_timeout=timedelta(microseconds=1))
+        assert operator.execute(context(store)) == the_run(service, result=1)
 
     def test_the_answer_counts_even_after_the_time(
         self, service, store, context, endpoint, waits, parked, resume
