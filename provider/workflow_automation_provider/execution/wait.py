@@ -251,7 +251,8 @@ class CompletionWait:
             run.get("run_id", "(unknown id)"),
             (datetime.now(UTC) + left).isoformat(timespec="seconds"),
         )
-        return parking.park(self._context, question, check, {"run": dict(run), "checks": checks + 1})
+        then = {"run": dict(run), "checks": checks + 1, "timeout": self._timeout.total_seconds()}
+        return parking.park(self._context, question, check, then)
 
     def settle(self, run: StartedRun, answer: Answer, *, by: str = "The flow") -> StartedRun:
         """

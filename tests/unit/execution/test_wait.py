@@ -437,7 +437,8 @@ class TestPark:
     def test_it_asks_and_parks(self, service, store, context, endpoint, waits, parked, supervisor, log):
         now = context(store)
         then, timeout = parked(waits(), now)
-        assert then == {"run": the_run(service), "checks": 1, "ti_id": str(now["ti"].id)}
+        ti_id = str(now["ti"].id)
+        assert then == {"run": the_run(service), "checks": 1, "timeout": 86400.0, "ti_id": ti_id}
         assert timeout == timedelta(minutes=1)
         (question,) = supervisor.questions
         assert question.ti_id == now["ti"].id
@@ -610,12 +611,6 @@ class TestPark:
         assert caught.value.consequence == "Run 1001 was started."
         assert "Without that entry, a Clear starts another run." in caught.value.next_step
 
-    def test_a_dag_that_no_longer_waits(self, service, store, context, endpoint, waits, parked, resume):
-        now = context(store)
-        then, _ = parked(waits(), now)
-        result = resume(waits(wait_for_completion=False), now, event=TIMEOUT, **then)
-        assert result == the_run(service)
-
     def test_a_run_without_an_id(
         self, service, store, context, endpoint, waits, parked, supervisor, log, resume
     ):
@@ -634,6 +629,60 @@ class TestPark:
         now = context(store)
         parked(waits(), now)
         assert now["ti"].pushed == {"_link_FlowRunLink": f"{service.url}/runs/1001"}
+
+
+class TestEditedDag:
+    """The DAG is edited to wait no longer, while a task waits or asks: its run is waited for all the same."""
+
+    @pytest.fixture
+    def edited(self, waits):
+        return waits(wait_for_completion=False)
+
+    def test_the_flow_says_failed(self, store, context, endpoint, waits, parked, resume, edited):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "failed", "message": "No rows"})
+        with pytest.raises(RunFailedError, match="No rows"):
+            resume(edited, now, woken(FAILED), **then)
+
+    def test_a_retry_after_the_wait_has_begun(self, store, context, endpoint, waits, parked, edited):
+        """As where the task is killed once it was woken."""
+        parked(waits(), context(store))
+        answer(store, {"status": "failed"})
+        with pytest.raises(RunFailedError):
+            edited.execute(context(store, try_number=2))
+
+    def test_nobody_has_said_yet(self, service, store, context, endpoint, waits, parked, resume, edited):
+        now = context(store)
+        then, _ = parked(waits(completion_timeout=timedelta(days=7)), now)
+        later(store, days=2)
+        then, _ = parked(edited, now, TIMEOUT, **then)
+        later(store, days=6)
+        then, _ = parked(edited, now, TIMEOUT, **then)
+        answer(store, {"status": "success", "result": 1})
+        assert resume(edited, now, woken(SUCCEEDED), **then) == the_run(service, result=1)
+
+    def test_a_person_says_that_a_run_in_doubt_failed(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        service.faults.add("drop_after")
+        now = context(store)
+        then, _ = parked(waits(on_unknown_start="ask"), now)
+        with pytest.raises(RunFailedError, match="ada said"):
+            resume(waits(wait_for_completion=False), now, person(FAILED, run_id="1001"), **then)
+
+    def test_a_clear_starts_a_run_as_the_dag_says_now(
+        self, service, store, context, endpoint, waits, parked, edited
+    ):
+        parked(waits(), context(store))
+        assert edited.execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert "callback_url" not in service.runs[1].inputs
+
+    def test_a_run_that_never_waited_is_not_waited_for(self, service, store, context, endpoint, waits):
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(wait_for_completion=False, files=[{"name": "a"}]).execute(context(store))
+        assert waits(wait_for_completion=False).execute(context(store, try_number=2)) == the_run(service)
 
 
 class TestPerson:
