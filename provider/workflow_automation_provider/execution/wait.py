@@ -30,6 +30,7 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     RunFailedError,
     RunTimeoutError,
+    WorkflowAutomationError,
 )
 from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.callback import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait"]
+__all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait", "ResultUnreadableError"]
 
 SUCCEEDED = OPTIONS["success"]
 """A person's answer in place of the flow's."""
@@ -74,6 +75,10 @@ _FIRST_CHECK, _LONGEST_CHECK = timedelta(minutes=1), timedelta(hours=6)
 
 # How often a task that cannot be parked looks for an answer, in seconds.
 _POLL = 0.5
+
+
+class ResultUnreadableError(InvalidRequestError):
+    """The run has ended, but its result cannot be redacted: the connection is broken. A later try returns the result."""
 
 
 class CompletionWait:
@@ -260,11 +265,9 @@ class CompletionWait:
 
         :param by: who said so
         :raises RunFailedError: if the run failed
+        :raises ResultUnreadableError: if the connection is broken: then nothing may be shown
         """
-        with self._hook:
-            shown = replace(
-                answer, result=self._redacted(answer.result), message=self._redacted(answer.message)
-            )
+        shown = self._shown(answer, by)
         if shown != answer:
             # The endpoint does not know the secrets, and what it stored can be read in Airflow.
             with suppress(Exception):
@@ -364,6 +367,19 @@ class CompletionWait:
                 error.locate(None, run.get("flow_id"), run.get("run_id"))
                 raise error
             time.sleep(_POLL)
+
+    def _shown(self, answer: Answer, by: str) -> Answer:
+        try:
+            with self._hook:
+                return replace(
+                    answer, result=self._redacted(answer.result), message=self._redacted(answer.message)
+                )
+        except Exception as error:
+            why = error.message if isinstance(error, WorkflowAutomationError) else error
+            raise ResultUnreadableError(
+                f"{by} said that the run {_ended(answer)}, but the connection cannot be used: {why}",
+                next_step="What was said is stored. Once the connection works, the next try returns it.",
+            ) from error
 
     def _redacted(self, value: Any) -> Any:
         """Return a value of the flow's, or a note instead if it reveals a secret."""

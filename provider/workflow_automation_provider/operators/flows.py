@@ -385,6 +385,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
+        from workflow_automation_provider.execution.wait import ResultUnreadableError
+
         # Of a run that failed, or whose id is unknown, the error says all.
         if self._started is None or isinstance(error, RunFailedError | ResponseUnusableError):
             return super()._failure(context, error)
@@ -397,7 +399,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             error,
             context,
             dict.fromkeys((Accepted.NO, Accepted.MAYBE), advice),
-            but_for=(OutcomeUnknownError,),
+            but_for=(OutcomeUnknownError, ResultUnreadableError),
             is_ended=self.is_ended,
             # Only with a record does a retry find the run.
             may_retry="task_state_store" in context,

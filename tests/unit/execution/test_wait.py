@@ -599,18 +599,6 @@ class TestPark:
         parked(waits(), now, TIMEOUT, **then)
         assert requests(service) == 1
 
-    def test_a_connection_that_is_no_longer_valid_does_not_hide_the_run(
-        self, service, store, context, endpoint, waits, parked, resume, workflow_automation_connect
-    ):
-        now = context(store)
-        then, _ = parked(waits(), now)
-        answer(store, {"status": "success", "result": 3})
-        workflow_automation_connect(extra={"typo": 1})
-        with pytest.raises(InvalidRequestError, match="'typo' is not supported") as caught:
-            resume(waits(), now, woken(SUCCEEDED), **then)
-        assert caught.value.consequence == "Run 1001 was started."
-        assert "Without that entry, a Clear starts another run." in caught.value.next_step
-
     def test_a_run_without_an_id(
         self, service, store, context, endpoint, waits, parked, supervisor, log, resume
     ):
@@ -629,6 +617,86 @@ class TestPark:
         now = context(store)
         parked(waits(), now)
         assert now["ti"].pushed == {"_link_FlowRunLink": f"{service.url}/runs/1001"}
+
+
+class TestBrokenConnection:
+    """The connection breaks while the task is parked: what the flow said is neither shown unredacted nor lost."""
+
+    @pytest.fixture(params=["invalid", "missing"])
+    def broken(self, request, workflow_automation_connect, monkeypatch):
+        """Return a function that breaks the connection, and what the error then says of it."""
+
+        def break_it():
+            if request.param == "invalid":
+                workflow_automation_connect(extra={"typo": 1})
+                return "'typo' is not supported"
+            monkeypatch.delenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT")
+            return "The conn_id `workflow_automation_default` isn't defined"
+
+        return break_it
+
+    @pytest.mark.parametrize(
+        "body", [{"status": "success", "result": 3}, {"status": "failed", "message": "x"}]
+    )
+    def test_the_error_names_the_run_and_airflow_retries(
+        self, service, store, context, endpoint, waits, parked, resume, broken, body
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, body)
+        words = broken()
+        with pytest.raises(InvalidRequestError) as caught:
+            resume(waits(), now, woken(SUCCEEDED), **then)
+        assert not isinstance(caught.value, AirflowFailException)
+        ended = "succeeded" if body["status"] == "success" else "failed"
+        lines = str(caught.value).splitlines()
+        assert lines[0].startswith(f"The flow said that the run {ended}, but the connection cannot be used: ")
+        assert words in lines[0]
+        assert lines[1] == "Run 1001 was started."
+        assert "Airflow retries this task after its retry_delay (try 2 of 4)." in lines
+        assert "Run: 1001" in lines
+
+    @pytest.mark.parametrize("by", ["flow", "person"])
+    def test_a_retry_returns_it_once_the_connection_works(
+        self,
+        service,
+        store,
+        context,
+        endpoint,
+        waits,
+        parked,
+        resume,
+        broken,
+        by,
+        workflow_automation_connect,
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        event = woken(SUCCEEDED)
+        if by == "flow":
+            answer(store, {"status": "success", "result": 3})
+        else:
+            event = person(SUCCEEDED, result="3", message=None)
+        broken()
+        with pytest.raises(InvalidRequestError):
+            resume(waits(), now, event, **then)
+        workflow_automation_connect(extra={"callback_base_url": endpoint.url})
+        assert waits().execute(context(store, try_number=2)) == the_run(service, result=3)
+
+    def test_after_the_last_try_a_person_can_enter_the_run(
+        self, service, store, context, endpoint, waits, parked, resume, broken, workflow_automation_connect
+    ):
+        now = context(store, try_number=4)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": 3})
+        broken()
+        with pytest.raises(InvalidRequestError, match="no retries left") as caught:
+            resume(waits(), now, woken(SUCCEEDED), **then)
+        assert GIVEN_RUN in caught.value.next_step
+        workflow_automation_connect(extra={"callback_base_url": endpoint.url})
+        store.entries[GIVEN_RUN] = "1001"
+        cleared = context(store, try_number=5, max_tries=7)
+        assert waits().execute(cleared) == {"run_id": "1001", "result": 3}
 
 
 class TestEditedDag:
