@@ -13,7 +13,7 @@ Exception                       accepted   When
 :class:`ResponseUnusableError`  ``YES``    2xx, but the run cannot be identified
 :class:`OutcomeUnknownError`    ``MAYBE``  no response, 5xx, 302, 303 and 408
 :class:`RunFailedError`         ``YES``    the flow, or a person, said that the run failed
-:class:`RunTimeoutError`        ``YES``    nobody said in time how the run ended
+:class:`RunTimeoutError`        ``YES``    no result was reported in time
 ==============================  =========  ===================================================================
 
 All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same exceptions;
@@ -176,4 +176,4 @@ class RunFailedError(WorkflowAutomationError):
 
 
 class RunTimeoutError(RunFailedError):
-    """Nobody said within the ``completion_timeout`` how the run ended."""
+    """No result of the run was reported within ``completion_timeout``."""

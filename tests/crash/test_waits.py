@@ -192,7 +192,7 @@ def never_told(case: Case) -> None:
     case.begin()
     found = case.end("failed")
     flow.end()
-    assert "Nobody said within the completion_timeout (0:00:06) how the run ended." in found.log
+    assert "No result was reported within completion_timeout (0:00:06)." in found.log
     assert found.tries == 1
     assert len(found.runs) == 1
     assert [call.status for call in case.called()] == [404]

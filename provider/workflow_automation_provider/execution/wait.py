@@ -30,6 +30,7 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     RunFailedError,
     RunTimeoutError,
+    WorkflowAutomationError,
 )
 from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.callback import (
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait"]
+__all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait", "ResultUnreadableError"]
 
 SUCCEEDED = OPTIONS["success"]
 """A person's answer in place of the flow's."""
@@ -73,6 +74,10 @@ _FIRST_CHECK, _LONGEST_CHECK = timedelta(minutes=1), timedelta(hours=6)
 
 # How often a task that cannot be parked looks for an answer, in seconds.
 _POLL = 0.5
+
+
+class ResultUnreadableError(InvalidRequestError):
+    """The run has ended, but its result cannot be redacted: the connection is broken. A later try returns the result."""
 
 
 class CompletionWait:
@@ -177,14 +182,16 @@ class CompletionWait:
         """Return whether the flow has called back, whatever is known of the start of its run."""
         return self._record.answer(self._record.read().digest) is not None
 
-    def has_begun(self, reply: Reply) -> bool:
-        """Return whether all before the wait is done: its files are uploaded, or the run has ended."""
+    def needs_files(self, reply: Reply) -> bool:
+        """Return whether the run's files are still to be uploaded: the task does not wait yet, and the run has not failed."""
         waiting = self._record.read()
-        return (
-            waiting.since is not None
-            or reply.option in (SUCCEEDED, FAILED)
-            or self._record.answer(waiting.digest) is not None
-        )
+        if waiting.since is not None:
+            return False
+        answer = self._record.answer(waiting.digest)
+        has_failed = answer.status == "failed" if answer else reply.option == FAILED
+        if has_failed:
+            self._log.warning("The run failed before its files were uploaded: not uploading them.")
+        return not has_failed
 
     def wait(self, run: StartedRun, reply: Reply, checks: int = 0) -> StartedRun:
         """
@@ -234,14 +241,15 @@ class CompletionWait:
                 return self.settle(run, answer)
         left = self._left(waiting)
         if left <= timedelta():
-            raise self._overdue(run)
+            return self._end_late(run, waiting)
         check = min(left, _LONGEST_CHECK, _FIRST_CHECK * 2 ** min(checks, 10))
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             run.get("run_id", "(unknown id)"),
             (datetime.now(UTC) + left).isoformat(timespec="seconds"),
         )
-        return parking.park(self._context, question, check, {"run": dict(run), "checks": checks + 1})
+        then = {"run": dict(run), "checks": checks + 1, "timeout": self._timeout.total_seconds()}
+        return parking.park(self._context, question, check, then)
 
     def settle(self, run: StartedRun, answer: Answer, *, by: str = "The flow") -> StartedRun:
         """
@@ -249,11 +257,9 @@ class CompletionWait:
 
         :param by: who said so
         :raises RunFailedError: if the run failed
+        :raises ResultUnreadableError: if the connection is broken: then nothing may be shown
         """
-        with self._hook:
-            shown = replace(
-                answer, result=self._redacted(answer.result), message=self._redacted(answer.message)
-            )
+        shown = self._shown(answer, by)
         if shown != answer:
             # The endpoint does not know the secrets, and what it stored can be read in Airflow.
             with suppress(Exception):
@@ -306,10 +312,17 @@ class CompletionWait:
     def _left(self, waiting: Waiting) -> timedelta:
         return (waiting.since or datetime.now(UTC)) + self._timeout - datetime.now(UTC)
 
+    def _end_late(self, run: StartedRun, waiting: Waiting) -> StartedRun:
+        # In this order: what the endpoint has confirmed to a flow must not be lost.
+        self._record.close(waiting.digest)
+        if answer := self._record.answer(waiting.digest):
+            return self.settle(run, answer)
+        raise self._overdue(run)
+
     def _overdue(self, run: StartedRun) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
         error = RunTimeoutError(
-            f"Nobody said within the completion_timeout ({self._timeout}) how the run ended.",
+            f"No result was reported within completion_timeout ({self._timeout}).",
             consequence=run_started(run.get("run_id")),
             next_step=(
                 f"Look at {where}.\nIf it is still running, add {GIVEN_RUN} with its run_id to the task's state store, "
@@ -337,7 +350,7 @@ class CompletionWait:
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
             if self._left(waiting) <= timedelta():
-                raise self._overdue(run)
+                return self._end_late(run, waiting)
             if self._patience.is_ended():
                 error = RunTimeoutError(
                     "The task was ended before anybody said how the run ended.",
@@ -346,6 +359,19 @@ class CompletionWait:
                 error.locate(None, run.get("flow_id"), run.get("run_id"))
                 raise error
             time.sleep(_POLL)
+
+    def _shown(self, answer: Answer, by: str) -> Answer:
+        try:
+            with self._hook:
+                return replace(
+                    answer, result=self._redacted(answer.result), message=self._redacted(answer.message)
+                )
+        except Exception as error:
+            why = error.message if isinstance(error, WorkflowAutomationError) else error
+            raise ResultUnreadableError(
+                f"{by} said that the run {_ended(answer)}, but the connection cannot be used: {why}",
+                next_step="What was said is stored. Once the connection works, the next try returns it.",
+            ) from error
 
     def _redacted(self, value: Any) -> Any:
         """Return a value of the flow's, or a note instead if it reveals a secret."""

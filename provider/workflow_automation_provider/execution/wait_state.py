@@ -110,6 +110,11 @@ class WaitRecord(_TaskRecord):
         at = datetime.now(UTC).isoformat(timespec="seconds")
         self._store_row(row_key(digest or "", self._now.max_tries), answer.row(at))
 
+    def close(self, digest: str | None) -> None:
+        """Take no more answers; one that came before stays."""
+        if self.answer(digest) is None:
+            self._delete(row_key(digest or "", self._now.max_tries))
+
     @property
     def _ti_id(self) -> str:
         return str(getattr(self._context["ti"], "id", ""))

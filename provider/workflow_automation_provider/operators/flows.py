@@ -53,6 +53,7 @@ class _Resumed(NamedTuple):
     run: StartedRun | None = None
     doubt: dict[str, Any] | None = None
     checks: int = 0
+    timeout: float | None = None
 
 
 class TriggerFlowOperator(FlowOperator["StartedRun"]):
@@ -190,6 +191,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         doubt: dict[str, Any] | None = None,
         checks: int = 0,
         ti_id: str | None = None,
+        timeout: float | None = None,
     ) -> StartedRun:
         """
         Continue after the task was parked: Airflow calls this in place of ``execute``.
@@ -199,10 +201,12 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         :param doubt: what is known of a start of unknown outcome, if that was asked about
         :param checks: how often the task has looked for the end of the run in vain
         :param ti_id: the task instance that was parked; a Clear gives the task another
+        :param timeout: the ``completion_timeout`` in seconds when the task was parked; it counts where the DAG no
+            longer sets ``wait_for_completion``
         """
         from workflow_automation_provider.execution.parking import is_from_before_a_clear
 
-        resumed = _Resumed(event, run, doubt, checks)
+        resumed = _Resumed(event, run, doubt, checks, timeout)
         if is_from_before_a_clear(context, ti_id):
             self.log.info("The task was cleared after it continued: starting over.")
             resumed = _Resumed()
@@ -243,10 +247,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.execution.parking import Reply
 
         reply = Reply.of(resumed.event)
-        wait = self._wait(context) if self.wait_for_completion else None
+        wait = self._wait(context, resumed)
         # A doubt that was asked about is resolved as its answer says, also if the DAG has been edited since.
         asks = self.on_unknown_start == "ask" or resumed.doubt
-        question = self._question(context, record) if asks else None
+        question = self._question(context, record, then_waits=wait is not None) if asks else None
         FlowRunLink.persist(context, resumed.run.get("run_link") if resumed.run else None)
         run = self._started = resumed.run
         # A task that was parked with its run never starts one: its record may have been deleted meanwhile.
@@ -259,7 +263,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 context, starter, record, wait, question, upload, reply, resumed.doubt
             )
             FlowRunLink.persist(context, run.get("run_link"))
-            if upload and not (wait and wait.has_begun(reply)):
+            if upload and (wait is None or wait.needs_files(reply)):
                 upload.send(run)
         return wait.wait(run, reply, resumed.checks) if wait else run
 
@@ -311,20 +315,35 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         """Return the inputs, once it is certain that a run is to be started."""
         return self.inputs
 
-    def _wait(self, context: Context) -> CompletionWait:
+    def _wait(self, context: Context, resumed: _Resumed) -> CompletionWait | None:
+        """Return the wait for the end of the run, None for none."""
+        if not (self.wait_for_completion or resumed.run is not None or self._waited(context, resumed)):
+            return None
         from workflow_automation_provider.execution.wait import CompletionWait
         from workflow_automation_provider.execution.wait_state import WaitRecord
 
+        timeout = self.completion_timeout
+        if not self.wait_for_completion and resumed.timeout is not None:
+            timeout = timedelta(seconds=resumed.timeout)
         return CompletionWait(
             WaitRecord(context, self.task_id),
             self.hook,
             self._patience,
             context,
             callback_input=self.callback_input,
-            timeout=self.completion_timeout,
+            timeout=timeout,
         )
 
-    def _question(self, context: Context, record: StartRecord) -> StartQuestion:
+    def _waited(self, context: Context, resumed: _Resumed) -> bool:
+        """Return whether the task waited for its run, or asked how it ended, before the DAG was edited."""
+        if not resumed.doubt and context["ti"].try_number == 1:
+            return False
+        from workflow_automation_provider.execution.wait_state import WaitRecord
+
+        waiting = WaitRecord(context, self.task_id).read()
+        return waiting.since is not None or bool(resumed.doubt and waiting.digest)
+
+    def _question(self, context: Context, record: StartRecord, *, then_waits: bool) -> StartQuestion:
         from workflow_automation_provider.execution.doubt import StartQuestion
 
         return StartQuestion(
@@ -334,7 +353,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             self.log,
             timeout=self.ask_timeout,
             notifiers=self.notifiers,
-            then_waits=self.wait_for_completion,
+            then_waits=then_waits,
         )
 
     def _event_extra(self, result: StartedRun) -> dict[str, Any]:
@@ -366,6 +385,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
+        from workflow_automation_provider.execution.wait import ResultUnreadableError
+
         # Of a run that failed, or whose id is unknown, the error says all.
         if self._started is None or isinstance(error, RunFailedError | ResponseUnusableError):
             return super()._failure(context, error)
@@ -378,7 +399,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             error,
             context,
             dict.fromkeys((Accepted.NO, Accepted.MAYBE), advice),
-            but_for=(OutcomeUnknownError,),
+            but_for=(OutcomeUnknownError, ResultUnreadableError),
             is_ended=self.is_ended,
             # Only with a record does a retry find the run.
             may_retry="task_state_store" in context,

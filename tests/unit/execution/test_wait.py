@@ -26,8 +26,9 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.callback import OPTIONS, Answer, row_key
+from workflow_automation_provider.execution.callback import OPTIONS, PATH, Answer, row_key
 from workflow_automation_provider.execution.retry import GIVEN_RUN
+from workflow_automation_provider.execution.wait_state import WaitRecord
 
 from ..answers import TIMEOUT, person, woken
 from ..starts import KEY, requests, trigger
@@ -50,6 +51,18 @@ def answer(store, body, max_tries=3):
     key = row_key(store.entries[WAIT]["digest"], max_tries)
     assert key in store.entries
     store.set(key, Answer.read(json.dumps(body).encode()).row("2026-01-01T00:00:00+00:00"))
+
+
+def answer_once_started(store, body):
+    """Have the flow call back as soon as its run is recorded."""
+    write = store.set
+
+    def set_and_answer(key, value, **options):
+        write(key, value, **options)
+        if key == KEY and value["state"] == "started":
+            answer(store, body)
+
+    store.set = set_and_answer
 
 
 def later(store, **changes):
@@ -109,7 +122,7 @@ class TestInThisProcess:
             waits(completion_timeout=timedelta(seconds=1)).execute(context(store))
         assert isinstance(caught.value, AirflowFailException)
         assert str(caught.value).splitlines() == [
-            "Nobody said within the completion_timeout (0:00:01) how the run ended.",
+            "No result was reported within completion_timeout (0:00:01).",
             "Run 1001 was started.",
             "Airflow will not retry this task.",
             f"Look at {service.url}/runs/1001.",
@@ -137,22 +150,27 @@ class TestInThisProcess:
         thread.join()
         assert caught.value.consequence == "Run 1001 was started."
 
-    def test_the_same_run_is_waited_for_again(self, service, store, context, endpoint, waits):
+    def test_the_same_run_is_waited_for_again(self, service, store, context, endpoint, waits, parked, resume):
         """As the error of a timeout says."""
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=1)
         with pytest.raises(RunTimeoutError):
-            waits(completion_timeout=timedelta(seconds=0.1)).execute(context(store))
+            resume(waits(), now, TIMEOUT, **then)
         store.entries[GIVEN_RUN] = "1001"
-        answer(store, {"status": "success", "result": 1})
-        again = waits().execute(context(store, try_number=2, max_tries=4))
-        assert (again["run_id"], again["result"]) == ("1001", 1)
+        now = context(store, try_number=2, max_tries=4)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": 1}, max_tries=4)
+        assert resume(waits(), now, woken(SUCCEEDED), **then) == {"run_id": "1001", "result": 1}
         assert requests(service) == 1
 
     def test_a_retry_waits_for_the_same_run(self, service, store, context, endpoint, waits):
-        with pytest.raises(RunTimeoutError):
-            waits(completion_timeout=timedelta(seconds=0.1)).execute(context(store))
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(files=[{"name": "a"}]).execute(context(store))
         answer(store, {"status": "success", "result": 1})
         assert waits().execute(context(store, try_number=2)) == the_run(service, result=1)
-        assert requests(service) == 1
+        assert requests(service) == 2
 
 
 class TestToken:
@@ -403,7 +421,8 @@ class TestPark:
     def test_it_asks_and_parks(self, service, store, context, endpoint, waits, parked, supervisor, log):
         now = context(store)
         then, timeout = parked(waits(), now)
-        assert then == {"run": the_run(service), "checks": 1, "ti_id": str(now["ti"].id)}
+        ti_id = str(now["ti"].id)
+        assert then == {"run": the_run(service), "checks": 1, "timeout": 86400.0, "ti_id": ti_id}
         assert timeout == timedelta(minutes=1)
         (question,) = supervisor.questions
         assert question.ti_id == now["ti"].id
@@ -441,8 +460,37 @@ class TestPark:
         now = context(store)
         then, _ = parked(waits(), now)
         later(store, days=1)
-        with pytest.raises(RunTimeoutError, match=r"within the completion_timeout \(1 day, 0:00:00\)"):
+        with pytest.raises(RunTimeoutError, match=r"within completion_timeout \(1 day, 0:00:00\)"):
             resume(waits(), now, event=TIMEOUT, **then)
+
+    def test_once_the_time_is_up_a_flow_is_told_that_nobody_waits(
+        self, service, store, context, endpoint, waits, parked, resume, monkeypatch
+    ):
+        token = "Abc-_123" * 5 + "xyz"
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=1)
+        with pytest.raises(RunTimeoutError):
+            resume(waits(), now, event=TIMEOUT, **then)
+        assert endpoint.answer(f"/team{PATH}?token={token}", b'{"status": "success"}') == 404
+
+    @pytest.mark.parametrize("supervised", [False, True])
+    def test_an_answer_in_the_last_moment_counts(
+        self, service, store, context, endpoint, waits, supervised, request, monkeypatch
+    ):
+        """It comes after the task has found none, and the flow is told 200: the task must not miss it."""
+        if supervised:
+            request.getfixturevalue("supervisor")
+        close = WaitRecord.close
+
+        def answer_and_close(record, digest):
+            answer(store, {"status": "success", "result": 1})
+            close(record, digest)
+
+        monkeypatch.setattr(WaitRecord, "close", answer_and_close)
+        operator = waits(completion_timeout=timedelta(microseconds=1))
+        assert operator.execute(context(store)) == the_run(service, result=1)
 
     def test_the_answer_counts_even_after_the_time(
         self, service, store, context, endpoint, waits, parked, resume
@@ -535,24 +583,6 @@ class TestPark:
         parked(waits(), now, TIMEOUT, **then)
         assert requests(service) == 1
 
-    def test_a_connection_that_is_no_longer_valid_does_not_hide_the_run(
-        self, service, store, context, endpoint, waits, parked, resume, workflow_automation_connect
-    ):
-        now = context(store)
-        then, _ = parked(waits(), now)
-        answer(store, {"status": "success", "result": 3})
-        workflow_automation_connect(extra={"typo": 1})
-        with pytest.raises(InvalidRequestError, match="'typo' is not supported") as caught:
-            resume(waits(), now, woken(SUCCEEDED), **then)
-        assert caught.value.consequence == "Run 1001 was started."
-        assert "Without that entry, a Clear starts another run." in caught.value.next_step
-
-    def test_a_dag_that_no_longer_waits(self, service, store, context, endpoint, waits, parked, resume):
-        now = context(store)
-        then, _ = parked(waits(), now)
-        result = resume(waits(wait_for_completion=False), now, event=TIMEOUT, **then)
-        assert result == the_run(service)
-
     def test_a_run_without_an_id(
         self, service, store, context, endpoint, waits, parked, supervisor, log, resume
     ):
@@ -571,6 +601,140 @@ class TestPark:
         now = context(store)
         parked(waits(), now)
         assert now["ti"].pushed == {"_link_FlowRunLink": f"{service.url}/runs/1001"}
+
+
+class TestBrokenConnection:
+    """The connection breaks while the task is parked: what the flow said is neither shown unredacted nor lost."""
+
+    @pytest.fixture(params=["invalid", "missing"])
+    def broken(self, request, workflow_automation_connect, monkeypatch):
+        """Return a function that breaks the connection, and what the error then says of it."""
+
+        def break_it():
+            if request.param == "invalid":
+                workflow_automation_connect(extra={"typo": 1})
+                return "'typo' is not supported"
+            monkeypatch.delenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT")
+            return "The conn_id `workflow_automation_default` isn't defined"
+
+        return break_it
+
+    @pytest.mark.parametrize(
+        "body", [{"status": "success", "result": 3}, {"status": "failed", "message": "x"}]
+    )
+    def test_the_error_names_the_run_and_airflow_retries(
+        self, service, store, context, endpoint, waits, parked, resume, broken, body
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, body)
+        words = broken()
+        with pytest.raises(InvalidRequestError) as caught:
+            resume(waits(), now, woken(SUCCEEDED), **then)
+        assert not isinstance(caught.value, AirflowFailException)
+        ended = "succeeded" if body["status"] == "success" else "failed"
+        lines = str(caught.value).splitlines()
+        assert lines[0].startswith(f"The flow said that the run {ended}, but the connection cannot be used: ")
+        assert words in lines[0]
+        assert lines[1] == "Run 1001 was started."
+        assert "Airflow retries this task after its retry_delay (try 2 of 4)." in lines
+        assert "Run: 1001" in lines
+
+    @pytest.mark.parametrize("by", ["flow", "person"])
+    def test_a_retry_returns_it_once_the_connection_works(
+        self,
+        service,
+        store,
+        context,
+        endpoint,
+        waits,
+        parked,
+        resume,
+        broken,
+        by,
+        workflow_automation_connect,
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        event = woken(SUCCEEDED)
+        if by == "flow":
+            answer(store, {"status": "success", "result": 3})
+        else:
+            event = person(SUCCEEDED, result="3", message=None)
+        broken()
+        with pytest.raises(InvalidRequestError):
+            resume(waits(), now, event, **then)
+        workflow_automation_connect(extra={"callback_base_url": endpoint.url})
+        assert waits().execute(context(store, try_number=2)) == the_run(service, result=3)
+
+    def test_after_the_last_try_a_person_can_enter_the_run(
+        self, service, store, context, endpoint, waits, parked, resume, broken, workflow_automation_connect
+    ):
+        now = context(store, try_number=4)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": 3})
+        broken()
+        with pytest.raises(InvalidRequestError, match="no retries left") as caught:
+            resume(waits(), now, woken(SUCCEEDED), **then)
+        assert GIVEN_RUN in caught.value.next_step
+        workflow_automation_connect(extra={"callback_base_url": endpoint.url})
+        store.entries[GIVEN_RUN] = "1001"
+        cleared = context(store, try_number=5, max_tries=7)
+        assert waits().execute(cleared) == {"run_id": "1001", "result": 3}
+
+
+class TestEditedDag:
+    """The DAG is edited to wait no longer, while a task waits or asks: its run is waited for all the same."""
+
+    @pytest.fixture
+    def edited(self, waits):
+        return waits(wait_for_completion=False)
+
+    def test_the_flow_says_failed(self, store, context, endpoint, waits, parked, resume, edited):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "failed", "message": "No rows"})
+        with pytest.raises(RunFailedError, match="No rows"):
+            resume(edited, now, woken(FAILED), **then)
+
+    def test_a_retry_after_the_wait_has_begun(self, store, context, endpoint, waits, parked, edited):
+        """As where the task is killed once it was woken."""
+        parked(waits(), context(store))
+        answer(store, {"status": "failed"})
+        with pytest.raises(RunFailedError):
+            edited.execute(context(store, try_number=2))
+
+    def test_nobody_has_said_yet(self, service, store, context, endpoint, waits, parked, resume, edited):
+        now = context(store)
+        then, _ = parked(waits(completion_timeout=timedelta(days=7)), now)
+        later(store, days=2)
+        then, _ = parked(edited, now, TIMEOUT, **then)
+        later(store, days=6)
+        then, _ = parked(edited, now, TIMEOUT, **then)
+        answer(store, {"status": "success", "result": 1})
+        assert resume(edited, now, woken(SUCCEEDED), **then) == the_run(service, result=1)
+
+    def test_a_person_says_that_a_run_in_doubt_failed(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        service.faults.add("drop_after")
+        now = context(store)
+        then, _ = parked(waits(on_unknown_start="ask"), now)
+        with pytest.raises(RunFailedError, match="ada said"):
+            resume(waits(wait_for_completion=False), now, person(FAILED, run_id="1001"), **then)
+
+    def test_a_clear_starts_a_run_as_the_dag_says_now(
+        self, service, store, context, endpoint, waits, parked, edited
+    ):
+        parked(waits(), context(store))
+        assert edited.execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert "callback_url" not in service.runs[1].inputs
+
+    def test_a_run_that_never_waited_is_not_waited_for(self, service, store, context, endpoint, waits):
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(wait_for_completion=False, files=[{"name": "a"}]).execute(context(store))
+        assert waits(wait_for_completion=False).execute(context(store, try_number=2)) == the_run(service)
 
 
 class TestPerson:
@@ -838,21 +1002,68 @@ class TestFiles:
         parked(waits(files=[{"name": "a"}]), context(store, try_number=2))
         assert (len(service.runs), len(service.uploads)) == (1, 1)
 
-    def test_are_not_uploaded_for_a_run_that_has_ended(self, service, store, context, endpoint, waits):
+    @pytest.mark.parametrize("supervised", [False, True])
+    def test_are_uploaded_also_if_the_flow_calls_back_before(
+        self, service, store, context, endpoint, waits, request, supervised
+    ):
+        if supervised:
+            request.getfixturevalue("supervisor")
+        answer_once_started(store, {"status": "success", "result": 1})
+        assert waits(files=[{"name": "a"}]).execute(context(store)) == the_run(service, result=1)
+        assert [upload.files for upload in service.uploads] == [[{"name": "a"}]]
+
+    def test_are_uploaded_by_a_retry_also_if_the_flow_has_called_back(
+        self, service, store, context, endpoint, waits
+    ):
         service.faults.add("busy", operation="upload")
         with pytest.raises(BusyError):
             waits(files=[{"name": "a"}]).execute(context(store))
-        answer(store, {"status": "success"})
-        waits(files=[{"name": "a"}]).execute(context(store, try_number=2))
-        assert service.uploads == []
+        answer(store, {"status": "success", "result": 1})
+        assert waits(files=[{"name": "a"}]).execute(context(store, try_number=2)) == the_run(
+            service, result=1
+        )
+        assert len(service.uploads) == 1
 
-    def test_are_not_uploaded_for_a_run_that_a_person_says_has_ended(
+    def test_are_uploaded_for_a_run_that_a_person_says_has_succeeded(
         self, service, store, context, endpoint, waits, parked, resume
     ):
         operator, now = {"files": [{"name": "a"}], "on_unknown_start": "ask"}, context(store)
         service.faults.add("drop_after")
         then, _ = parked(waits(**operator), now)
         resume(waits(**operator), now, person(SUCCEEDED, run_id="1001"), **then)
+        assert [upload.run_id for upload in service.uploads] == ["1001"]
+
+    def test_of_a_run_whose_end_is_known_but_not_its_id(
+        self, service, store, context, endpoint, waits, supervisor
+    ):
+        """A person enters the run_id: then its files are uploaded, and the flow's answer still counts."""
+        service.callbacks.add(result=1)
+        service.faults.add("hang_after", seconds=2)
+        with pytest.raises(ResponseUnusableError, match="has no run_id") as caught:
+            waits(files=[{"name": "a"}], request_timeout=1).execute(context(store))
+        assert GIVEN_RUN in caught.value.next_step
+        store.entries[GIVEN_RUN] = "1001"
+        cleared = context(store, try_number=2, max_tries=4)
+        assert waits(files=[{"name": "a"}]).execute(cleared) == {"run_id": "1001", "result": 1}
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+
+    def test_are_not_uploaded_for_a_run_that_failed(
+        self, service, store, context, endpoint, waits, supervisor, log
+    ):
+        answer_once_started(store, {"status": "failed"})
+        with pytest.raises(RunFailedError):
+            waits(files=[{"name": "a"}]).execute(context(store))
+        assert service.uploads == []
+        assert "The run failed before its files were uploaded: not uploading them." in log()
+
+    def test_are_not_uploaded_for_a_run_that_a_person_says_has_failed(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        operator, now = {"files": [{"name": "a"}], "on_unknown_start": "ask"}, context(store)
+        service.faults.add("drop_after")
+        then, _ = parked(waits(**operator), now)
+        with pytest.raises(RunFailedError):
+            resume(waits(**operator), now, person(FAILED, run_id="1001"), **then)
         assert service.uploads == []
 
     @pytest.mark.parametrize(
