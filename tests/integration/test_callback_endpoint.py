@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -54,7 +55,7 @@ def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
     if auth_manager == FAB:
         pytest.importorskip("airflow.providers.fab", reason="The FAB provider is not installed")
     tasks = [WaitingTask(dag) for dag in [make_dag(airflow_home)] for _ in range(4)] if CAN_WAIT else []
-    tokens = [task.token for task in tasks] or [new_token()]
+    tokens = [task.token for task in tasks] or [new_token(uuid4())]
     port = free_port()
     settings = {
         "API__WORKERS": "2",
@@ -65,7 +66,7 @@ def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
     with Server(tmp_path / "server", tmp_path, settings=settings, port=port, url=url) as server:
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
             found = [http.post(f"{PATH}?token={token}", json=SUCCESS) for token in tokens]
-            unknown = http.post(f"{PATH}?token={new_token()}", json=SUCCESS)
+            unknown = http.post(f"{PATH}?token={new_token(uuid4())}", json=SUCCESS)
             got = http.get(f"{PATH}?token={tokens[0]}")
         output = server.programs[API_SERVER.name].output.read_text()
     assert [response.status_code for response in found] == [200 if CAN_WAIT else 501] * len(tokens)

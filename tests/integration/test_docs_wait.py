@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_the_curl_command_of_the_page():
     with CallbackEndpoint() as endpoint:
         environment = {
             **os.environ,
-            "CALLBACK_URL": f"{endpoint.url}{PATH}?token={new_token()}",
+            "CALLBACK_URL": f"{endpoint.url}{PATH}?token={new_token(uuid4())}",
             "NO_PROXY": "127.0.0.1",
         }
         done = subprocess.run(["sh", "-c", call], env=environment, capture_output=True, text=True, check=True)

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from workflow_automation_provider.execution.callback import OPTIONS, PATH, digest_of, new_token, row_key
+from workflow_automation_provider.execution.callback import (
+    OPTIONS,
+    PATH,
+    digest_of,
+    end_key,
+    new_token,
+    receipt_key,
+    token_key,
+)
 
 ANSWERS = tuple(OPTIONS.values())
 
@@ -55,8 +63,6 @@ class WaitingTask:
         from airflow.utils.state import DagRunState
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-        self.token = new_token()
-        self.url = f"{PATH}?token={self.token}"
         self.task_id = task_id
         self.map_index = map_index
         with create_session() as session:
@@ -71,8 +77,10 @@ class WaitingTask:
             self.run_id = dag_run.run_id
         self.change(**{"state": "awaiting_input", "max_tries": 2, "queued_by_job_id": 1, **values})
         with create_session() as session:
-            self.max_tries = self._ti(session).max_tries
-        self.enter("{}")
+            ti = self._ti(session)
+            self.max_tries, self.token = ti.max_tries, new_token(ti.id)
+        self.url = f"{PATH}?token={self.token}"
+        self.open()
 
     def _ti(self, session: Any) -> Any:
         from airflow.models.taskinstance import TaskInstance
@@ -109,23 +117,51 @@ class WaitingTask:
             **{name: getattr(ti, name) for name in names},
         )
 
-    @property
-    def key(self) -> str:
-        return row_key(digest_of(self.token), self.max_tries)
-
-    def enter(self, value: str) -> None:
-        """Write the entry, as the execution API does."""
+    def enter(self, key: str, value: str = "{}") -> None:
+        """Write an entry, as the execution API does."""
         from airflow.state import get_state_backend
 
-        get_state_backend().set(self.scope, self.key, value)
+        get_state_backend().set(self.scope, key, value)
+
+    def delete(self, key: str) -> None:
+        """Delete an entry, as the execution API does."""
+        from airflow.state import get_state_backend
+
+        get_state_backend().delete(self.scope, key)
+
+    def read(self, key: str) -> Any:
+        """Return an entry, as the execution API does."""
+        from airflow.state import get_state_backend
+
+        value = get_state_backend().get(self.scope, key)
+        return None if value is None else json.loads(value)
+
+    @property
+    def key(self) -> str:
+        return token_key(digest_of(self.token), self.max_tries)
+
+    def open(self) -> None:
+        """Let an answer count."""
+        self.enter(self.key)
+
+    def close(self) -> None:
+        """Let no answer count any more."""
+        self.delete(self.key)
 
     @property
     def row(self) -> Any:
-        """The entry, as the execution API reads it."""
-        from airflow.state import get_state_backend
+        """The flow's answer, None if there is none."""
+        return self.read(end_key(digest_of(self.token)))
 
-        value = get_state_backend().get(self.scope, self.key)
-        return None if value is None else json.loads(value)
+    @property
+    def receipt(self) -> Any:
+        """What the endpoint keeps of an answer."""
+        return self.read(receipt_key(digest_of(self.token)))
+
+    def redact(self) -> None:
+        """Take over the answer, which had a secret in it."""
+        self.close()
+        self.delete(end_key(digest_of(self.token)))
 
     def change(self, **values: Any) -> None:
         from airflow.utils.session import create_session

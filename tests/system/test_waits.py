@@ -171,10 +171,13 @@ def stored_without_waking_the_task(stack: Stack, flows: LocalService, objects: P
     case.parked()
     answer = {"status": "success", "result": RESULT, "at": "2026-01-01T00:00:00+00:00"}
     stored = stack.query(
-        "UPDATE task_state_store SET value = :value WHERE run_id = :run_id AND key LIKE :key RETURNING key",
+        "INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at) "
+        "SELECT dag_run_id, dag_id, run_id, task_id, map_index, "
+        "regexp_replace(key, '^(workflow_automation_)token/([0-9a-f]+)/.*$', '\\1end/\\2'), :value, updated_at "
+        "FROM task_state_store WHERE run_id = :run_id AND key LIKE :key RETURNING key",
         value=json.dumps(answer),
         run_id=case.run_id,
-        key="workflow_automation_callback/%",
+        key="workflow_automation_token/%",
     )
     assert len(stored) == 1
     case.succeeds()

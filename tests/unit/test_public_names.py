@@ -326,6 +326,7 @@ INNER = {
     "plugins",
     "plugins.airflow_plugin",
     "plugins.callback_endpoint",
+    "plugins.daemon_threads",
     "plugins.metadata",
     "testing.__main__",
     "testing.matching",

@@ -4,6 +4,9 @@ The callback of a flow: its URL, its token, and what it may say.
 The task that waits makes the token and keeps only a hash of it; the endpoint in Airflow's API server
 (``plugins``) knows nothing but the tokens' hashes. Both read this module, so that they agree.
 
+A token is the id of the task instance (16 bytes) and 32 random bytes, in base64url. With the id, its task is
+found by primary key, so that a token that was never given out costs little.
+
 .. code-block:: text
 
     POST {base}/workflow-automation/callback?token=…
@@ -12,20 +15,24 @@ The task that waits makes the token and keeps only a hash of it; the endpoint in
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 import json
 import math
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_args
+from uuid import UUID
 
 from workflow_automation_provider.client.redaction import Redactor
 
 __all__ = [
     "CALLBACK_USER",
     "LARGEST_BODY",
+    "MAX_VALUES",
     "OPTIONS",
     "PATH",
     "TOKEN_LENGTH",
@@ -33,9 +40,12 @@ __all__ = [
     "CallbackRow",
     "Status",
     "digest_of",
+    "end_key",
     "is_token",
     "new_token",
-    "row_key",
+    "receipt_key",
+    "task_of",
+    "token_key",
 ]
 
 PATH = "/workflow-automation/callback"
@@ -49,15 +59,18 @@ LARGEST_BODY = 64 * 1024
 _DEEPEST = 50
 """How deeply a result may be nested: Airflow's own JSON would fail on much deeper ones."""
 
-_KEY = "workflow_automation_callback/"
+MAX_VALUES = 10_000
+"""How many values a result may contain, nested ones included: each costs time and memory wherever it is read."""
 
-TOKEN_LENGTH = 43
-"""Of a token: 32 random bytes, in base64."""
+TOKEN_LENGTH = 64
+"""Of a token: 48 bytes, in base64url without padding."""
 
 _TOKEN = re.compile(f"[A-Za-z0-9_-]{{{TOKEN_LENGTH}}}")
 
 _INTEGERS = range(-(2**63), 2**64)
 """What Airflow can hand to a task: others would make each of its reads fail."""
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 _RESERVED = {"__classname__", "__id__", "__type", "__var"}
 """Names of fields that Airflow takes for objects of Python: as an XCom they fail, or become something else."""
@@ -73,10 +86,9 @@ OPTIONS: dict[Status, str] = {"success": "The run succeeded", "failed": "The run
 
 
 class CallbackRow(TypedDict, total=False):
-    """The entry of the task state store that a callback answers."""
+    """An answer, as an entry of the task state store."""
 
     status: Status
-    """Missing until there is an answer."""
     result: Any
     """What the flow returned, missing if nothing."""
     message: str
@@ -85,9 +97,13 @@ class CallbackRow(TypedDict, total=False):
     """When the answer came, as ISO 8601 text in UTC."""
 
 
-def new_token() -> str:
-    """Return a new token: 32 random bytes, in the letters of a URL."""
-    return secrets.token_urlsafe(32)
+def new_token(ti_id: UUID) -> str:
+    """
+    Return a new token.
+
+    :param ti_id: of the task instance that gives it out
+    """
+    return base64.urlsafe_b64encode(ti_id.bytes + secrets.token_bytes(32)).decode()
 
 
 def is_token(text: str) -> bool:
@@ -95,21 +111,36 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
+def task_of(token: str) -> UUID:
+    """Return the id that the task instance had when it gave out the token: a retry may have changed it."""
+    return UUID(bytes=base64.urlsafe_b64decode(token)[:16])
+
+
 def digest_of(token: str) -> str:
     """Return what is kept of a token: its SHA-256, in hex."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def row_key(digest: str, max_tries: int | None) -> str:
-    """
-    Return the key of the entry in the task state store, or its prefix.
+# The hash is part of the keys, because a value may be kept elsewhere ([workers] state_store_backend).
 
-    The hash is part of the key, because the value may be kept elsewhere (``[workers] state_store_backend``).
 
-    :param max_tries: of the task instance: a Clear changes it, and what was started before no longer counts.
-        None for the prefix of all of them
+def token_key(digest: str, max_tries: int) -> str:
     """
-    return f"{_KEY}{digest}/{'' if max_tries is None else max_tries}"
+    Return the key of a token's entry, which the task writes: while it exists, the run may answer.
+
+    :param max_tries: of the task instance: a Clear changes it, and what was started before no longer counts
+    """
+    return f"workflow_automation_token/{digest}/{max_tries}"
+
+
+def end_key(digest: str) -> str:
+    """Return the key of the entry with the flow's answer, which the endpoint writes for the task."""
+    return f"workflow_automation_end/{digest}"
+
+
+def receipt_key(digest: str) -> str:
+    """Return the key of the entry by which the endpoint recognizes the answer, also once the task has deleted it."""
+    return f"workflow_automation_receipt/{digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +184,8 @@ class Answer:
             raise ValueError(f"status is {found}; expected 'success' or 'failed'.")
         if message is not None and not isinstance(message, str):
             raise ValueError(f"message is {_kind(message)}; expected text.")
-        _check("message", message, _DEEPEST)
-        _check("result", document.get("result"), _DEEPEST)
+        _check("message", message)
+        _check("result", document.get("result"))
         return cls(status, document.get("result"), message)
 
     def without(self, token: str) -> Answer:
@@ -177,20 +208,10 @@ class Answer:
             row["message"] = self.message
         return row
 
-    def unlike(self, row: CallbackRow) -> str:
-        """
-        Say how this differs from the answer that a task has.
-
-        :param row: the entry with that answer, another one than this
-        """
-        others = [
-            name
-            for name, value in (("result", self.result), ("message", self.message))
-            # As JSON, because 1 == True.
-            if json.dumps(value, sort_keys=True) != json.dumps(row.get(name), sort_keys=True)
-        ]
-        with_another = f" with another {' and '.join(others)}" if self.status == row["status"] else ""
-        return f"The task has the answer {row['status']!r:.60} from {row.get('at', 'before')}; this one is {self.status!r}{with_another}."
+    def fingerprint(self, token: str) -> str:
+        """Return what tells two answers apart, and nothing else to those who do not know the token."""
+        said = json.dumps([self.status, self.result, self.message], sort_keys=True)
+        return hmac.new(token.encode(), said.encode(), hashlib.sha256).hexdigest()
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Answer | None:
@@ -244,23 +265,37 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check(field: str, value: object, levels: int) -> None:
+def _check(field: str, value: object) -> None:
     """Reject what neither the database nor the task could read as JSON, and would only then fail the task."""
-    if levels < 0:
-        raise ValueError(f"{field} is nested too deeply; expected at most {_DEEPEST} levels.")
+    level, depth, count = [value], 0, 1
+    while level:
+        if depth > _DEEPEST:
+            raise ValueError(f"{field} is nested too deeply; expected at most {_DEEPEST} levels.")
+        if count > MAX_VALUES:
+            raise ValueError(
+                f"{field} contains more than {MAX_VALUES} values; return a reference to them instead."
+            )
+        level = [inner for item in level for inner in _contents(field, item)]
+        depth, count = depth + 1, count + len(level)
+
+
+def _contents(field: str, value: object) -> Iterable[object]:
     match value:
         case str():
-            if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise ValueError(f"{field} contains a NUL character or half of a surrogate pair.")
-        case int():
-            if value not in _INTEGERS:
-                raise ValueError(f"{field} contains an integer of more than 64 bits; send it as text.")
+            _check_text(field, value)
+        case int() if value not in _INTEGERS:
+            raise ValueError(f"{field} contains an integer of more than 64 bits; send it as text.")
         case list():
-            for item in value:
-                _check(field, item, levels - 1)
+            return value
         case dict():
             if reserved := value.keys() & _RESERVED:
                 raise ValueError(f"{field} contains a field {min(reserved)!r}, a name that Airflow reserves.")
-            for name, item in value.items():
-                _check(field, name, levels)
-                _check(field, item, levels - 1)
+            for name in value:
+                _check_text(field, name)
+            return value.values()
+    return ()
+
+
+def _check_text(field: str, text: str) -> None:
+    if _UNSTORABLE.search(text):
+        raise ValueError(f"{field} contains a NUL character or half of a surrogate pair.")

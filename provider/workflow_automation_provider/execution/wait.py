@@ -68,9 +68,9 @@ ANSWER_FIELDS = {
 }
 """What a person may add to an answer, and the descriptions of the fields."""
 
-# How long a parked task sleeps if nobody wakes it. A check heals an API server that was killed after it had
-# stored an answer, before it had woken the task.
-_FIRST_CHECK, _LONGEST_CHECK = timedelta(minutes=1), timedelta(hours=6)
+# How long a parked task sleeps if nobody wakes it. The first check is soon, because an answer that comes between
+# the task's last look and its park wakes nobody.
+_FIRST_CHECK, _LONGEST_CHECK = timedelta(seconds=15), timedelta(hours=6)
 
 # How often a task that cannot be parked looks for an answer, in seconds.
 _POLL = 0.5
@@ -136,7 +136,7 @@ class CompletionWait:
                 f"inputs already has {self._input!r}, the name of the callback URL: pass another callback_input."
             )
         base = self._base_url()
-        token = new_token()
+        token = new_token(self._context["ti"].id)
         self._hook.redact_also(token)
         request = prepare({**inputs, self._input: f"{base}{PATH}?token={token}"})
         self._record.open(digest_of(token))
@@ -242,7 +242,7 @@ class CompletionWait:
         left = self._left(waiting)
         if left <= timedelta():
             return self._end_late(run, waiting)
-        check = min(left, _LONGEST_CHECK, _FIRST_CHECK * 2 ** min(checks, 10))
+        check = min(left, _LONGEST_CHECK, _FIRST_CHECK * 4 ** min(checks, 10))
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             run.get("run_id", "(unknown id)"),

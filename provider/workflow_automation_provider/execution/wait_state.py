@@ -1,30 +1,38 @@
 """
 What a task instance keeps of its wait for the end of a run, across tries and while it is parked.
 
-==============================================  ============================  ====================================
-Entry                                           Written                       Read
-==============================================  ============================  ====================================
-``workflow_automation_wait``                    before *starting*: the hash   by every execution of the task
-                                                of the token; when it first
-                                                asks: since when, and what
-                                                was asked for
-``workflow_automation_callback/{hash}/{n}``     empty, before *starting*;     by every execution of the task; the
-                                                then by the endpoint, with    endpoint finds it by its key
-                                                the flow's answer, or by the
-                                                task, with a person's
-==============================================  ============================  ====================================
+=================================================  ================================  ===========================
+Entry                                              Written                           Read
+=================================================  ================================  ===========================
+``workflow_automation_wait``                       by the task: the hash of the      by every execution of the
+                                                   token, before *starting*; when    task
+                                                   it first asks, since when it
+                                                   waits; what a person answered,
+                                                   or the flow, if the entry with
+                                                   its answer had a secret in it
+``workflow_automation_token/{hash}/{n}``           by the task, before *starting*;   by the endpoint, which accepts
+                                                   deleted once no answer counts     an answer while it exists
+                                                   any more
+``workflow_automation_end/{hash}``                 by the endpoint: the answer       by every execution of the
+                                                                                     task, which may delete it
+``workflow_automation_receipt/{hash}``             by the endpoint, together with    by the endpoint, if the flow
+                                                   the answer: how to recognize it   calls again
+=================================================  ================================  ===========================
 
 ``n`` is the task instance's ``max_tries``, which a Clear changes: what was started before a Clear can no longer
 answer. Entries count until then, by the rules of :mod:`~workflow_automation_provider.execution.task_state`.
+
+No entry is written by both: Airflow repeats a write that timed out, and a late one of the task's would erase what
+the endpoint had written since.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.execution.callback import Answer, CallbackRow, row_key
+from workflow_automation_provider.execution.callback import Answer, end_key, token_key
 from workflow_automation_provider.execution.task_state import _TaskRecord
 
 if TYPE_CHECKING:
@@ -54,18 +62,26 @@ class Waiting:
 class WaitRecord(_TaskRecord):
     """What the task instance knows about the end of its run."""
 
+    _entry: dict[str, Any] | None = None
+    """What :meth:`read` found or what was written since, as nobody else writes it."""
+
     def __init__(self, context: Context, name: str) -> None:
         super().__init__(context, name, nested=False)
 
     def read(self) -> Waiting:
         """Return what is known since the last Clear, which may be nothing."""
-        entry = self._get(_WAIT)
+        entry = self._entry = self._get(_WAIT) or {}
         if not entry or not self._counts(entry):
             return Waiting()
         if entry["max_tries"] != self._now.max_tries:  # a Clear that kept the task's state (Airflow 3.4+)
             self._move(entry)
-            return Waiting(entry.get("digest"))
-        return self._waiting(entry)
+            return Waiting(entry["digest"])
+        since = entry.get("since")
+        return Waiting(
+            entry["digest"],
+            datetime.fromisoformat(since) if since else None,
+            entry.get("asked") == self._ti_id,
+        )
 
     def open(self, digest: str) -> None:
         """
@@ -73,21 +89,30 @@ class WaitRecord(_TaskRecord):
 
         :raises Exception: if it could not be written: then nothing may be started
         """
-        if (earlier := self._get(_WAIT)) and earlier.get("digest"):
-            self._delete(row_key(earlier["digest"], earlier["max_tries"]))
-        self._store_row(row_key(digest, self._now.max_tries), {})
-        self._set(_WAIT, {"digest": digest})
+        self._forget_earlier()
+        self._open(digest)
+        self._write({"digest": digest})
+
+    def close(self, digest: str | None) -> Answer | None:
+        """
+        Accept no answer any more: from now on, the endpoint rejects the run's callback.
+
+        :return: the answer that came before that
+        """
+        if digest:
+            self._delete(token_key(digest, self._now.max_tries))
+        return self.answer(digest)
 
     def keep_token_across_clear(self) -> None:
         """Let the token from before a Clear count again, because a person identified its run."""
-        entry = self._get(_WAIT)
-        if entry and entry.get("digest") and not self._counts(entry):
+        entry = self._known()
+        if entry.get("digest") and not self._counts(entry):
             self._move(entry)
 
     def forget_token(self) -> None:
         """Wait for a run that was given no token: only a person can tell how it ended."""
-        self._delete(row_key("", self._now.max_tries))
-        self._set(_WAIT, {"digest": None})
+        self._forget_earlier()
+        self._write({"digest": None})
 
     def began(self, waiting: Waiting, *, asked: bool) -> Waiting:
         """
@@ -97,18 +122,29 @@ class WaitRecord(_TaskRecord):
         """
         since = waiting.since or datetime.now(UTC)
         entry = {"digest": waiting.digest, "since": since.isoformat(), "asked": self._ti_id if asked else ""}
-        self._set(_WAIT, entry)
+        self._write(entry)
         return Waiting(waiting.digest, since, asked)
 
     def answer(self, digest: str | None) -> Answer | None:
         """Return what the flow, or a person, said of the end of the run."""
-        row = self._get(row_key(digest or "", self._now.max_tries))
+        entry = self._known()
+        counts = bool(entry) and entry["digest"] == digest and self._counts(entry)
+        row = entry.get("answer") if counts else None
+        if row is None and digest:
+            row = self._get(end_key(digest))
         return Answer.of(row) if isinstance(row, dict) else None
 
     def answered(self, digest: str | None, answer: Answer) -> None:
-        """Record a person's answer, so that a later try finds it as if the flow had called."""
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._store_row(row_key(digest or "", self._now.max_tries), answer.row(at))
+        """
+        Record an answer in place of the flow's: a person's, or the flow's own without its secrets.
+
+        A later try finds it as if the flow had called, and the endpoint accepts no other.
+        """
+        kept = {name: value for name, value in self._known().items() if name in ("since", "asked")}
+        row = answer.row(datetime.now(UTC).isoformat(timespec="seconds"))
+        self._write({**kept, "digest": digest, "answer": row})
+        if digest:
+            self._forget(digest, self._now.max_tries)
 
     def close(self, digest: str | None) -> None:
         """Take no more answers; one that came before stays."""
@@ -119,22 +155,33 @@ class WaitRecord(_TaskRecord):
     def _ti_id(self) -> str:
         return str(getattr(self._context["ti"], "id", ""))
 
-    def _waiting(self, entry: dict[str, Any]) -> Waiting:
-        since = entry.get("since")
-        return Waiting(
-            entry.get("digest"),
-            datetime.fromisoformat(since) if since else None,
-            entry.get("asked") == self._ti_id,
-        )
+    def _known(self) -> dict[str, Any]:
+        if self._entry is None:
+            self._entry = self._get(_WAIT) or {}
+        return self._entry
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self._set(_WAIT, entry)
+        self._entry = {**asdict(self._now), **entry}
 
     def _move(self, entry: dict[str, Any]) -> None:
-        """Let the token from before a Clear answer after it: copy its row, and begin to wait anew."""
-        digest = entry.get("digest")
-        if digest and entry["max_tries"] != self._now.max_tries:
-            row = self._get(row_key(digest, entry["max_tries"])) or {}
-            self._store_row(row_key(digest, self._now.max_tries), cast("CallbackRow", row))
-        self._set(_WAIT, {"digest": digest})
+        """Let the token from before a Clear answer after it, and begin to wait anew."""
+        kept = {name: value for name, value in entry.items() if name in ("digest", "answer")}
+        if kept["digest"] and "answer" not in kept:
+            self._open(kept["digest"])
+        self._write(kept)
 
-    def _store_row(self, key: str, row: CallbackRow) -> None:
+    def _open(self, digest: str) -> None:
         if self._store is not None:
-            self._put(self._store, key, cast("dict[str, Any]", row))
+            # Its key says all.
+            self._put(self._store, token_key(digest, self._now.max_tries), {"open": True})
+
+    def _forget_earlier(self) -> None:
+        earlier = self._known()
+        if earlier.get("digest"):
+            self._forget(earlier["digest"], earlier["max_tries"])
+
+    def _forget(self, digest: str, max_tries: int) -> None:
+        """Delete the token's entry first: after that, the endpoint writes no answer."""
+        self._delete(token_key(digest, max_tries))
+        self._delete(end_key(digest))

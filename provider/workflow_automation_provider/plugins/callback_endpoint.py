@@ -9,20 +9,21 @@ Status  When
 ======  ====================================================================================================
 404     the path is another
 405     the method is not POST
-501     this Airflow cannot take callbacks
 404     there is no token, or what cannot be one
+501     this Airflow cannot take callbacks
+404     no task has given out this token, or it was cleared since
 413     the body is larger than ``LARGEST_BODY``: it is read no further
-408     the body is not complete after 30 seconds
+408     the body is not complete after 10 seconds
 400     the body is not what a callback may say
-404     no task waits for this token: it is unknown, from before a Clear, or its task ended without an answer
-409     the task has another answer: the response says when it came, and what this one differs in
+404     the task accepts no answer: it has ended without one, or was cleared
+409     the task has another answer: the response says when it came
 200     the task has this answer, also if the flow says it again
-503     the database is locked or cannot be reached: the flow should call again
+503     the database is locked or cannot be reached, or too much is pending: the flow should call again
 ======  ====================================================================================================
 
-The body is read before the token is looked up. No transaction is then open while a slow client sends, no query
-is made for what is no callback, and what is wrong with a body is said to everybody: it tells nothing of a token.
-The response to a token that was never given out is the same as to one that no longer counts.
+The body is read, off the database, once the token is known, and parsed off the event loop: whoever has no token
+costs two queries by primary key. No transaction is open while a slow client sends. The response to a token that
+was never given out is the same as to one that no longer counts.
 
 Neither the token nor the body is ever logged, and what is stored of a body does not contain the token.
 """
@@ -34,35 +35,29 @@ import json
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 from urllib.parse import parse_qsl
 
-from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, digest_of, is_token
+from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, is_token
 from workflow_automation_provider.plugins import metadata
+from workflow_automation_provider.plugins.daemon_threads import DaemonThreads
 from workflow_automation_provider.plugins.metadata import Answered, Outcome, UnavailableError
 
 __all__ = ["app"]
 
 _logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
-_BODY_TIMEOUT = 30.0
+_BODY_TIMEOUT = 10.0
 _RETRY_AFTER = "5"
-# Between two attempts at a database that is locked or restarts, in seconds.
-_PAUSE = 0.5
-# A task that has not parked when its answer is stored may do so a moment later, unaware of it.
-_LOOK_AGAIN = (0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
 
-# Few, so that callbacks do not use up the API server's connections to the database. Looking through all entries
-# has a thread of its own: whoever tries tokens keeps no flow waiting.
-_QUICK = ThreadPoolExecutor(4, "workflow-automation-callback")
-_SLOW = ThreadPoolExecutor(1, "workflow-automation-callback-all")
+# Few, so that callbacks do not use up the API server's connections to the database.
+_THREADS = DaemonThreads(4, "workflow-automation-callback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +65,6 @@ class _Response:
     status: int
     detail: str
     headers: dict[str, str] = field(default_factory=dict)
-    then: tuple[str, Answer] | None = None
-    """What to look at again once the response is sent."""
 
 
 _NOT_FOUND = _Response(404, "No task waits for this callback.")
@@ -117,8 +110,6 @@ async def _serve(scope: _Message, receive: _Receive, send: _Send) -> None:
         _log(error)
         response = _unavailable()
     await _send(response, send)
-    if response.then is not None:
-        await _look_again(*response.then)
 
 
 async def _respond(scope: _Message, receive: _Receive) -> _Response:
@@ -126,24 +117,34 @@ async def _respond(scope: _Message, receive: _Receive) -> _Response:
         return _NOT_FOUND
     if scope["method"] != "POST":
         return _Response(405, "Only POST is supported.", {"allow": "POST"})
-    if reason := await _in_thread(_QUICK, metadata.missing):
-        return _Response(501, reason)
     token = _token(scope)
     if token is None:
         return _NOT_FOUND
+    if response := await _THREADS.run(partial(_admit, token)):
+        return response
     body = await _body(scope, receive)
+    return await _THREADS.run(partial(_settle, token, body))
+
+
+def _admit(token: str) -> _Response | None:
+    """Return the response to whoever has no token that counts, None to others."""
+    if reason := metadata.missing():
+        return _Response(501, reason)
+    return None if metadata.is_known(token) else _NOT_FOUND
+
+
+def _settle(token: str, body: bytes) -> _Response:
     try:
         answer = Answer.read(body).without(token)
     except ValueError as error:
         return _Response(400, str(error))
-    digest = digest_of(token)
-    match await _settle(digest, answer):
+    match metadata.settle(token, answer):
         case Outcome.UNKNOWN:
             return _NOT_FOUND
-        case Answered(earlier):
-            return _Response(409, answer.unlike(earlier))
-        case Outcome.STORED:
-            return _Response(200, "The answer is stored.", then=(digest, answer))
+        case Answered(status, at):
+            other = " with another result or message" if status == answer.status else ""
+            words = f"The task has the answer {status!r} from {at}; this one is {answer.status!r}{other}."
+            return _Response(409, words)
     return _Response(200, "The answer is stored.")
 
 
@@ -184,39 +185,6 @@ async def _body(scope: _Message, receive: _Receive) -> bytes:
     except TimeoutError:
         words = f"The body was not complete after {_BODY_TIMEOUT:.0f} seconds."
         raise _RejectedError(_Response(408, words, {"connection": "close"})) from None
-
-
-async def _settle(digest: str, answer: Answer) -> Outcome | Answered:
-    try:
-        return await _settle_once(digest, answer)
-    except UnavailableError:
-        await asyncio.sleep(_PAUSE)
-        return await _settle_once(digest, answer)
-
-
-async def _settle_once(digest: str, answer: Answer) -> Outcome | Answered:
-    outcome = await _in_thread(_QUICK, lambda: metadata.settle(digest, answer))
-    if outcome is Outcome.UNKNOWN:
-        outcome = await _in_thread(_SLOW, lambda: metadata.settle(digest, answer, anywhere=True))
-    return outcome
-
-
-async def _look_again(digest: str, answer: Answer) -> None:
-    """Wake the task once it has parked; if it parks later or this process ends, its own check finds the answer."""
-    for pause in _LOOK_AGAIN:
-        await asyncio.sleep(pause)
-        try:
-            if await _in_thread(_QUICK, lambda: metadata.settle(digest, answer)) is not Outcome.STORED:
-                return
-        except UnavailableError:
-            continue
-        except Exception as error:
-            _log(error)
-            return
-
-
-async def _in_thread(threads: ThreadPoolExecutor, function: Callable[[], _T]) -> _T:
-    return await asyncio.get_running_loop().run_in_executor(threads, function)
 
 
 async def _send(response: _Response, send: _Send) -> None:

@@ -1,15 +1,17 @@
 """
 What a callback changes in Airflow's metadata database: everything that knows Airflow's models is here.
 
-**Find.** The hash of the token is part of a key in the task state store; no index begins with the key. First
-the entries of tasks that are about to run, run or wait are looked through, by indexes: they are few. Only then
-all others, which takes longer the more entries there are.
+**Find.** The token has the id of the task instance that made it: two queries by primary key find the task, also
+if a retry has changed its id since, and one by an index its entries. :func:`is_known` makes no other, takes no
+lock, and is all that a stranger gets.
 
-**Lock.** The task instance first, then its question under **Required Actions**, as Airflow does when it parks a
-task, when a person answers and when a task is cleared: nobody waits for each other forever. SQLite has no locks
-for rows; there, one transaction writes at a time.
+**Lock.** The DAG run, the task instance, the token's entry, and then the question under **Required Actions**: in
+the order in which Airflow locks them when it parks a task, when a person answers and when a task is cleared, so
+that nobody waits for each other forever. The task deletes the token's entry without a lock of its own: the
+deletion waits for the answer, or the answer finds no entry. SQLite has no locks for rows; there, one transaction
+writes at a time.
 
-**Store.** The entry's key must be that of the task instance's ``max_tries``, which a Clear changes.
+**Store.** The key of the token's entry must be that of the task instance's ``max_tries``, which a Clear changes.
 
 **Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's message that
 the task has left the worker, Airflow takes a task that is queued again for one that was lost, and fails it.
@@ -24,14 +26,17 @@ import enum
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.execution.callback import (
     CALLBACK_USER,
     OPTIONS,
     Answer,
-    CallbackRow,
-    row_key,
+    digest_of,
+    end_key,
+    receipt_key,
+    task_of,
+    token_key,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from airflow.models.hitl import HITLDetail
+    from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
@@ -47,6 +53,7 @@ __all__ = [
     "OpenQuestion",
     "Outcome",
     "UnavailableError",
+    "is_known",
     "missing",
     "open_questions",
     "respond",
@@ -58,35 +65,33 @@ __all__ = [
 # 3.4 on, a region.
 _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 
-# States of a task that a callback usually finds; a task may also have none for a moment.
-_LIKELY_STATES = ("awaiting_input", "running", "scheduled", "queued", "up_for_retry")
-
 # The scheduler has handled the executor's message about the parked task by then.
 _WAKE_AFTER = timedelta(seconds=5)
 
 # In milliseconds, on PostgreSQL. SQLite waits for its lock as long as its URL says.
-_LOCK_TIMEOUT = 5000
-
-# How often a task instance may be replaced by its next try while it is being locked.
-_ATTEMPTS = 3
+_LOCK_TIMEOUT = 3000
 
 
 class Outcome(enum.Enum):
     """The outcome of a callback."""
 
-    ACCEPTED = "accepted"
-    """The task has the answer, or has been woken to read it."""
     STORED = "stored"
-    """The answer is stored; the task is not parked, but may be about to park without having seen it."""
+    """The task has the answer."""
     UNKNOWN = "unknown"
     """No task waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The task has another answer."""
+    """
+    The task has another answer.
 
-    row: CallbackRow
+    :param status: the other answer's
+    :param at: when it came, as ISO 8601 text
+    """
+
+    status: str
+    at: str
 
 
 class UnavailableError(Exception):
@@ -123,17 +128,28 @@ def missing() -> str | None:
     return None
 
 
-def settle(digest: str, answer: Answer, *, anywhere: bool = False) -> Outcome | Answered:
+def is_known(token: str) -> bool:
+    """
+    Tell whether a task has given out this token, and has not been cleared since.
+
+    :raises UnavailableError: if the database is locked or cannot be reached
+    """
+    with _transaction() as session:
+        task = _find(session, token)
+        return task is not None and (task.token is not None or task.receipt is not None)
+
+
+def settle(token: str, answer: Answer) -> Outcome | Answered:
     """
     Store an answer for the task that waits for it, and wake the task if it is parked.
 
-    :param digest: the hash of the callback's token
-    :param anywhere: look through the entries of all tasks, also of those that have ended; takes longer
     :return: the outcome, or the other answer that the task has
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     with _transaction() as session:
-        return _settle(session, digest, answer, anywhere=anywhere)
+        _limit_waiting(session)
+        task = _find(session, token, lock=True)
+        return Outcome.UNKNOWN if task is None else _settle(session, task, token, answer)
 
 
 @contextlib.contextmanager
@@ -159,66 +175,122 @@ def _transaction() -> Iterator[Session]:
         raise UnavailableError(words) from None
 
 
-def _settle(session: Session, digest: str, answer: Answer, *, anywhere: bool) -> Outcome | Answered:
-    from airflow.models.task_state_store import TaskStateStoreModel
-    from airflow.utils.state import State, TaskInstanceState
-    from sqlalchemy import select
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """
+    The task instance that a token belongs to.
 
-    found = _find(session, digest, anywhere=anywhere)  # without SQLite's lock: anybody may ask
-    ti = None
-    for _ in range(_ATTEMPTS):
-        if found is None:
-            return Outcome.UNKNOWN
-        _limit_waiting(session)
-        entry_id, ti_id = found
-        if (ti := _lock(session, ti_id)) is not None:
-            break
-        session.rollback()
-        found = _find(session, digest, anywhere=anywhere)
-    if ti is None:
-        raise UnavailableError("The task instance was replaced again and again.")
-    entry = session.scalar(select(TaskStateStoreModel).where(TaskStateStoreModel.id == entry_id))
-    if entry is None or entry.key != row_key(digest, ti.max_tries):
-        return Outcome.UNKNOWN
-    now = datetime.now(UTC)
-    row = answer.row(now.isoformat(timespec="seconds"))
-    earlier = _answer_in(entry.value)
-    has_ended = ti.state in State.finished
-    if ti.state == TaskInstanceState.RESTARTING or (has_ended and earlier is None):
-        return Outcome.UNKNOWN
-    if earlier is None:
-        entry.value = json.dumps(row)
-        entry.updated_at = now
-    elif _comparable(earlier) != _comparable(row):
-        return Answered(earlier)
-    if ti.state == TaskInstanceState.AWAITING_INPUT:
-        _wake(session, ti, answer, now)
-        return Outcome.ACCEPTED
-    return Outcome.ACCEPTED if has_ended else Outcome.STORED
+    :param ti: its current try
+    :param at: where it and its entries are
+    :param dag_run_id: of its DAG run; known only if it is locked
+    :param token: the token's entry, None if the token does not count, or no longer
+    :param receipt: what there is of an earlier answer, None if there was none since the last Clear
+    """
+
+    ti: TaskInstance
+    at: dict[str, Any]
+    dag_run_id: int | None
+    token: TaskStateStoreModel | None
+    receipt: dict[str, Any] | None
 
 
-def _find(session: Session, digest: str, *, anywhere: bool) -> tuple[int, UUID] | None:
-    """Return the ids of the entry and of its task instance, None if there are none."""
+def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
+    """
+    Return the task instance that a token belongs to, None if there is none.
+
+    :param lock: the DAG run, the task instance and the token's entry, in this order
+    """
+    from airflow.models.dagrun import DagRun
     from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import String, cast, inspect, literal, select
+    from sqlalchemy import select
 
-    prefix = row_key(digest, None)
-    columns = inspect(TaskStateStoreModel).column_attrs.keys()
-    query = select(TaskStateStoreModel.id, TaskInstance.id).where(
-        *(
-            getattr(TaskStateStoreModel, name) == getattr(TaskInstance, name)
-            for name in _COORDINATES
-            if name in columns
-        ),
-        TaskStateStoreModel.key == literal(prefix) + cast(TaskInstance.max_tries, String),
+    at = _coordinates(session, task_of(token))
+    if at is None:
+        return None
+    dag_run_id = None
+    if lock:
+        dag_run = select(DagRun.id).where(DagRun.dag_id == at["dag_id"], DagRun.run_id == at["run_id"])
+        # What is stored below refers to it: to lock it after the task instance could be a deadlock.
+        dag_run_id = session.scalar(dag_run.with_for_update(read=True, key_share=True))
+    task = select(TaskInstance).where(*_at(TaskInstance, at)).options(*_without_others())
+    if lock:
+        task = task.with_for_update(of=TaskInstance)
+    task = task.execution_options(populate_existing=True)
+    # Twice, as its next try, which is another row on Airflow 3.4, may begin while the lock is waited for.
+    ti = session.scalar(task) or session.scalar(task)
+    if ti is None:
+        return None
+    digest = digest_of(token)
+    keys = [token_key(digest, ti.max_tries), receipt_key(digest)]
+    query = select(TaskStateStoreModel).where(
+        *_at(TaskStateStoreModel, at), TaskStateStoreModel.key.in_(keys)
     )
-    if anywhere:
-        query = query.where(TaskStateStoreModel.key.startswith(prefix, autoescape=True))
-    else:
-        query = query.where(TaskInstance.state.in_(_LIKELY_STATES))
-    found = session.execute(query).first()
-    return None if found is None else (found[0], found[1])
+    if lock:
+        query = query.with_for_update()
+    entries = {entry.key: entry for entry in session.scalars(query)}
+    receipt = json.loads(entries[keys[1]].value) if keys[1] in entries else None
+    if keys[0] not in entries and receipt is not None and receipt["max_tries"] != ti.max_tries:
+        receipt = None
+    return _Task(ti, at, dag_run_id, entries.get(keys[0]), receipt)
+
+
+def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
+    """Return where the task instance is that has this id, or had it in an earlier try."""
+    from airflow.models.task_state_store import TaskStateStoreModel
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import inspect
+
+    columns = inspect(TaskStateStoreModel).column_attrs.keys()
+    # Airflow 3.4 keeps the earlier tries beside the current one, and hides them from all but get().
+    models: list[Any] = [TaskInstance]
+    with contextlib.suppress(ImportError):
+        from airflow.models.taskinstancehistory import TaskInstanceHistory
+
+        models.append(TaskInstanceHistory)
+    for model in models:
+        if (ti := session.get(model, ti_id, options=_without_others())) is not None:
+            return {name: getattr(ti, name) for name in _COORDINATES if name in columns}
+    return None
+
+
+def _without_others() -> Sequence[Any]:
+    """Return the options with which a query reads nothing but the rows that it asks for."""
+    from sqlalchemy.orm import lazyload
+
+    return [lazyload("*")]
+
+
+def _at(model: Any, coordinates: dict[str, Any]) -> list[Any]:
+    return [getattr(model, name) == value for name, value in coordinates.items()]
+
+
+def _settle(session: Session, task: _Task, token: str, answer: Answer) -> Outcome | Answered:
+    from airflow.models.task_state_store import TaskStateStoreModel
+    from airflow.utils.state import State, TaskInstanceState
+
+    ti, receipt, now = task.ti, task.receipt, datetime.now(UTC)
+    fingerprint = answer.fingerprint(token)
+    if receipt is None:
+        if task.token is None or ti.state in {*State.finished, TaskInstanceState.RESTARTING}:
+            return Outcome.UNKNOWN
+        at = now.isoformat(timespec="seconds")
+        receipt = {
+            "status": answer.status,
+            "at": at,
+            "fingerprint": fingerprint,
+            "max_tries": ti.max_tries,
+        }
+        digest = digest_of(token)
+        for key, value in ((end_key(digest), answer.row(at)), (receipt_key(digest), receipt)):
+            session.add(
+                TaskStateStoreModel(dag_run_id=task.dag_run_id, key=key, value=json.dumps(value), **task.at)
+            )
+    elif receipt["fingerprint"] != fingerprint:
+        return Answered(receipt["status"], receipt["at"])
+    if ti.state == TaskInstanceState.AWAITING_INPUT:
+        _wake(session, ti, answer, now)
+    return Outcome.STORED
 
 
 def _limit_waiting(session: Session) -> None:
@@ -368,16 +440,3 @@ def resume(ti_id: UUID) -> None:
         ti, detail = _lock(session, ti_id), _lock_question(session, ti_id)
         if ti is not None and ti.state == "awaiting_input" and detail is not None and detail.responded_at:
             _resume(session, ti, detail)
-
-
-def _answer_in(value: str) -> CallbackRow | None:
-    """Return the answer in an entry, None if there is none: a reference to another store is none."""
-    try:
-        row = json.loads(value)
-    except ValueError:
-        return None
-    return cast("CallbackRow", row) if isinstance(row, dict) and "status" in row else None
-
-
-def _comparable(row: CallbackRow) -> str:
-    return json.dumps({**row, "at": None}, sort_keys=True)

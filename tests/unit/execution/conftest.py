@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from workflow_automation_provider.execution.callback import PATH, Answer, digest_of, row_key
+from workflow_automation_provider.execution.callback import PATH, Answer, digest_of, end_key, token_key
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 
@@ -53,10 +53,11 @@ class Endpoint:
 
     def answer(self, url, body):
         self.urls.append(url)
-        key = row_key(digest_of(self.token), self.max_tries)
-        status = 200 if urlsplit(url).path == f"/team{PATH}" and key in self.store.entries else 404
+        digest = digest_of(self.token)
+        is_open = token_key(digest, self.max_tries) in self.store.entries
+        status = 200 if urlsplit(url).path == f"/team{PATH}" and is_open else 404
         if status == 200:
-            self.store.set(key, Answer.read(body).row("2026-01-01T00:00:00+00:00"))
+            self.store.set(end_key(digest), Answer.read(body).row("2026-01-01T00:00:00+00:00"))
         self.statuses.append(status)
         return status
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.callback import (
+    MAX_VALUES,
     OPTIONS,
+    TOKEN_LENGTH,
     Answer,
     digest_of,
+    end_key,
     is_token,
     new_token,
-    row_key,
+    receipt_key,
+    task_of,
+    token_key,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -28,6 +35,13 @@ VALUES = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | TEXT,
     lambda inner: st.lists(inner) | st.dictionaries(TEXT.filter(lambda name: name not in RESERVED), inner),
+)
+
+ANSWERS = st.builds(
+    Answer,
+    st.sampled_from([*OPTIONS]),
+    st.sampled_from([None, 0, False, 1, True, 1.0, "", "a", [], {}]) | VALUES,
+    st.none() | TEXT,
 )
 
 
@@ -137,20 +151,54 @@ def test_deepest_result():
     assert Answer.read(body(result=result)).result == result
 
 
-def test_tokens():
-    tokens = {new_token() for _ in range(100)}
-    assert len(tokens) == 100
-    assert all(is_token(token) for token in tokens)
+@given(st.uuids())
+def test_token(ti_id):
+    token = new_token(ti_id)
+    assert len(token) == TOKEN_LENGTH == 64
+    assert is_token(token)
+    assert task_of(token) == ti_id
+    assert new_token(ti_id) != token
 
 
-@pytest.mark.parametrize("text", ["", "a" * 42, "a" * 44, "a" * 42 + "\n", "a" * 42 + "=", "é" * 43])
+@given(st.from_regex(r"[A-Za-z0-9_-]{64}", fullmatch=True))
+def test_what_may_be_a_token_names_a_task(text):
+    assert is_token(text)
+    assert text.startswith(base64.urlsafe_b64encode(task_of(text).bytes[:15]).decode())
+
+
+@pytest.mark.parametrize("text", ["", "a" * 63, "a" * 65, "a" * 63 + "\n", "a" * 63 + "=", "é" * 64])
 def test_what_is_no_token(text):
     assert not is_token(text)
 
 
-def test_key():
+def test_keys():
     digest = digest_of("token")
     assert digest == hashlib.sha256(b"token").hexdigest()
-    assert row_key(digest, 12) == f"workflow_automation_callback/{digest}/12"
-    assert row_key(digest, None) == f"workflow_automation_callback/{digest}/"
-    assert len(row_key(digest, 10**9)) < 512
+    keys = {token_key(digest, 12), token_key(digest, 1), end_key(digest), receipt_key(digest)}
+    assert len(keys) == 4
+    assert all(digest in key for key in keys)
+    assert len(token_key(digest, 10**9)) < 512
+
+
+@given(ANSWERS, ANSWERS, st.sampled_from(["a", "b"]))
+def test_fingerprint(answer, other, token):
+    """The same for the same answer alone; without the token, it does not even tell whether two are the same."""
+    same = json.dumps(asdict(answer), sort_keys=True) == json.dumps(asdict(other), sort_keys=True)
+    assert (answer.fingerprint(token) == other.fingerprint(token)) == same
+    assert answer.fingerprint("c") != answer.fingerprint(token)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda count: [0] * (count - 1),
+        lambda count: {str(number): None for number in range(count - 1)},
+        lambda count: [[]] * (count - 1),
+        lambda count: [[0] * 99] * (count // 100 - 1) + [0] * 99,
+    ],
+)
+def test_number_of_values(make):
+    assert Answer.read(body(result=make(MAX_VALUES))).status == "success"
+    words = f"result contains more than {MAX_VALUES} values; return a reference to them instead."
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        Answer.read(body(result=[make(MAX_VALUES)]))

@@ -16,7 +16,7 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     RunFailedError,
 )
-from workflow_automation_provider.execution.callback import OPTIONS, digest_of
+from workflow_automation_provider.execution.callback import OPTIONS, digest_of, end_key
 from workflow_automation_provider.execution.doubt import FAIL, NOT_STARTED, STARTED
 
 from ..answers import TIMEOUT, person, woken
@@ -270,13 +270,13 @@ class TestWithAWait:
         assert len(supervisor.questions) == 2
 
     def test_no_run_was_started(self, service, store, now, then, waits, parked, endpoint):
-        (old,) = [key for key in store.entries if "_callback/" in key]
+        (old,) = [key for key in store.entries if "_token/" in key]
         more, _ = parked(waits(on_unknown_start="ask"), now, person(NOT_STARTED), **then)
         assert more["run"]["run_id"] == "1002"
         assert old not in store.entries
 
     def test_the_flow_has_called_meanwhile(self, service, store, now, then, waits, resume, endpoint):
-        (key,) = [key for key in store.entries if "_callback/" in key]
+        key = end_key(store.entries["workflow_automation_wait"]["digest"])
         store.set(key, {"status": "success", "result": 3, "at": "2026-01-01T00:00:00+00:00"})
         assert resume(waits(on_unknown_start="ask"), now, woken(SUCCEEDED), **then) == {"result": 3}
         assert len(service.runs) == 1

@@ -26,7 +26,14 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.callback import OPTIONS, PATH, Answer, row_key
+from workflow_automation_provider.execution.callback import (
+    OPTIONS,
+    PATH,
+    TOKEN_LENGTH,
+    Answer,
+    end_key,
+    token_key,
+)
 from workflow_automation_provider.execution.retry import GIVEN_RUN
 from workflow_automation_provider.execution.wait_state import WaitRecord
 
@@ -34,6 +41,7 @@ from ..answers import TIMEOUT, person, woken
 from ..starts import KEY, requests, trigger
 
 WAIT = "workflow_automation_wait"
+TOKEN = "Abc-_123" * 8
 SUCCEEDED, FAILED = OPTIONS["success"], OPTIONS["failed"]
 
 
@@ -41,16 +49,16 @@ def the_run(service, **more):
     return {"run_id": "1001", "run_link": f"{service.url}/runs/1001", "flow_id": "demo-flow", **more}
 
 
-def rows(store):
-    """The rows that a callback can answer."""
-    return {key: value for key, value in store.entries.items() if "_callback/" in key}
+def tokens(store):
+    """The keys of the tokens that a callback can answer with."""
+    return {key for key in store.entries if "_token/" in key}
 
 
 def answer(store, body, max_tries=3):
     """Answer as the endpoint does, for the token that counts."""
-    key = row_key(store.entries[WAIT]["digest"], max_tries)
-    assert key in store.entries
-    store.set(key, Answer.read(json.dumps(body).encode()).row("2026-01-01T00:00:00+00:00"))
+    digest = store.entries[WAIT]["digest"]
+    assert token_key(digest, max_tries) in store.entries
+    store.set(end_key(digest), Answer.read(json.dumps(body).encode()).row("2026-01-01T00:00:00+00:00"))
 
 
 def answer_once_started(store, body):
@@ -178,7 +186,7 @@ class TestToken:
 
     def expect_nowhere(self, endpoint, store, log, now, *things):
         token = endpoint.token
-        assert len(token) == 43
+        assert len(token) == TOKEN_LENGTH
         texts = [
             log(),
             repr(store.entries),
@@ -218,10 +226,10 @@ class TestToken:
         self, service, store, context, endpoint, waits, log, monkeypatch, fault, error
     ):
         """In the error's words, and in a response without a run_id."""
-        token = "Abc-_123" * 5 + "xyz"
+        token = TOKEN
         url = f"{endpoint.url}/workflow-automation/callback?token={token}"
         endpoint.urls.append(url)
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
         service.faults.add(
             fault["kind"],
             body={"detail": f"inputs.callback_url {url} is not there"},
@@ -235,9 +243,9 @@ class TestToken:
             assert store.entries[KEY]["result"]["response"] == WITHHELD
 
     def test_in_the_run_link(self, service, store, context, endpoint, waits, log, monkeypatch):
-        token = "Abc-_123" * 5 + "xyz"
+        token = TOKEN
         endpoint.urls.append(f"/?token={token}")
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
         service.faults.add("response", body={"run_id": "7", "run_link": f"http://there/runs/7?token={token}"})
         operator, now = waits(completion_timeout=timedelta(seconds=0.1)), context(store)
         with pytest.raises(RunTimeoutError) as caught:
@@ -247,17 +255,30 @@ class TestToken:
         assert now["ti"].pushed == {}
 
     def test_in_the_result(self, service, store, context, endpoint, waits, log, monkeypatch):
-        token = "Abc-_123" * 5 + "xyz"
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        token = TOKEN
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
         service.callbacks.add(result={"called": f"/?token={token}"}, message=f"by {token}")
         operator, now = waits(), context(store)
         assert operator.execute(now)["result"] == WITHHELD
         assert token not in log()
 
+    def test_in_the_result_is_kept_nowhere(self, service, store, context, endpoint, waits, log):
+        """The endpoint, which knows no secret, has stored it; a later try finds the answer without it."""
+        key = "a-key-of-the-service"
+        service.callbacks.add(result={"key": key}, message="Done")
+        operator = waits()
+        operator.hook.withhold(key)
+        result = operator.execute(context(store))
+        assert result["result"] == WITHHELD
+        assert key not in repr(store.entries)
+        assert tokens(store) == set()
+        assert waits().execute(context(store, try_number=2)) == result
+        assert endpoint.statuses == [200]
+
     def test_in_the_response_to_an_upload(self, service, store, context, endpoint, waits, monkeypatch, log):
-        token = "Abc-_123" * 5 + "xyz"
+        token = TOKEN
         endpoint.urls.append(f"/?token={token}")
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
         service.faults.add("response", operation="upload", body={"of": token})
         operator, now = (
             waits(files=[{"name": "a"}], completion_timeout=timedelta(seconds=0.1)),
@@ -403,7 +424,7 @@ def test_the_order_of_what_is_written(service, store, context, endpoint, waits):
     waits().execute(context(store))
     digest = store.entries[WAIT]["digest"]
     assert [(key, state, sent) for key, state, sent in store.writes][:4] == [
-        (row_key(digest, 3), None, 0),
+        (token_key(digest, 3), None, 0),
         (WAIT, None, 0),
         (KEY, "starting", 0),
         (KEY, "started", 1),
@@ -423,7 +444,7 @@ class TestPark:
         then, timeout = parked(waits(), now)
         ti_id = str(now["ti"].id)
         assert then == {"run": the_run(service), "checks": 1, "timeout": 86400.0, "ti_id": ti_id}
-        assert timeout == timedelta(minutes=1)
+        assert timeout == timedelta(seconds=15)
         (question,) = supervisor.questions
         assert question.ti_id == now["ti"].id
         assert question.subject == "How did run 1001 end?"
@@ -443,7 +464,7 @@ class TestPark:
         for _ in range(12):
             found.append(timeout)
             then, timeout = parked(waits(), now, TIMEOUT, **then)
-        minutes = [1, 2, 4, 8, 16, 32, 64, 128, 256, *[360] * 3]
+        minutes = [1 / 4, 1, 4, 16, 64, 256, *[360] * 6]
         assert found == [timedelta(minutes=number) for number in minutes]
         assert len(supervisor.questions) == 1, "asking again would delete an answer"
         assert requests(service) == 1
@@ -792,13 +813,12 @@ class TestClear:
         self, service, store, context, endpoint, waits, parked, supervisor
     ):
         parked(waits(), context(store))
-        (old,) = rows(store)
+        (old,) = tokens(store)
         answer(store, {"status": "success", "result": "old"})
         parked(waits(), context(store, try_number=2, max_tries=4))
-        (new,) = rows(store)
+        (new,) = tokens(store)
         assert new.endswith("/4")
         assert old not in store.entries
-        assert store.entries[new] == {}
         assert len(service.runs) == 2
 
     def test_while_it_continues_starts_another_run(
@@ -818,7 +838,7 @@ class TestClear:
         answer(store, {"status": "success", "result": "old"})
         now = context(store, try_number=2, retries=2, clear_number=1, started=2)
         parked(waits(retries=2), now)
-        assert list(rows(store).values()) == [{}]
+        assert len(tokens(store)) == 1
         assert len(service.runs) == 2
 
     def test_that_keeps_the_tasks_state_goes_on_waiting(
@@ -829,7 +849,7 @@ class TestClear:
         later(store, days=2)
         now = context(store, try_number=2, max_tries=4, region_id=None)
         then, timeout = parked(waits(), now)
-        assert timeout == timedelta(minutes=1), "the wait begins anew"
+        assert timeout == timedelta(seconds=15), "the wait begins anew"
         assert len(supervisor.questions) == 2
         answer(store, {"status": "success", "result": 1}, max_tries=4)
         assert resume(waits(), now, event=woken(SUCCEEDED), **then) == the_run(service, result=1)
@@ -889,10 +909,10 @@ class TestDoubt:
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
             waits(on_unknown_start="start_again").execute(context(store))
-        (old,) = rows(store)
+        (old,) = tokens(store)
         parked(waits(on_unknown_start="start_again"), context(store, try_number=2))
-        assert old not in rows(store)
-        assert len(rows(store)) == 1
+        assert old not in tokens(store)
+        assert len(tokens(store)) == 1
         assert len(service.runs) == 2
 
     def test_failed(self, service, store, context, endpoint, waits):
@@ -940,7 +960,7 @@ class TestGiven:
         store.entries[GIVEN_RUN] = "1001"
         now = context(store, try_number=2, max_tries=4)
         then, timeout = parked(waits(), now)
-        assert timeout == timedelta(minutes=1)
+        assert timeout == timedelta(seconds=15)
         answer(store, {"status": "success", "result": 1}, max_tries=4)
         assert resume(waits(), now, event=woken(), **then) == {"run_id": "1001", "result": 1}
         assert requests(service) == 1

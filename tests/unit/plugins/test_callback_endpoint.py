@@ -14,18 +14,27 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 
-from workflow_automation_provider.execution.callback import CALLBACK_USER, LARGEST_BODY, PATH, new_token
+from workflow_automation_provider.execution.callback import (
+    CALLBACK_USER,
+    LARGEST_BODY,
+    PATH,
+    Answer,
+    new_token,
+)
 from workflow_automation_provider.plugins import callback_endpoint, metadata
+from workflow_automation_provider.plugins.daemon_threads import MAX_PENDING, DaemonThreads
 
 SUCCESS = {"status": "success", "result": {"rows": 3}}
 FAILED = {"status": "failed", "message": "There were no orders."}
 
 NOT_FOUND = (404, {"detail": "No task waits for this callback."})
 STORED = (200, {"detail": "The answer is stored."})
+ANOTHER = "'success' with another result or message"
 UNAVAILABLE = (503, {"detail": "The answer could not be stored; call again."})
 
 ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"]
@@ -52,11 +61,9 @@ def post(http):
     return call
 
 
-def wait_until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+def unknown():
+    """The URL with a token that no task has given out."""
+    return f"{PATH}?token={new_token(uuid4())}"
 
 
 # The parked task.
@@ -114,17 +121,18 @@ def test_same_answer_wakes_again(waiting, post):
 
 def another(task, this):
     """The response to another answer than the task has."""
-    return 409, {"detail": f"The task has the answer 'success' from {task.row['at']}; this one is {this}."}
+    return 409, {
+        "detail": f"The task has the answer 'success' from {task.receipt['at']}; this one is {this}."
+    }
 
 
 @pytest.mark.parametrize(
     ("other", "this"),
     [
         (FAILED, "'failed'"),
-        ({"status": "success"}, "'success' with another result"),
-        ({**SUCCESS, "result": {"rows": 3.0}}, "'success' with another result"),
-        ({**SUCCESS, "message": ""}, "'success' with another message"),
-        ({"status": "success", "message": "Well"}, "'success' with another result and message"),
+        ({"status": "success"}, ANOTHER),
+        ({**SUCCESS, "result": {"rows": 3.0}}, ANOTHER),
+        ({**SUCCESS, "message": ""}, ANOTHER),
     ],
 )
 def test_other_answer(waiting, post, other, this):
@@ -161,9 +169,7 @@ def test_the_token_is_not_stored_in_another_form(waiting, post, encode):
 def test_true_is_not_1(waiting, post):
     task = waiting()
     assert post(task.url, {"status": "success", "result": 1}) == STORED
-    assert post(task.url, {"status": "success", "result": True}) == another(
-        task, "'success' with another result"
-    )
+    assert post(task.url, {"status": "success", "result": True}) == another(task, ANOTHER)
 
 
 def test_timeout_is_never_raised(waiting, post):
@@ -215,7 +221,7 @@ def test_airflow_dags_test_without_a_question(waiting, post):
 @pytest.mark.parametrize("value", ['{"__airflow_ref": "s3://bucket/key"}', "no JSON", "null", '["status"]'])
 def test_entry_that_only_the_worker_can_read(waiting, post, value):
     task = waiting()
-    task.enter(value)
+    task.enter(task.key, value)
     assert post(task.url) == STORED
     assert task.row["status"] == "success"
 
@@ -243,42 +249,6 @@ def test_not_parked(waiting, post, state):
     assert task.ti.state == state
     assert task.ti.trigger_timeout is None
     assert task.question.responded_at is None
-    task.change(state="success")
-
-
-def test_parking(waiting, post):
-    task = waiting(state="running")
-    assert post(task.url) == STORED
-    task.change(state="awaiting_input", trigger_timeout=datetime.now(UTC) + timedelta(hours=1))
-    wait_until(lambda: task.seconds_left() < 6)
-    assert task.question.responded_by["id"] == CALLBACK_USER
-
-
-def test_parking_while_the_database_is_locked(waiting, post, monkeypatch):
-    task = waiting(state="running")
-    assert post(task.url) == STORED
-    settle, calls = metadata.settle, []
-
-    def once_locked(*args, **options):
-        calls.append(args)
-        if len(calls) == 1:
-            raise metadata.UnavailableError("database is locked")
-        return settle(*args, **options)
-
-    monkeypatch.setattr(metadata, "settle", once_locked)
-    task.change(state="awaiting_input")
-    wait_until(lambda: task.seconds_left() < 6)
-
-
-def test_looking_again_fails(waiting, post, monkeypatch, caplog):
-    task = waiting(state="running")
-    assert post(task.url) == STORED
-
-    def fail(*_args, **_options):
-        raise KeyError("orders")
-
-    monkeypatch.setattr(metadata, "settle", fail)
-    wait_until(lambda: "KeyError" in caplog.text)
 
 
 # No task waits.
@@ -288,7 +258,7 @@ def test_looking_again_fails(waiting, post, monkeypatch, caplog):
 def test_task_ended_without_an_answer(waiting, post, state):
     task = waiting(state=state)
     assert post(task.url) == NOT_FOUND
-    assert task.row == {}
+    assert task.row is None
 
 
 @pytest.mark.parametrize("state", ENDED)
@@ -301,12 +271,61 @@ def test_task_ended_with_an_answer(waiting, post, state):
     assert post(task.url, FAILED) == another(task, "'failed'")
 
 
-def test_other_answer_than_one_that_a_person_wrote(waiting, post):
-    """Into the state store, without a time."""
+@pytest.mark.parametrize("state", [*NOT_PARKED, "awaiting_input", *ENDED])
+def test_closed(waiting, post, state):
+    """The task has ended its wait, for example at its timeout."""
+    task = waiting(state=state)
+    task.close()
+    assert post(task.url) == NOT_FOUND
+    assert task.row is None
+
+
+@pytest.mark.parametrize("state", [*NOT_PARKED, "success"])
+def test_answer_that_the_task_has_redacted(waiting, post, state):
+    """It is recognized by its fingerprint: the endpoint knows no secret that it might contain."""
+    task, answer = waiting(), {"status": "success", "result": "The orders"}
+    assert post(task.url, answer) == STORED
+    task.redact()
+    task.change(state=state)
+    assert post(task.url, answer) == STORED
+    assert task.row is None
+    assert post(task.url, FAILED) == another(task, "'failed'")
+    assert "orders" not in json.dumps(task.receipt)
+
+
+def test_state_that_airflow_clears_on_success(waiting, post):
+    """``[state_store] clear_on_success``."""
+    from airflow.state import get_state_backend
+
     task = waiting()
-    task.enter(json.dumps({"status": "failed"}))
-    words = "The task has the answer 'failed' from before; this one is 'success'."
-    assert post(task.url) == (409, {"detail": words})
+    assert post(task.url) == STORED
+    task.change(state="success")
+    get_state_backend().clear(task.scope)
+    assert post(task.url) == NOT_FOUND
+
+
+def test_retry(waiting, post):
+    """A retry gives the task instance another id."""
+    from airflow.utils.session import create_session
+
+    task = waiting(state="up_for_retry", try_number=1)
+    with create_session() as session:
+        before = task.ti.id
+        task._ti(session).prepare_db_for_next_try(session)
+    assert task.ti.id != before
+    assert post(task.url) == STORED
+    assert task.row["status"] == "success"
+
+
+def test_token_of_another_task(waiting, post):
+    """The id of a task instance is no secret."""
+    task, other = waiting(), waiting()
+    forged = new_token(task.ti.id)
+    assert forged[:20] == task.token[:20]
+    assert post(f"{PATH}?token={forged}") == NOT_FOUND
+    other.enter(task.key)
+    task.close()
+    assert post(task.url) == NOT_FOUND
 
 
 def test_cleared(waiting, post):
@@ -318,7 +337,7 @@ def test_cleared(waiting, post):
         clear_task_instances([task._ti(session)], session)
     assert task.ti.max_tries == 3
     assert post(task.url) == NOT_FOUND
-    assert task.row == {}
+    assert task.row is None
 
 
 def test_token_of_the_next_generation(waiting, post):
@@ -327,7 +346,7 @@ def test_token_of_the_next_generation(waiting, post):
     task.change(max_tries=5)
     assert post(task.url) == NOT_FOUND
     task.max_tries = 5
-    task.enter("{}")
+    task.open()
     assert post(task.url) == STORED
     assert task.row["status"] == "success"
 
@@ -335,13 +354,13 @@ def test_token_of_the_next_generation(waiting, post):
 def test_responses_do_not_tell_tokens_apart(waiting, http):
     used, cleared = waiting(state="success"), waiting()
     cleared.change(max_tries=7)
-    tokens = [used.token, cleared.token, new_token(), "x" * 43]
+    tokens = [used.token, cleared.token, new_token(used.ti.id), new_token(uuid4()), "x" * 64]
     urls = [f"{PATH}?token={token}" for token in tokens]
     urls += [
         PATH,
         f"{PATH}?token=",
         f"{PATH}?token=short",
-        f"{PATH}?token={'%00' * 43}",
+        f"{PATH}?token={'%00' * 64}",
         f"{PATH}?token={used.token}&token={used.token}",
         f"{PATH}?" + "&".join("abcdefghijklmnopqrstuvwxyz"),
         f"{PATH}/{used.token}",
@@ -357,14 +376,14 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_other_methods(waiting, http, method):
     task = waiting()
-    known, unknown = (http.request(method, url) for url in (task.url, f"{PATH}?token={new_token()}"))
+    known, stranger = (http.request(method, url) for url in (task.url, unknown()))
     assert (known.status_code, known.headers["allow"]) == (405, "POST")
     assert (
         known.content
-        == unknown.content
+        == stranger.content
         == (b"" if method == "HEAD" else b'{"detail": "Only POST is supported."}')
     )
-    assert task.row == {}
+    assert task.row is None
 
 
 # Bodies.
@@ -388,13 +407,12 @@ def test_any_content_type(waiting, http, content_type):
     ],
 )
 def test_bad_body(waiting, post, body, words):
-    """A body is not worth more with a token that counts."""
     task = waiting()
     status, found = post(task.url, content=body)
     assert status == 400
     assert found["detail"].startswith(words)
-    assert post(f"{PATH}?token={new_token()}", content=body) == (status, found)
-    assert task.row == {}
+    assert post(unknown(), content=body) == NOT_FOUND
+    assert task.row is None
 
 
 def test_largest_body(waiting, http):
@@ -414,7 +432,7 @@ def test_too_large_body(waiting, post, size, chunked):
     body = b'{"status": "success"}'.ljust(size)
     content = (body[at : at + 4096] for at in range(0, size, 4096)) if chunked else body
     assert post(task.url, content=content) == (413, {"detail": "The body is larger than 65536 bytes."})
-    assert task.row == {}
+    assert task.row is None
 
 
 @contextlib.contextmanager
@@ -454,7 +472,46 @@ def test_slow_body(waiting, base_url, monkeypatch):
     task = waiting()
     with half_a_request(base_url, task.url) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
-    assert task.row == {}
+    assert task.row is None
+
+
+def call(url, receive):
+    """Call the endpoint without a server, and return the status of its response."""
+    sent: list[Any] = []
+
+    async def send(message):
+        sent.append(message)
+
+    path, _, query = url.partition("?")
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": query.encode(), "headers": []}
+    asyncio.run(callback_endpoint.app(scope, receive, send))
+    return sent[0]["status"]
+
+
+def test_body_of_a_stranger_is_not_read(dag):
+    async def receive():
+        raise AssertionError
+
+    assert call(unknown(), receive) == 404
+
+
+def test_body_is_parsed_off_the_event_loop(waiting, monkeypatch):
+    """Where it would hold up everything else that the API server does."""
+    threads = []
+    read = Answer.read
+
+    def watched(body):
+        threads.append(threading.current_thread())
+        return read(body)
+
+    async def receive():
+        threads.append(threading.current_thread())
+        return {"type": "http.request", "body": json.dumps(SUCCESS).encode()}
+
+    monkeypatch.setattr(Answer, "read", watched)
+    assert call(waiting().url, receive) == 200
+    loop, parser = threads
+    assert loop is not parser
 
 
 def test_client_that_goes_away(waiting, base_url, monkeypatch):
@@ -472,7 +529,7 @@ def test_client_that_goes_away(waiting, base_url, monkeypatch):
     with half_a_request(base_url, task.url):
         pass
     assert gone.wait(20)
-    assert task.row == {}
+    assert task.row is None
 
 
 # The database.
@@ -516,11 +573,11 @@ def test_locked_database(waiting, http, impatient, caplog):
     assert (response.status_code, response.json()) == UNAVAILABLE
     assert response.headers["retry-after"] == "5"
     assert "database is locked" in caplog.text or "lock timeout" in caplog.text
-    assert task.row == {}
+    assert task.row is None
     assert http.post(task.url, json=SUCCESS).status_code == 200
 
 
-def test_database_that_is_locked_for_a_moment(waiting, post, impatient):
+def test_database_that_is_locked_for_a_moment(waiting, post):
     task = waiting()
     with ThreadPoolExecutor(1) as pool:
         with locked():
@@ -540,7 +597,32 @@ def test_no_database(waiting, post, monkeypatch, tmp_path, caplog):
         patch.setattr(settings, "Session", sessionmaker(engine))
         assert post(task.url, FAILED) == UNAVAILABLE
     assert "unable to open database file" in caplog.text
-    assert task.row == {}
+    assert task.row is None
+
+
+def test_too_much_is_pending(waiting, http, monkeypatch):
+    """What would wait for a thread is turned away, strangers and flows alike."""
+    going_on, begun = threading.Event(), threading.Event()
+
+    def hang(_):
+        begun.set()
+        going_on.wait()
+
+    task = waiting()
+    monkeypatch.setattr(callback_endpoint, "_THREADS", DaemonThreads(1, "test"))
+    with monkeypatch.context() as patch, ThreadPoolExecutor(MAX_PENDING) as pool:
+        patch.setattr(callback_endpoint, "_admit", hang)
+        calls = [pool.submit(http.post, unknown(), json=SUCCESS) for _ in range(MAX_PENDING)]
+        try:
+            assert begun.wait(20)
+            turned_away = [http.post(task.url, json=SUCCESS) for _ in range(MAX_PENDING)][-1]
+        finally:
+            going_on.set()
+            for call in calls:
+                call.result()
+    assert (turned_away.status_code, turned_away.json()) == UNAVAILABLE
+    assert turned_away.headers["retry-after"] == "5"
+    assert http.post(task.url, json=SUCCESS).status_code == 200
 
 
 def test_database_without_its_tables(waiting, post, monkeypatch, tmp_path):
@@ -581,44 +663,6 @@ def test_unexpected_error(waiting, post, monkeypatch, caplog):
     assert "metadata.py" in caplog.text
 
 
-def test_task_that_is_replaced_while_it_is_locked(waiting, post, monkeypatch):
-    """Its next try has another id."""
-    task = waiting()
-    lock, calls = metadata._lock, []
-
-    def replaced(session, ti_id):
-        calls.append(ti_id)
-        return None if len(calls) == 1 else lock(session, ti_id)
-
-    monkeypatch.setattr(metadata, "_lock", replaced)
-    assert post(task.url) == STORED
-    assert len(calls) == 2
-    monkeypatch.setattr(metadata, "_lock", lambda *_: None)
-    assert post(task.url) == UNAVAILABLE
-
-
-@pytest.mark.parametrize("change", ["max_tries", "entry"])
-def test_task_that_is_cleared_while_it_is_locked(waiting, post, monkeypatch, change):
-    task = waiting()
-    lock = metadata._lock
-
-    def cleared(session, ti_id):
-        from airflow.models.task_state_store import TaskStateStoreModel
-        from sqlalchemy import delete
-
-        ti: Any = lock(session, ti_id)
-        if change == "max_tries":
-            ti.max_tries += 1
-        else:
-            session.execute(delete(TaskStateStoreModel).where(TaskStateStoreModel.key == task.key))
-        return ti
-
-    monkeypatch.setattr(metadata, "_lock", cleared)
-    assert post(task.url) == NOT_FOUND
-    assert task.ti.state == "awaiting_input"
-    assert task.question.responded_at is None
-
-
 # At once.
 
 
@@ -657,6 +701,18 @@ def test_callback_and_clear_at_once(waiting, post):
         ti = task.ti
         assert (ti.state, ti.max_tries) == (None, 3)
         assert post(task.url) == NOT_FOUND
+
+
+def test_callback_and_close_at_once(waiting, post):
+    """What was told to be stored is there after the task has closed the wait."""
+    for _ in range(20):
+        task = waiting()
+        with ThreadPoolExecutor(2) as pool:
+            call, closing = pool.submit(post, task.url), pool.submit(task.close)
+            closing.result()
+            there = task.row is not None
+        assert call.result() == (STORED if there else NOT_FOUND)
+        assert post(task.url) == call.result()
 
 
 # The server around it.

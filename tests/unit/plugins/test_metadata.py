@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from uuid import uuid4
 
 import pytest
 
@@ -20,7 +21,7 @@ needs_waiting = pytest.mark.skipif(not CAN_WAIT, reason="Before Airflow 3.3 no t
 
 
 def detail_of(http):
-    response = http.post(f"{PATH}?token={new_token()}", json={"status": "success"})
+    response = http.post(f"{PATH}?token={new_token(uuid4())}", json={"status": "success"})
     assert set(response.json()) == {"detail"}
     return response.status_code, response.json()["detail"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -46,7 +47,7 @@ def test_its_log_has_no_token(caplog, monkeypatch):
     caplog.set_level(logging.DEBUG, logger="")
     monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
     monkeypatch.setattr(logging.getLogger("httpx"), "disabled", True)  # the test's own
-    token = new_token()
+    token = new_token(uuid4())
     with CallbackEndpoint() as endpoint, httpx.Client(trust_env=False) as http:
         http.get(f"{endpoint.url}{PATH}?token={token}")
     assert token not in caplog.text
