@@ -43,6 +43,7 @@ GROUPS = (
             "execution/task_state.py",
             "execution/start.py",
             "execution/upload.py",
+            "execution/upload_record.py",
             "execution/retry.py",
             "operators/base.py",
             "operators/flows.py",

@@ -311,6 +311,7 @@ INNER = {
     "execution.confirmed_files",
     "execution.retry",
     "execution.timed_start",
+    "execution.upload_record",
     "execution.wait",
     "execution.wait_state",
     "hooks",

@@ -17,9 +17,7 @@ any, *cleared*    the task has been cleared since                        starts 
 a run, *given*    by a person, in Airflow, to a task that failed         returns that run, once: before all others
 ================  =====================================================  =============================================
 
-**An upload** has an entry for each request that the service confirmed, in order; a retry sends the files that
-are in none of them. A request with more than 1,000 files has further entries with their identities, see
-:mod:`~workflow_automation_provider.execution.confirmed_files`. If an upload must not be repeated, another entry says that a request is being sent.
+**An upload** has entries of its own, see :mod:`~workflow_automation_provider.execution.upload_record`.
 
 **What persists.** On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart of Airflow:
 entries never expire. ``set`` is durable once it returns, and raises if the task instance now belongs to
@@ -28,7 +26,7 @@ upgraded. Therefore *starting* is written before the request is sent, and where 
 something, None counts only if a probe entry that is written then can be read. Older versions have no such store.
 
 **Who writes.** Only :mod:`~workflow_automation_provider.execution.start` and
-:mod:`~workflow_automation_provider.execution.upload`, through the two classes below.
+:mod:`~workflow_automation_provider.execution.upload`, through :class:`StartRecord` and ``UploadRecord``.
 
 **Retry or Clear?** A retry must find what an earlier try wrote; a Clear asks to start over. Airflow does not
 say which of the two it was, so an entry contains what a Clear changes:
@@ -76,10 +74,9 @@ from workflow_automation_provider.execution.telemetry import Telemetry
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["ConfirmedRequest", "Start", "StartRecord", "StartedRun", "UploadRecord"]
+__all__ = ["Start", "StartRecord", "StartedRun"]
 
 _START = "workflow_automation_start"
-_UPLOAD = "workflow_automation_upload"
 _PROBE = "workflow_automation_probe"
 
 
@@ -96,23 +93,6 @@ class StartedRun(TypedDict, total=False):
     """The service's whole JSON response, only if it has no ``run_id``."""
     result: Any
     """What the flow returned, only if the task waited for its end."""
-
-
-class ConfirmedRequest(TypedDict):
-    """An upload request that the service confirmed."""
-
-    files: list[str | None]
-    """Names of its first files, None for a mapping."""
-    count: int
-    """Number of its files and mappings."""
-    bytes: int
-    """Total size of the files."""
-    response: str
-    """The service's response, truncated."""
-    target: str
-    """The flow and the run."""
-    identities: list[str]
-    """What identifies the files as they were sent, up to 1,000 in each text; empty if there were too many."""
 
 
 class _Store(Protocol):
@@ -469,64 +449,3 @@ class StartRecord(_TaskRecord):
         at = datetime.now(UTC).isoformat(timespec="seconds")
         entry = {"state": state, "at": at, "result": result, "request": self.request}
         self._set(self._key, {name: value for name, value in entry.items() if value is not None})
-
-
-class UploadRecord(_TaskRecord):
-    """The upload requests that the service confirmed, in order: entries of their own, so that none is rewritten."""
-
-    def __init__(self, context: Context, name: str, *, nested: bool) -> None:
-        super().__init__(context, name, nested=nested)
-        self._count = 0
-        self._is_sending = False
-
-    def read(self) -> list[ConfirmedRequest]:
-        """Return the requests that were confirmed since the last Clear."""
-        found: list[ConfirmedRequest] = []
-        while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
-            more = (self._get(self._confirmed_key(len(found), part)) for part in range(1, entry["parts"]))
-            request: ConfirmedRequest = entry["request"]
-            identities = [*request["identities"], *(part["identities"] for part in more if part)]
-            found.append({**request, "identities": identities})
-        self._count = len(found)
-        return found
-
-    def confirmed(self, request: ConfirmedRequest) -> None:
-        """Add a request that was confirmed, after those that :meth:`read` returned."""
-        identities = request["identities"]
-        # The request's own entry is the last: without it, the others are not read.
-        for part, text in enumerate(identities[1:], start=1):
-            self._set(self._confirmed_key(self._count, part), {"identities": text})
-        entry = {"request": {**request, "identities": identities[:1]}, "parts": len(identities)}
-        self._set(self._confirmed_key(self._count), entry)
-        self._count += 1
-        self.take_back()
-
-    def sending(self) -> None:
-        """Write that a request is about to be sent, where it must not be sent again."""
-        self._set(self._key, {"number": self._count})
-        self._is_sending = True
-
-    def interrupted(self) -> bool:
-        """
-        Tell whether a try since the last Clear ended before it knew whether a request was accepted.
-
-        To be asked after :meth:`read`.
-        """
-        found = self._get(self._key)
-        # Once it is confirmed, what was written before it was sent counts no more.
-        return bool(found and self._counts(found) and found.get("number", self._count) >= self._count)
-
-    def take_back(self) -> None:
-        """Record that the outcome of the request is known."""
-        if self._is_sending:
-            self._delete(self._key)
-            if not self._count:
-                self.release()
-
-    @property
-    def _key(self) -> str:
-        return f"{_UPLOAD}{self._suffix}"
-
-    def _confirmed_key(self, number: int, part: int = 0) -> str:
-        # The numbers precede the name: after it, they could be part of another name.
-        return f"{_UPLOAD}_{number}{f'_{part}' if part else ''}{self._suffix}"

@@ -33,7 +33,7 @@ from workflow_automation_provider.hooks.upload_progress import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import Patience
-    from workflow_automation_provider.execution.task_state import ConfirmedRequest, UploadRecord
+    from workflow_automation_provider.execution.upload_record import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["FilesToUpload", "OnUnknownUpload", "UploadRequest", "UploadResult", "Uploader"]
@@ -234,39 +234,17 @@ class Uploader:
     def _send(
         self, request: Request, run_id: str, target: str, already: int, progress: Progress
     ) -> UploadRequest:
-        """Send one request, and record that it was confirmed; its span and metrics end after that."""
+        """Send one request, with retries, and take back what was recorded if it was not accepted."""
         # Computed before the files are read: a file that changes later is not the one that was confirmed.
         identities = identities_of(request.files, target) if self._record.outlives_try else []
         if not self._retry:
             self._record.sending()
         telemetry = self._record.telemetry
-        took = 0.0
-
-        def send() -> UploadRequest:
-            nonlocal took
-            attributes = {
-                "conn_id": self._hook.workflow_automation_conn_id,
-                "flow_id": request.flow_id,
-                "run_id": run_id,
-                "files": len(request.files),
-            }
-            with telemetry.span("upload", attributes):
-                began = time.monotonic()
-                response = self._hook.send_upload(request, progress=progress)
-                took = time.monotonic() - began
-                progress.confirmed()
-                confirmed: UploadRequest = {
-                    "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
-                    "count": len(request.files),
-                    "bytes": size_of(request.files),
-                    "response": response[:_KEPT_RESPONSE],
-                }
-                self._confirm({**confirmed, "target": target, "identities": identities})
-                return confirmed
-
         try:
             sent = self._patience.call(
-                send, retry=self._retry, on_retry=lambda: telemetry.count("uploads.retried")
+                lambda: self._send_once(request, run_id, target, identities, progress),
+                retry=self._retry,
+                on_retry=lambda: telemetry.count("uploads.retried"),
             )
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.NO:
@@ -279,8 +257,33 @@ class Uploader:
             raise
         telemetry.count("uploads.files", sent["count"])
         telemetry.count("uploads.bytes", sent["bytes"])
-        telemetry.time("uploads.response_time", took)
         return sent
+
+    def _send_once(
+        self, request: Request, run_id: str, target: str, identities: list[str], progress: Progress
+    ) -> UploadRequest:
+        """Send one request, and record that it was confirmed; its span and metrics end after that."""
+        telemetry = self._record.telemetry
+        attributes = {
+            "conn_id": self._hook.workflow_automation_conn_id,
+            "flow_id": request.flow_id,
+            "run_id": run_id,
+            "files": len(request.files),
+        }
+        with telemetry.span("upload", attributes):
+            began = time.monotonic()
+            response = self._hook.send_upload(request, progress=progress)
+            took = time.monotonic() - began
+            progress.confirmed()
+            confirmed: UploadRequest = {
+                "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
+                "count": len(request.files),
+                "bytes": size_of(request.files),
+                "response": response[:_KEPT_RESPONSE],
+            }
+            self._confirm({**confirmed, "target": target, "identities": identities})
+        telemetry.time("uploads.response_time", took)
+        return confirmed
 
     def _confirm(self, request: ConfirmedRequest) -> None:
         try:

@@ -426,8 +426,8 @@ class _RunUpload:
     def __init__(
         self, operator: TriggerFlowOperator, context: Context, files: FileSource | Sequence[FileSource]
     ) -> None:
-        from workflow_automation_provider.execution.task_state import UploadRecord
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+        from workflow_automation_provider.execution.upload_record import UploadRecord
 
         self._operator = operator
         self._record = UploadRecord(context, operator.task_id, nested=False)
@@ -566,8 +566,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     def _run_once(self, context: Context) -> UploadResult:
         """Upload the files that no earlier try uploaded, and return which file went in which request."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.task_state import UploadRecord
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+        from workflow_automation_provider.execution.upload_record import UploadRecord
 
         record = UploadRecord(context, self.task_id, nested=self._is_nested(context))
         with record.in_use(self):

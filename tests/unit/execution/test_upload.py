@@ -22,8 +22,8 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution import confirmed_files
 from workflow_automation_provider.execution.retry import Patience
-from workflow_automation_provider.execution.task_state import UploadRecord
 from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+from workflow_automation_provider.execution.upload_record import UploadRecord
 from workflow_automation_provider.hooks import upload_progress
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator

@@ -1,0 +1,99 @@
+"""
+The entries of an upload in the task state store.
+
+There is one for each request that the service confirmed, in order; a retry sends the files that are in none of them.
+A request with more than 1,000 files has further entries with their identities, see
+:mod:`~workflow_automation_provider.execution.confirmed_files`. If an upload must not be repeated, another entry says
+that a request is being sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+from workflow_automation_provider.execution.task_state import _TaskRecord
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = ["ConfirmedRequest", "UploadRecord"]
+
+_UPLOAD = "workflow_automation_upload"
+
+
+class ConfirmedRequest(TypedDict):
+    """An upload request that the service confirmed."""
+
+    files: list[str | None]
+    """Names of its first files, None for a mapping."""
+    count: int
+    """Number of its files and mappings."""
+    bytes: int
+    """Total size of the files."""
+    response: str
+    """The service's response, truncated."""
+    target: str
+    """The flow and the run."""
+    identities: list[str]
+    """What identifies the files as they were sent, up to 1,000 in each text; empty if there were too many."""
+
+
+class UploadRecord(_TaskRecord):
+    """The upload requests that the service confirmed, in order: entries of their own, so that none is rewritten."""
+
+    def __init__(self, context: Context, name: str, *, nested: bool) -> None:
+        super().__init__(context, name, nested=nested)
+        self._count = 0
+        self._is_sending = False
+
+    def read(self) -> list[ConfirmedRequest]:
+        """Return the requests that were confirmed since the last Clear."""
+        found: list[ConfirmedRequest] = []
+        while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
+            more = (self._get(self._confirmed_key(len(found), part)) for part in range(1, entry["parts"]))
+            request: ConfirmedRequest = entry["request"]
+            identities = [*request["identities"], *(part["identities"] for part in more if part)]
+            found.append({**request, "identities": identities})
+        self._count = len(found)
+        return found
+
+    def confirmed(self, request: ConfirmedRequest) -> None:
+        """Add a request that was confirmed, after those that :meth:`read` returned."""
+        identities = request["identities"]
+        # The request's own entry is the last: without it, the others are not read.
+        for part, text in enumerate(identities[1:], start=1):
+            self._set(self._confirmed_key(self._count, part), {"identities": text})
+        entry = {"request": {**request, "identities": identities[:1]}, "parts": len(identities)}
+        self._set(self._confirmed_key(self._count), entry)
+        self._count += 1
+        self.take_back()
+
+    def sending(self) -> None:
+        """Write that a request is about to be sent, where it must not be sent again."""
+        self._set(self._key, {"number": self._count})
+        self._is_sending = True
+
+    def interrupted(self) -> bool:
+        """
+        Tell whether a try since the last Clear ended before it knew whether a request was accepted.
+
+        To be asked after :meth:`read`.
+        """
+        found = self._get(self._key)
+        # Once it is confirmed, what was written before it was sent counts no more.
+        return bool(found and self._counts(found) and found.get("number", self._count) >= self._count)
+
+    def take_back(self) -> None:
+        """Record that the outcome of the request is known."""
+        if self._is_sending:
+            self._delete(self._key)
+            if not self._count:
+                self.release()
+
+    @property
+    def _key(self) -> str:
+        return f"{_UPLOAD}{self._suffix}"
+
+    def _confirmed_key(self, number: int, part: int = 0) -> str:
+        # The numbers precede the name: after it, they could be part of another name.
+        return f"{_UPLOAD}_{number}{f'_{part}' if part else ''}{self._suffix}"
