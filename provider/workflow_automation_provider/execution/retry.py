@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -38,6 +39,7 @@ __all__ = [
     "UPLOAD_ADVICE",
     "FlowRetryPolicy",
     "Patience",
+    "how_to_enter",
     "run_advice",
     "run_started",
     "start_advice",
@@ -49,6 +51,9 @@ _Result = TypeVar("_Result")
 # The wait between two attempts without a Retry-After, in seconds: it grows from the first to the second
 # value.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+
+# Less time left is not worth another attempt, in seconds.
+_MIN_LEFT = 0.01
 
 # How soon a wait ends after Airflow ended the task, in seconds.
 _NAP = 0.1
@@ -115,6 +120,7 @@ class Patience:
     :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is
         sent
     :param limited_by: the argument that the time comes from
+    :param caps_last_wait: whether to shorten the last wait, so that the last attempt is made when the time is up
     """
 
     def __init__(
@@ -124,11 +130,13 @@ class Patience:
         is_ended: Callable[[], bool] = lambda: False,
         *,
         limited_by: str = "send_retry_timeout",
+        caps_last_wait: bool = True,
     ) -> None:
         self.seconds = seconds
         self.log = log
         self.is_ended = is_ended
         self.limited_by = limited_by
+        self.caps_last_wait = caps_last_wait
 
     def call(
         self,
@@ -144,8 +152,8 @@ class Patience:
         :param retry: errors to retry after, in addition to busy and not sent
         :param on_retry: called before each wait for another attempt
         :return: what ``send`` returns
-        :raises WorkflowAutomationError: if an error is not to be retried, at once; otherwise the last error,
-            if the next wait would exceed the time
+        :raises WorkflowAutomationError: if an error is not to be retried, at once; otherwise the last error, if the
+            time is up, or the service asks for a longer wait
         """
         import tenacity
 
@@ -164,11 +172,24 @@ class Patience:
             error = state.outcome.exception() if state.outcome else None
             return error if isinstance(error, WorkflowAutomationError) else None
 
+        def asked(error: BaseException | None) -> float:
+            return getattr(error, "retry_after", None) or 0.0
+
+        def time_left() -> float:
+            return self.seconds - (time.monotonic() - began)
+
         def wait(state: tenacity.RetryCallState) -> float:
-            error = error_of(state)
             # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight
             # loop.
-            return ((error and error.retry_after) or 0.0) + backoff(state)
+            least = asked(error_of(state))
+            wanted = least + backoff(state)
+            return min(wanted, max(time_left(), least)) if self.caps_last_wait else wanted
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            left = time_left()
+            return left < max(_MIN_LEFT, asked(error_of(state))) or (
+                not self.caps_last_wait and left <= state.upcoming_sleep
+            )
 
         def announce(state: tenacity.RetryCallState) -> None:
             nonlocal last
@@ -190,7 +211,7 @@ class Patience:
                 lambda error: isinstance(error, retryable) and not self.is_ended()
             ),
             wait=wait,
-            stop=tenacity.stop_before_delay(self.seconds),
+            stop=stop,
             sleep=sleep,
             before_sleep=announce,
             reraise=True,
@@ -201,9 +222,8 @@ class Patience:
             # Not tenacity's count, which includes the next attempt before its wait is over.
             if attempts > 1:
                 waited = time.monotonic() - began
-                error.message += (
-                    f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s)."
-                )
+                longer = " The service asks for a longer wait." if asked(error) > max(time_left(), 0) else ""
+                error.message += f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s).{longer}"
             raise
 
     def _sleep(self, seconds: float) -> None:
@@ -239,13 +259,24 @@ def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted,
     """
     if "task_state_store" not in context:
         return START_ADVICE
-    entry = f"{GIVEN_RUN}/{name}" if name else GIVEN_RUN
-    give = f"add {entry} with its run_id to the task's state store, then clear the task to return that run."
+    how = how_to_enter(f"{GIVEN_RUN}/{name}" if name else GIVEN_RUN)
     return {
         **START_ADVICE,
-        Accepted.MAYBE: f"If there is no run, clear the task to start one.\nIf there is one, {give}",
-        Accepted.YES: f"Find the run and {give}\nOr clear the task to start another run.",
+        Accepted.MAYBE: (
+            "If there is no run, clear the task to start one.\n"
+            f"If there is one, enter its run_id, then clear the task to return that run.\n{how}"
+        ),
+        Accepted.YES: (
+            f"Find the run and enter its run_id, then clear the task to return that run.\n{how}\n"
+            "Or clear the task to start another run."
+        ),
     }
+
+
+def how_to_enter(entry: str = GIVEN_RUN, run_id: str | None = None) -> str:
+    """Return how a person gives a task its run, on Airflow 3.3 and later."""
+    value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
+    return f"To enter it: the task instance's tab Storage, key {entry}, value {value} with the quotes."
 
 
 def run_started(run_id: str | None) -> str:
@@ -253,13 +284,13 @@ def run_started(run_id: str | None) -> str:
     return f"Run {run_id} was started." if run_id else "A run was started."
 
 
-def run_advice(context: Context) -> str:
+def run_advice(context: Context, run_id: str | None) -> str:
     """Return what to do about a task that failed after it had started its run, on the Airflow of this task."""
     if "task_state_store" not in context:
         return "Clearing the task starts another run: upload the files with UploadFilesOperator instead."
     return (
-        f"To continue with that run, fix the cause, add {GIVEN_RUN} with its run_id to the task's state store, then "
-        "clear the task.\nWithout that entry, a Clear starts another run."
+        "To continue with that run, fix the cause, enter its run_id, then clear the task.\n"
+        f"{how_to_enter(run_id=run_id)}\nWithout that entry, a Clear starts another run."
     )
 
 

@@ -329,7 +329,7 @@ class RunStarter:
             f"flow {flow}" if (flow := self._hook.flow_of(request)) else "the flow of the API key",
             self._hook.workflow_automation_conn_id,
         )
-        self._log.info("If this is the last line of this try, look in the workflow's list of runs.")
+        self._log.info("If no later line says what became of it, a run may have been started.")
         handed_over = False
         began = 0.0
 

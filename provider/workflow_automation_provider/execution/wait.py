@@ -41,7 +41,7 @@ from workflow_automation_provider.execution.callback import (
     new_token,
 )
 from workflow_automation_provider.execution.parking import Question, Reply
-from workflow_automation_provider.execution.retry import GIVEN_RUN, run_started
+from workflow_automation_provider.execution.retry import how_to_enter, run_started
 from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
 
 if TYPE_CHECKING:
@@ -320,8 +320,8 @@ class CompletionWait:
             f"Nobody said within the completion_timeout ({self._timeout}) how the run ended.",
             consequence=run_started(run.get("run_id")),
             next_step=(
-                f"Look at {where}.\nIf it is still running, add {GIVEN_RUN} with its run_id to the task's state store, "
-                "then clear the task to wait for it again.\nWithout that entry, a Clear starts another run.\n"
+                f"Look at {where}.\nIf it is still running, enter its run_id, then clear the task to wait for it again.\n"
+                f"{how_to_enter(run_id=run.get('run_id'))}\nWithout that entry, a Clear starts another run.\n"
                 "If its last step failed to call back, look at its error, and whether the service reaches "
                 "callback_base_url.\nIf it succeeded, mark the task as success. If it failed, clear the task to start "
                 "another run."

@@ -373,7 +373,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         error.locate(None, self._started.get("flow_id"), run_id)
         sent = "" if isinstance(error, InvalidRequestError) else error.consequence
         error.consequence = "\n".join(filter(None, (run_started(run_id), sent)))
-        advice = run_advice(context)
+        advice = run_advice(context, run_id)
         return task_error(
             error,
             context,
