@@ -170,13 +170,13 @@ class StartQuestion:
         subject = "Which run was started?" if is_certain else "Was a run started?"
         options = [STARTED, *([] if is_certain else [NOT_STARTED])]
         options += [*([SUCCEEDED, FAILED] if self._then_waits else []), FAIL]
-        flow = f"flow `{doubt['flow_id']}`" if doubt["flow_id"] else "the flow of the API key"
+        flow = f"flow {parking.code(doubt['flow_id'])}" if doubt["flow_id"] else "the flow of the API key"
         since = doubt["since"] or doubt["seen"]
         body = [
             f"Look in the list of runs of {flow} for a run that was started between {since} and {doubt['seen']}.",
             "If you have answered this before, no run_id was entered, or a later start is in doubt: the log says which.",
             "",
-            f"- Connection: `{self._hook.workflow_automation_conn_id}`",
+            f"- Connection: {parking.code(self._hook.workflow_automation_conn_id)}",
             "- What happened:",
             "",
             *(f"      {line}" for line in doubt["message"].splitlines()),

@@ -15,6 +15,7 @@ for this run alone, and the task parks until the flow has called it:
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait"]
+
+# Nothing else ends a link of Markdown.
+_LINK = re.compile(r"https?://[^\s<>]+")
 
 SUCCEEDED = OPTIONS["success"]
 """A person's answer in place of the flow's."""
@@ -299,11 +303,11 @@ class CompletionWait:
         run_id, link = run.get("run_id"), run.get("run_link")
         lines = [
             "The task continues once the flow calls back. If it does not, look at the run, and answer.",
-            f"- Run: {f'`{run_id}`' if run_id else 'unknown'}{f' <{link}>' if link and link.startswith(('http://', 'https://')) else ''}",
-            f"- Connection: `{self._hook.workflow_automation_conn_id}`",
+            f"- Run: {parking.code(run_id) if run_id else 'unknown'}{f' <{link}>' if link and _LINK.fullmatch(link) else ''}",
+            f"- Connection: {parking.code(self._hook.workflow_automation_conn_id)}",
         ]
         if flow_id := run.get("flow_id"):
-            lines.append(f"- Flow: `{flow_id}`")
+            lines.append(f"- Flow: {parking.code(flow_id)}")
         return Question(
             f"How did run {run_id} end?" if run_id else "How did the run end?",
             "\n".join(lines),

@@ -417,6 +417,13 @@ def test_a_token_that_cannot_be_recorded(service, store, context, endpoint, wait
 
 
 class TestPark:
+    def test_a_run_id_is_shown_as_it_is(self, service, store, context, endpoint, waits, parked, supervisor):
+        body = {"run_id": "`[here](http://evil)`", "run_link": "http://a> [here](http://evil) <http://b"}
+        service.faults.add("response", body=body)
+        parked(waits(), context(store))
+        (question,) = supervisor.questions
+        assert question.body.splitlines()[1] == "- Run: `` `[here](http://evil)` ``"
+
     def test_it_asks_and_parks(self, service, store, context, endpoint, waits, parked, supervisor, log):
         now = context(store)
         then, timeout = parked(waits(), now)
