@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -54,6 +56,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 
 # Less time left is not worth another attempt, in seconds.
 _MIN_LEFT = 0.01
+
+_LONGER = " The service asks for a longer wait."
 
 # How soon a wait ends after Airflow ended the task, in seconds.
 _NAP = 0.1
@@ -155,76 +159,46 @@ class Patience:
         :raises WorkflowAutomationError: if an error is not to be retried, at once; otherwise the last error, if the
             time is up, or the service asks for a longer wait
         """
-        import tenacity
-
         retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError, *retry)
-        last: WorkflowAutomationError | None = None
-        backoff = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)
         began = time.monotonic()
-        attempts = 0
-
-        def attempt() -> _Result:
-            nonlocal attempts
-            attempts += 1
-            return send()
-
-        def error_of(state: tenacity.RetryCallState) -> WorkflowAutomationError | None:
-            error = state.outcome.exception() if state.outcome else None
-            return error if isinstance(error, WorkflowAutomationError) else None
-
-        def asked(error: BaseException | None) -> float:
-            return getattr(error, "retry_after", None) or 0.0
-
-        def time_left() -> float:
-            return self.seconds - (time.monotonic() - began)
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight
-            # loop.
-            least = asked(error_of(state))
-            wanted = least + backoff(state)
-            return min(wanted, max(time_left(), least)) if self.caps_last_wait else wanted
-
-        def stop(state: tenacity.RetryCallState) -> bool:
-            left = time_left()
-            return left < max(_MIN_LEFT, asked(error_of(state))) or (
-                not self.caps_last_wait and left <= state.upcoming_sleep
-            )
-
-        def announce(state: tenacity.RetryCallState) -> None:
-            nonlocal last
-            last = error_of(state)
-            if last:
-                text = " ".join(filter(None, (last.message, last.consequence)))
-                self.log.warning("%s Retrying in %.1f s.", text, state.upcoming_sleep)
-            if on_retry:
-                on_retry()
-
-        def sleep(duration: float) -> None:
-            self._sleep(duration)
-            if self.is_ended() and last:
-                self.log.warning("Airflow ended the task while it was waiting: nothing more is sent.")
-                raise last
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, retryable) and not self.is_ended()
-            ),
-            wait=wait,
-            stop=stop,
-            sleep=sleep,
-            before_sleep=announce,
-            reraise=True,
-        )
-        try:
-            return retrying(attempt)
-        except retryable as error:
-            # Not tenacity's count, which includes the next attempt before its wait is over.
-            if attempts > 1:
+        for attempt in itertools.count(1):
+            try:
+                return send()
+            except retryable as error:
                 waited = time.monotonic() - began
-                longer = " The service asks for a longer wait." if asked(error) > max(time_left(), 0) else ""
-                error.message += f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s).{longer}"
-            raise
+                wait = self._wait_after(error, attempt, self.seconds - waited)
+                if wait is None or self.is_ended() or not self._waits(error, wait, on_retry):
+                    if attempt > 1:
+                        error.message += self._tried(error, attempt, time.monotonic() - began)
+                    raise
+        raise AssertionError("There is always another attempt")
+
+    def _wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
+        """Return the seconds to wait before the next attempt, None if there is no time for another."""
+        asked = error.retry_after or 0.0
+        # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
+        wait = asked + random.uniform(0, min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT))  # noqa: S311
+        if left < max(_MIN_LEFT, asked) or (not self.caps_last_wait and left <= wait):
+            return None
+        return min(wait, left)
+
+    def _waits(
+        self, error: WorkflowAutomationError, seconds: float, on_retry: Callable[[], None] | None
+    ) -> bool:
+        """Wait, and return whether another attempt may be made: not if Airflow ended the task meanwhile."""
+        text = " ".join(filter(None, (error.message, error.consequence)))
+        self.log.warning("%s Retrying in %.1f s.", text, seconds)
+        if on_retry:
+            on_retry()
+        self._sleep(seconds)
+        if self.is_ended():
+            self.log.warning("Airflow ended the task while it was waiting: nothing more is sent.")
+            return False
+        return True
+
+    def _tried(self, error: WorkflowAutomationError, attempts: int, waited: float) -> str:
+        longer = "" if (error.retry_after or 0.0) <= max(self.seconds - waited, 0) else _LONGER
+        return f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s).{longer}"
 
     def _sleep(self, seconds: float) -> None:
         # In short naps, because a signal handler cannot end a longer one: setting a threading.Event there may
