@@ -244,15 +244,15 @@ def test_the_error_of_an_unknown_outcome(errors_of, workflow_automation_service)
     if AIRFLOW < (3, 3):
         page = " ".join(PROMISES.read_text().split())
         (line,) = re.findall(r'the line about an existing run is "(.+?)"', page)
-        text = re.sub(r"If there is one, add .+", line, text)
+        text = re.sub(r"If there is one, enter .+\n.+", line, text)
     assert errors_of("unknown", "retries=1") == [text]
 
 
 @pytest.mark.skipif(RESCHEDULES, reason="Airflow reschedules the task")
 def test_the_error_of_a_busy_service(errors_of, workflow_automation_service):
     _, shown = read_code_blocks(PROMISES, "text", "Errors")
-    workflow_automation_service.faults.add("busy", retry_after="1", body="", times=None)
-    first, last = errors_of("busy", "send_retry_timeout=2.5, retries=1")
+    workflow_automation_service.faults.add("busy", retry_after="2", body="", times=None)
+    first, last = errors_of("busy", "send_retry_timeout=3.5, retries=1")
     text = shown_error(shown.text.strip(), workflow_automation_service)
     assert first == text.replace("try 2 of 4", "try 2 of 2")
     assert f'the fourth line is "{last.splitlines()[3]}"' in " ".join(PROMISES.read_text().split())

@@ -1,8 +1,10 @@
-"""Checks that run when a DAG file is parsed, hence in a module without imports."""
+"""Checks that run when a DAG file is parsed, hence in a module that imports next to nothing."""
 
 from __future__ import annotations
 
-__all__ = ["LEAST_READ_AHEAD", "LONGEST_TIMEOUT", "is_limit", "is_seconds", "kind_of"]
+import re
+
+__all__ = ["LEAST_READ_AHEAD", "LONGEST_TIMEOUT", "is_limit", "is_seconds", "kind_of", "one_line"]
 
 LONGEST_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
@@ -27,3 +29,12 @@ def kind_of(value: object) -> str:
         return "None"
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+# Control characters, line and paragraph separators, and lone surrogates, which no log or database can store.
+_NOT_ON_ONE_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def one_line(text: str) -> str:
+    """Return a text with its line breaks and other control characters escaped, as in a Python string."""
+    return _NOT_ON_ONE_LINE.sub(lambda found: repr(found[0])[1:-1], text)

@@ -107,6 +107,9 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         # version 3.0 would not call on_retry_callback, others log an error.
         return self._ti is not None and getattr(self._ti, "state", None) != "up_for_retry"
 
+    def _request_digest(self) -> str | None:
+        return None
+
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
         """Call the function, whose result is sent as it is: it may hold text from outside."""
         # The arguments precede the context's values of the same name, and do not change the context.

@@ -97,7 +97,8 @@ class StartQuestion:
             "accepted": error.accepted.value,
             "flow_id": flow_id,
             "since": since,
-            "seen": _now(),
+            # A second later: this one has not ended.
+            "seen": (datetime.now(UTC) + timedelta(seconds=1)).isoformat(timespec="seconds"),
             "until": (datetime.now(UTC) + self._timeout).isoformat(),
         }
         try:
@@ -169,13 +170,13 @@ class StartQuestion:
         subject = "Which run was started?" if is_certain else "Was a run started?"
         options = [STARTED, *([] if is_certain else [NOT_STARTED])]
         options += [*([SUCCEEDED, FAILED] if self._then_waits else []), FAIL]
-        flow = f"flow `{doubt['flow_id']}`" if doubt["flow_id"] else "the flow of the API key"
+        flow = f"flow {parking.code(doubt['flow_id'])}" if doubt["flow_id"] else "the flow of the API key"
         since = doubt["since"] or doubt["seen"]
         body = [
             f"Look in the list of runs of {flow} for a run that was started between {since} and {doubt['seen']}.",
-            "If you have answered this before, look for a later one: Airflow repeats the question as it was.",
+            "If you have answered this before, no run_id was entered, or a later start is in doubt: the log says which.",
             "",
-            f"- Connection: `{self._hook.workflow_automation_conn_id}`",
+            f"- Connection: {parking.code(self._hook.workflow_automation_conn_id)}",
             "- What happened:",
             "",
             *(f"      {line}" for line in doubt["message"].splitlines()),
@@ -217,7 +218,3 @@ def _is_certain(doubt: dict[str, Any]) -> bool:
 
 def _left(doubt: dict[str, Any]) -> timedelta:
     return datetime.fromisoformat(doubt["until"]) - datetime.now(UTC)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -8,11 +8,13 @@ Airflow 3.1 and 3.2 can ask a person as well, and defer the task to the triggere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.execution.callback import CALLBACK_USER
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ __all__ = [
     "ask",
     "can_ask",
     "can_park",
+    "code",
     "has_supervisor",
     "is_from_before_a_clear",
     "is_supervised",
@@ -139,6 +142,15 @@ def is_from_before_a_clear(context: Context, ti_id: str | None) -> bool:
     :param ti_id: of the task instance that was parked, None if that is unknown
     """
     return ti_id not in (None, str(context["ti"].id))
+
+
+def code(text: str) -> str:
+    """Return a text as a code span of Markdown, whatever characters it has."""
+    text = one_line(text)
+    if "`" not in text:
+        return f"`{text}`"
+    fence = "`" * (1 + max(map(len, re.findall("`+", text))))
+    return f"{fence} {text} {fence}"
 
 
 def park(context: Context, question: Question, timeout: timedelta, then: dict[str, Any]) -> NoReturn:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -38,6 +41,7 @@ __all__ = [
     "UPLOAD_ADVICE",
     "FlowRetryPolicy",
     "Patience",
+    "how_to_enter",
     "run_advice",
     "run_started",
     "start_advice",
@@ -49,6 +53,11 @@ _Result = TypeVar("_Result")
 # The wait between two attempts without a Retry-After, in seconds: it grows from the first to the second
 # value.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+
+# Less time left is not worth another attempt, in seconds.
+_MIN_LEFT = 0.01
+
+_LONGER = " The service asks for a longer wait."
 
 # How soon a wait ends after Airflow ended the task, in seconds.
 _NAP = 0.1
@@ -115,6 +124,7 @@ class Patience:
     :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is
         sent
     :param limited_by: the argument that the time comes from
+    :param caps_last_wait: whether to shorten the last wait, so that the last attempt is made when the time is up
     """
 
     def __init__(
@@ -124,11 +134,13 @@ class Patience:
         is_ended: Callable[[], bool] = lambda: False,
         *,
         limited_by: str = "send_retry_timeout",
+        caps_last_wait: bool = True,
     ) -> None:
         self.seconds = seconds
         self.log = log
         self.is_ended = is_ended
         self.limited_by = limited_by
+        self.caps_last_wait = caps_last_wait
 
     def call(
         self,
@@ -144,67 +156,49 @@ class Patience:
         :param retry: errors to retry after, in addition to busy and not sent
         :param on_retry: called before each wait for another attempt
         :return: what ``send`` returns
-        :raises WorkflowAutomationError: if an error is not to be retried, at once; otherwise the last error,
-            if the next wait would exceed the time
+        :raises WorkflowAutomationError: if an error is not to be retried, at once; otherwise the last error, if the
+            time is up, or the service asks for a longer wait
         """
-        import tenacity
-
         retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError, *retry)
-        last: WorkflowAutomationError | None = None
-        backoff = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)
         began = time.monotonic()
-        attempts = 0
-
-        def attempt() -> _Result:
-            nonlocal attempts
-            attempts += 1
-            return send()
-
-        def error_of(state: tenacity.RetryCallState) -> WorkflowAutomationError | None:
-            error = state.outcome.exception() if state.outcome else None
-            return error if isinstance(error, WorkflowAutomationError) else None
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            error = error_of(state)
-            # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight
-            # loop.
-            return ((error and error.retry_after) or 0.0) + backoff(state)
-
-        def announce(state: tenacity.RetryCallState) -> None:
-            nonlocal last
-            last = error_of(state)
-            if last:
-                text = " ".join(filter(None, (last.message, last.consequence)))
-                self.log.warning("%s Retrying in %.1f s.", text, state.upcoming_sleep)
-            if on_retry:
-                on_retry()
-
-        def sleep(duration: float) -> None:
-            self._sleep(duration)
-            if self.is_ended() and last:
-                self.log.warning("Airflow ended the task while it was waiting: nothing more is sent.")
-                raise last
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, retryable) and not self.is_ended()
-            ),
-            wait=wait,
-            stop=tenacity.stop_before_delay(self.seconds),
-            sleep=sleep,
-            before_sleep=announce,
-            reraise=True,
-        )
-        try:
-            return retrying(attempt)
-        except retryable as error:
-            # Not tenacity's count, which includes the next attempt before its wait is over.
-            if attempts > 1:
+        for attempt in itertools.count(1):
+            try:
+                return send()
+            except retryable as error:
                 waited = time.monotonic() - began
-                error.message += (
-                    f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s)."
-                )
-            raise
+                wait = self._wait_after(error, attempt, self.seconds - waited)
+                if wait is None or self.is_ended() or not self._waits(error, wait, on_retry):
+                    if attempt > 1:
+                        error.message += self._tried(error, attempt, time.monotonic() - began)
+                    raise
+        raise AssertionError("There is always another attempt")
+
+    def _wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
+        """Return the seconds to wait before the next attempt, None if there is no time for another."""
+        asked = error.retry_after or 0.0
+        # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
+        wait = asked + random.uniform(0, min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT))  # noqa: S311
+        if left < max(_MIN_LEFT, asked) or (not self.caps_last_wait and left <= wait):
+            return None
+        return min(wait, left)
+
+    def _waits(
+        self, error: WorkflowAutomationError, seconds: float, on_retry: Callable[[], None] | None
+    ) -> bool:
+        """Wait, and return whether another attempt may be made: not if Airflow ended the task meanwhile."""
+        text = " ".join(filter(None, (error.message, error.consequence)))
+        self.log.warning("%s Retrying in %.1f s.", text, seconds)
+        if on_retry:
+            on_retry()
+        self._sleep(seconds)
+        if self.is_ended():
+            self.log.warning("Airflow ended the task while it was waiting: nothing more is sent.")
+            return False
+        return True
+
+    def _tried(self, error: WorkflowAutomationError, attempts: int, waited: float) -> str:
+        longer = "" if (error.retry_after or 0.0) <= max(self.seconds - waited, 0) else _LONGER
+        return f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s).{longer}"
 
     def _sleep(self, seconds: float) -> None:
         # In short naps, because a signal handler cannot end a longer one: setting a threading.Event there may
@@ -239,13 +233,24 @@ def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted,
     """
     if "task_state_store" not in context:
         return START_ADVICE
-    entry = f"{GIVEN_RUN}/{name}" if name else GIVEN_RUN
-    give = f"add {entry} with its run_id to the task's state store, then clear the task to return that run."
+    how = how_to_enter(f"{GIVEN_RUN}/{name}" if name else GIVEN_RUN)
     return {
         **START_ADVICE,
-        Accepted.MAYBE: f"If there is no run, clear the task to start one.\nIf there is one, {give}",
-        Accepted.YES: f"Find the run and {give}\nOr clear the task to start another run.",
+        Accepted.MAYBE: (
+            "If there is no run, clear the task to start one.\n"
+            f"If there is one, enter its run_id, then clear the task to return that run.\n{how}"
+        ),
+        Accepted.YES: (
+            f"Find the run and enter its run_id, then clear the task to return that run.\n{how}\n"
+            "Or clear the task to start another run."
+        ),
     }
+
+
+def how_to_enter(entry: str = GIVEN_RUN, run_id: str | None = None) -> str:
+    """Return how a person gives a task its run, on Airflow 3.3 and later."""
+    value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
+    return f"To enter it: the task instance's tab Storage, key {entry}, value {value} with the quotes."
 
 
 def run_started(run_id: str | None) -> str:
@@ -253,13 +258,13 @@ def run_started(run_id: str | None) -> str:
     return f"Run {run_id} was started." if run_id else "A run was started."
 
 
-def run_advice(context: Context) -> str:
+def run_advice(context: Context, run_id: str | None) -> str:
     """Return what to do about a task that failed after it had started its run, on the Airflow of this task."""
     if "task_state_store" not in context:
         return "Clearing the task starts another run: upload the files with UploadFilesOperator instead."
     return (
-        f"To continue with that run, fix the cause, add {GIVEN_RUN} with its run_id to the task's state store, then "
-        "clear the task.\nWithout that entry, a Clear starts another run."
+        "To continue with that run, fix the cause, enter its run_id, then clear the task.\n"
+        f"{how_to_enter(run_id=run_id)}\nWithout that entry, a Clear starts another run."
     )
 
 

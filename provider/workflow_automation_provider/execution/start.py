@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
+from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds, one_line
 from workflow_automation_provider.client.protocol import NO_INPUTS, Operation, Run
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -124,9 +124,10 @@ def trigger_flow_once(
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or one_line(name) != name:
         raise InvalidRequestError(
-            f"name is {name!r}: expected a unique name for each start within a task, of at most {_LONGEST_NAME} characters."
+            f"name is {name!r}: expected a unique name for each start within a task, of at most {_LONGEST_NAME} "
+            "characters, without line breaks and other control characters."
         )
 
 
@@ -154,7 +155,9 @@ def request_digest(inputs: object, flow_id: object) -> str:
     """
     from workflow_automation_provider.client.json_values import encode
 
-    return hashlib.sha256(f"{flow_id} ".encode() + encode("inputs", inputs)).hexdigest()[:32]
+    return hashlib.sha256(
+        f"{flow_id} ".encode(errors="surrogatepass") + encode("inputs", inputs)
+    ).hexdigest()[:32]
 
 
 @contextmanager
@@ -281,7 +284,8 @@ class RunStarter:
         if earlier.cleared:
             self._log.warning("%s The task has been cleared since: starting another run.", found)
             return None
-        if self._record.request and earlier.request != self._record.request:
+        has_changed = self._record.request and earlier.request != self._record.request
+        if has_changed and self._record.nested:
             # For example, names by position in a list that changed: it is the run of another request.
             changed = InvalidRequestError(
                 f"{self._record.name!r} has other inputs or another flow_id than in try {earlier.try_number}.",
@@ -290,6 +294,11 @@ class RunStarter:
             )
             _mention(earlier, changed)
             raise changed
+        if has_changed and earlier.request:
+            self._log.warning(
+                "The inputs or the flow_id differ from those of try %d, which its run has.",
+                earlier.try_number,
+            )
         hint = "If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
         match earlier.state:
             case "started":
@@ -329,7 +338,7 @@ class RunStarter:
             f"flow {flow}" if (flow := self._hook.flow_of(request)) else "the flow of the API key",
             self._hook.workflow_automation_conn_id,
         )
-        self._log.info("If this is the last line of this try, look in the workflow's list of runs.")
+        self._log.info("If no later line says what became of it, a run may have been started.")
         handed_over = False
         began = 0.0
 

@@ -216,6 +216,7 @@ class _TaskRecord:
 
     def __init__(self, context: Context, name: str, *, nested: bool) -> None:
         self.name = name
+        self.nested = nested
         self._suffix = f"/{name}" if nested else ""
         self._context = context
         # Airflow's types before 3.3 do not include it.

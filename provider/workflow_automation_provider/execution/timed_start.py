@@ -90,7 +90,9 @@ class TimedStart:
         return self._is_interrupted or time.monotonic() >= self._deadline
 
     def _send(self, request: Request) -> None:
-        patience = Patience(self._seconds, self._log, lambda: self._is_over, limited_by="timeout")
+        patience = Patience(
+            self._seconds, self._log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False
+        )
         try:
             with self._hook:
                 run = patience.call(lambda: self._attempt(request))

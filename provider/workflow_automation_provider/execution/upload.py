@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.files import Element, File, FileFormat
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
@@ -190,7 +191,7 @@ class Uploader:
     ) -> None:
         """Log that a request was confirmed: the last one of a short upload, of a long one now and then."""
         files = requests[number - 1].files
-        response = confirmed["response"]
+        response = one_line(confirmed["response"])
         if number == len(requests):
             sent = (element for request in requests for element in request.files)
             count = sum(len(request.files) for request in requests)

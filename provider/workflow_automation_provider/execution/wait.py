@@ -15,6 +15,7 @@ for this run alone, and the task parks until the flow has called it:
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -41,7 +42,7 @@ from workflow_automation_provider.execution.callback import (
     new_token,
 )
 from workflow_automation_provider.execution.parking import Question, Reply
-from workflow_automation_provider.execution.retry import GIVEN_RUN, run_started
+from workflow_automation_provider.execution.retry import how_to_enter, run_started
 from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait", "ResultUnreadableError"]
+
+# Nothing else ends a link of Markdown.
+_LINK = re.compile(r"https?://[^\s<>]+")
 
 SUCCEEDED = OPTIONS["success"]
 """A person's answer in place of the flow's."""
@@ -297,11 +301,11 @@ class CompletionWait:
         run_id, link = run.get("run_id"), run.get("run_link")
         lines = [
             "The task continues once the flow calls back. If it does not, look at the run, and answer.",
-            f"- Run: {f'`{run_id}`' if run_id else 'unknown'}{f' <{link}>' if link and link.startswith(('http://', 'https://')) else ''}",
-            f"- Connection: `{self._hook.workflow_automation_conn_id}`",
+            f"- Run: {parking.code(run_id) if run_id else 'unknown'}{f' <{link}>' if link and _LINK.fullmatch(link) else ''}",
+            f"- Connection: {parking.code(self._hook.workflow_automation_conn_id)}",
         ]
         if flow_id := run.get("flow_id"):
-            lines.append(f"- Flow: `{flow_id}`")
+            lines.append(f"- Flow: {parking.code(flow_id)}")
         return Question(
             f"How did run {run_id} end?" if run_id else "How did the run end?",
             "\n".join(lines),
@@ -325,8 +329,8 @@ class CompletionWait:
             f"No result was reported within completion_timeout ({self._timeout}).",
             consequence=run_started(run.get("run_id")),
             next_step=(
-                f"Look at {where}.\nIf it is still running, add {GIVEN_RUN} with its run_id to the task's state store, "
-                "then clear the task to wait for it again.\nWithout that entry, a Clear starts another run.\n"
+                f"Look at {where}.\nIf it is still running, enter its run_id, then clear the task to wait for it again.\n"
+                f"{how_to_enter(run_id=run.get('run_id'))}\nWithout that entry, a Clear starts another run.\n"
                 "If its last step failed to call back, look at its error, and whether the service reaches "
                 "callback_base_url.\nIf it succeeded, mark the task as success. If it failed, clear the task to start "
                 "another run."

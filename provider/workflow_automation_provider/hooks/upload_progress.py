@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.files import Element, File
 
 if TYPE_CHECKING:
@@ -37,11 +38,10 @@ def size_of(elements: Iterable[Element]) -> int:
 
 
 def name_of(element: Element) -> str | None:
-    """Return the name of a file, None for a mapping."""
+    """Return the name of a file, as logs, XComs and the record can store it; None for a mapping."""
     if not isinstance(element, File):
         return None
-    # XComs, logs and the record cannot store a file name that is not valid Unicode (surrogate escapes).
-    return element.name.encode(errors="backslashreplace").decode()
+    return one_line(element.name)
 
 
 def names_of(elements: Iterable[Element], count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
@@ -238,6 +239,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                     inputs = self._make_inputs(context)
                     record.request = request_digest(inputs, self.flow_id)
                 return starter.start(lambda: self.hook.prepare_trigger(inputs, self._rendered_flow_id()))
+            record.request = self._request_digest()
             return self._follow(context, record, starter, resumed or _Resumed())
 
     def _follow(
@@ -310,6 +312,14 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 raise
             earlier = record.read()
             question.ask(error, self.flow_id or self.hook.extra.flow_id, earlier.at if earlier else None)
+
+    def _request_digest(self) -> str | None:
+        """Return what identifies the request in a later try, None if its inputs are not known before the start."""
+        from workflow_automation_provider.execution.start import request_digest
+
+        with suppress(InvalidRequestError):  # raised again if a run is to be started
+            return request_digest(self.inputs, self.flow_id)
+        return None
 
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
         """Return the inputs, once it is certain that a run is to be started."""
@@ -394,7 +404,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         error.locate(None, self._started.get("flow_id"), run_id)
         sent = "" if isinstance(error, InvalidRequestError) else error.consequence
         error.consequence = "\n".join(filter(None, (run_started(run_id), sent)))
-        advice = run_advice(context)
+        advice = run_advice(context, run_id)
         return task_error(
             error,
             context,

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds, kind_of
+from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds, kind_of, one_line
+
+
+@given(st.text(st.characters()))
+def test_one_line(text):
+    line = one_line(text)
+    assert line.splitlines() in ([], [line])
+    line.encode()
+    assert one_line(line) == line
+
+
+def test_one_line_leaves_what_can_be_shown():
+    assert one_line("Ada\u3000Łódź \N{WOMAN}\u200d`\\") == "Ada\u3000Łódź \N{WOMAN}\u200d`\\"
+    assert one_line("a\nb\0\u2028\udc80") == r"a\nb\x00\u2028\udc80"
 
 
 @pytest.mark.parametrize("value", [0, 0.5, 60, LONGEST_TIMEOUT])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -56,6 +57,11 @@ class TestQuestion:
         assert f"{MAYBE}.\nAsking under Required Actions." in log()
         assert set(then) == {"doubt", "ti_id"}
         assert len(service.runs) == 1
+
+    def test_covers_some_time(self, service, now, then, supervisor):
+        (question,) = supervisor.questions
+        ((since, until),) = re.findall(r"started between (\S+) and (\S+)\.\n", question.body)
+        assert datetime.fromisoformat(since) < datetime.fromisoformat(until)
 
     def test_of_a_run_without_an_id(self, service, now, parked, supervisor):
         service.faults.add("garbage")

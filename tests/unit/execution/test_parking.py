@@ -9,7 +9,9 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.callback import CALLBACK_USER, OPTIONS
 from workflow_automation_provider.execution.parking import Question, Reply
@@ -134,3 +136,16 @@ class TestPark:
         assert question.params["why"]["value"] is None
         assert question.params["why"]["description"] == "A reason"
         assert question.params["why"]["schema"]["type"] == ["null", "string"]
+
+
+@given(st.text(min_size=1) | st.text("`a <[](*\n", min_size=1))
+def test_code_is_shown_as_it_is_written(text):
+    (inline,) = [
+        token for token in MarkdownIt().parse(f"- Run: {parking.code(text)} <http://a>") if token.children
+    ]
+    label, shown, *rest = inline.children
+    assert (label.content, shown.type) == ("Run: ", "code_inline")
+    assert shown.content.strip(" ") == one_line(text).strip(" ")
+    assert [token.type for token in rest] == ["text", "link_open", "text", "link_close"] or rest[
+        0
+    ].content == " <http://a>"

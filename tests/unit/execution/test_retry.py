@@ -31,6 +31,8 @@ from workflow_automation_provider.execution.retry import (
     UPLOAD_ADVICE,
     FlowRetryPolicy,
     Patience,
+    run_advice,
+    start_advice,
     task_error,
 )
 
@@ -171,16 +173,39 @@ def test_no_wait_is_shorter_than_the_service_asked_for(asked):
     assert asked - 1e-6 <= clock.now - 1000 <= asked + 1 + 1e-6
 
 
-@pytest.mark.parametrize(("seconds", "calls"), [(0, 1), (0.5, 1), (2.9, 2), (6.9, 3), (7.1, 4)])
-def test_no_wait_ends_after_the_time(clock, largest_jitter, seconds, calls):
-    """The waits would be 1, 2 and 4 seconds."""
+@pytest.mark.parametrize(("seconds", "calls"), [(0, 1), (0.5, 2), (2.9, 3), (6.9, 4), (7.1, 5)])
+def test_the_last_wait_ends_with_the_time(clock, largest_jitter, seconds, calls):
+    """The waits would be 1, 2, 4 and 8 seconds."""
     call = Call(*[BusyError(str(n)) for n in range(10)])
 
     with pytest.raises(BusyError, match=f"^{calls - 1}") as raised:
         patiently(call, seconds=seconds)
     assert len(call.waits) == calls - 1
+    assert sum(call.waits_in_seconds) == pytest.approx(seconds)
     told = f"Tried {calls} times in {sum(call.waits_in_seconds):.0f} s (send_retry_timeout: {seconds:g} s)."
     assert str(raised.value) == (f"{calls - 1}\n{told}" if calls > 1 else "0")
+
+
+def test_a_wait_that_the_service_asked_for_is_not_cut_short(clock, largest_jitter):
+    call = Call(BusyError("busy", retry_after=30), BusyError("busy", retry_after=30))
+    with pytest.raises(BusyError) as raised:
+        patiently(call)
+    assert call.waits == [31]
+    assert str(raised.value) == (
+        "busy\nTried 2 times in 31 s (send_retry_timeout: 60 s). The service asks for a longer wait."
+    )
+
+
+@given(asked=st.floats(0, 20), seconds=st.floats(0, 60))
+def test_the_time_is_used_up_unless_the_service_asks_for_more(asked, seconds):
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        patch.setattr(time, "sleep", clock.sleep)
+        patch.setattr(time, "monotonic", lambda: clock.now)
+        with pytest.raises(BusyError):
+            patiently(Call(*(BusyError("busy", retry_after=asked) for _ in range(10_000))), seconds=seconds)
+
+    assert seconds - max(asked, 0.01) - 1e-6 <= clock.now - 1000 <= seconds + 1e-6
 
 
 def test_each_wait_is_announced(clock, largest_jitter, caplog):
@@ -233,9 +258,25 @@ def test_an_error_that_is_not_sent_again_after_a_wait_does_not_count_the_attempt
 def test_attempts_are_counted_for_errors_that_the_caller_names(clock, largest_jitter):
     call = Call(*[OutcomeUnknownError("?")] * 9)
     with pytest.raises(
-        OutcomeUnknownError, match=r"^\?\nTried 2 times in 1 s \(send_retry_timeout: 2 s\)\.$"
+        OutcomeUnknownError, match=r"^\?\nTried 3 times in 2 s \(send_retry_timeout: 2 s\)\.$"
     ):
         patiently(call, seconds=2, retry=(OutcomeUnknownError,))
+
+
+@pytest.mark.parametrize("accepted", [Accepted.MAYBE, Accepted.YES])
+def test_the_advice_says_how_a_run_is_entered(accepted):
+    lines = start_advice({"task_state_store": None}, "ada")[accepted].splitlines()
+    assert (
+        'To enter it: the task instance\'s tab Storage, key workflow_automation_run/ada, value "RUN_ID" with the quotes.'
+        in lines
+    )
+    # Airflow's UI cuts longer ones on a screen of 1,440 pixels.
+    assert max(map(len, start_advice({"task_state_store": None})[accepted].splitlines())) <= 110
+
+
+def test_the_advice_has_the_run_id_as_json():
+    lines = run_advice({"task_state_store": None}, 'a"b').splitlines()
+    assert lines[1].endswith(r'value "a\"b" with the quotes.')
 
 
 # How a task ends -----------------------------------------------------------------------------------------

@@ -355,6 +355,13 @@ class TestVeryMany:
         assert "file-9 and 30 more." in (text := log())
         assert "file-10" not in text
 
+    def test_a_line_break_in_a_name_or_a_response_forges_no_line(self, service, context, write, log):
+        service.faults.add("response", operation="upload", body="thanks\nStarted run 77")
+        result = upload(write("a\nStarted run 66")).execute(context(task_id="upload"))
+        assert not any(line.startswith("Started run") for line in log().splitlines())
+        assert "Uploaded 1 file: a\\nStarted run 66. The service said: thanks\\nStarted run 77" in log()
+        assert result["requests"][0]["files"] == ["a\\nStarted run 66"]
+
 
 def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, attempt):
     service.faults.add("drop_after", operation="upload")

@@ -134,7 +134,8 @@ class TestInThisProcess:
             "Run 1001 was started.",
             "Airflow will not retry this task.",
             f"Look at {service.url}/runs/1001.",
-            f"If it is still running, add {GIVEN_RUN} with its run_id to the task's state store, then clear the task to wait for it again.",
+            "If it is still running, enter its run_id, then clear the task to wait for it again.",
+            f'To enter it: the task instance\'s tab Storage, key {GIVEN_RUN}, value "1001" with the quotes.',
             "Without that entry, a Clear starts another run.",
             "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.",
             "If it succeeded, mark the task as success. If it failed, clear the task to start another run.",
@@ -439,6 +440,13 @@ def test_a_token_that_cannot_be_recorded(service, store, context, endpoint, wait
 
 
 class TestPark:
+    def test_a_run_id_is_shown_as_it_is(self, service, store, context, endpoint, waits, parked, supervisor):
+        body = {"run_id": "`[here](http://evil)`", "run_link": "http://a> [here](http://evil) <http://b"}
+        service.faults.add("response", body=body)
+        parked(waits(), context(store))
+        (question,) = supervisor.questions
+        assert question.body.splitlines()[1] == "- Run: `` `[here](http://evil)` ``"
+
     def test_it_asks_and_parks(self, service, store, context, endpoint, waits, parked, supervisor, log):
         now = context(store)
         then, timeout = parked(waits(), now)
@@ -1114,7 +1122,7 @@ class TestFiles:
         assert isinstance(caught.value, AirflowFailException)
         assert caught.value.consequence == "Run 1001 was started.\nNo files were accepted."
         assert GIVEN_RUN in caught.value.next_step
-        assert "then clear the task.\nWithout that entry, a Clear starts another run." in str(caught.value)
+        assert "with the quotes.\nWithout that entry, a Clear starts another run." in str(caught.value)
 
     def test_of_unknown_outcome_are_uploaded_by_the_next_try(
         self, service, store, context, endpoint, waits, parked

@@ -20,6 +20,7 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
 )
 from workflow_automation_provider.execution.retry import start_advice
+from workflow_automation_provider.execution.start import request_digest
 
 from ..starts import KEY, MAYBE, TaskTimeout, interrupted, requests, trigger
 
@@ -47,6 +48,7 @@ class TestTries:
             "max_tries": 3,
             "clear_number": 0,
             "dag_run_start": "2026-01-01T00:00:00+00:00",
+            "request": request_digest({"a": 1}, None),
         }
         assert store.retentions[KEY] is NEVER_EXPIRE
 
@@ -79,6 +81,16 @@ class TestTries:
             f" Try 1 ({at}) started run 1001, {link(service, 1001)}. Returning that run, not starting another. "
             in log()
         )
+
+    @pytest.mark.parametrize(
+        "changed", [{"inputs": {"a": 2}}, {"flow_id": "demo-flow"}, {"inputs": {"a": object()}}, {}]
+    )
+    def test_a_later_try_says_that_the_inputs_have_changed(self, service, store, context, log, changed):
+        first = trigger().execute(context(store))
+        assert trigger(**changed).execute(context(store, try_number=2)) == first
+        said = "The inputs or the flow_id differ from those of try 1, which its run has." in log()
+        assert said == (changed in ({"inputs": {"a": 2}}, {"flow_id": "demo-flow"}))
+        assert requests(service) == 1
 
     def test_what_is_not_known_is_left_out(self, service, store, context, log):
         service.faults.add("response", body={"accepted": True})
@@ -130,7 +142,7 @@ class TestTries:
         assert "clear the task to start one" in str(caught.value)
         with pytest.raises(AirflowFailException) as again:
             trigger().execute(context(store, try_number=2))
-        assert str(again.value).splitlines()[:6] == [
+        assert str(again.value).splitlines()[:7] == [
             f"Try 1 ({store.entries[KEY]['at']}) triggered the flow, and ended before the outcome was known. {MAYBE}.",
             "Airflow will not retry this task.",
             "Look in the workflow's list of runs.",
@@ -241,7 +253,7 @@ class TestTries:
             trigger(**({"flow_id": flow_id} if flow_id else {})).execute(context(store))
         text = log()
         assert f"Triggering {named} via connection workflow_automation_default." in text
-        assert "If this is the last line of this try, look in the workflow's list of runs." in text
+        assert "If no later line says what became of it, a run may have been started." in text
         assert MAYBE not in text
 
 
@@ -520,11 +532,11 @@ class TestInsideAnotherTask:
         with pytest.raises(AirflowFailException, match="a name of its own"):
             operator.execute(now)
 
-    def test_what_was_asked_for_is_recorded_where_it_is_compared(self, service, store, context):
+    def test_what_was_asked_for_is_recorded(self, service, store, context):
         trigger().execute(context(store, task_id="customers"))
         assert store.entries[f"{KEY}/trigger"]["request"] == sha256(b'None {"a":1}').hexdigest()[:32]
         trigger().execute(context(store))
-        assert "request" not in store.entries[KEY]
+        assert store.entries[KEY]["request"] == store.entries[f"{KEY}/trigger"]["request"]
 
     def test_two_of_one_name_at_once(self, service, store, context):
         now = context(store)
