@@ -94,7 +94,7 @@ def test_text_with_the_key_is_withheld(echo, key, before, after):
     assert redactor.text(text) == WITHHELD
 
 
-@settings(max_examples=1500, derandomize=True)
+@settings(max_examples=15 * settings().max_examples, derandomize=True)
 @given(
     keys,
     st.sampled_from(sorted({*ECHOES} - ALONE)),
@@ -169,7 +169,7 @@ DOCUMENTS = st.recursive(
 ENCODERS = (str, html.escape, quote, lambda text: base64.b64encode(text.encode()).decode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(DOCUMENTS, st.booleans(), st.sampled_from(ENCODERS))
 def test_ordinary_responses_stay_as_they_are(document, readable, encode):
     text = encode(json.dumps(document, ensure_ascii=not readable).encode(errors="replace").decode())
