@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No time limit per example, for machines are loaded; and the same examples each time where a failure would
-# stop others' work.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+# No time limit per example, for machines are loaded. Few examples while one works, more with the coverage, and the
+# same ones each time where a failure would stop others' work.
+settings.register_profile("default", deadline=None, max_examples=30)
+settings.register_profile("thorough", deadline=None, max_examples=100)
+settings.register_profile("ci", settings.get_profile("thorough"), derandomize=True)
 # Of Airflow's versions: what is made up is tried whole on one of them.
 settings.register_profile("matrix", settings.get_profile("ci"), max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-UNIT_TESTS = Path(__file__).parent / "unit"
 _HOME = Path(tempfile.mkdtemp(prefix="workflow-automation-tests-"))
 # The tests of the callback endpoint also run on other databases: tests/system/test_callbacks.py.
 _DATABASE = os.environ.get("TEST_DATABASE") or f"sqlite:///{_HOME}/airflow.db"
@@ -38,17 +38,6 @@ os.environ |= {
 (_HOME / "dags").mkdir()
 
 pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """
-    Measure the coverage of the unit tests alone: tracing Airflow's own code takes a third as long again.
-
-    But answers to questions of tasks are tested only where Airflow runs them.
-    """
-    for item in items:
-        if UNIT_TESTS not in item.path.parents and item.path.name != "test_answers.py":
-            item.add_marker("no_cover")
 
 
 def pytest_unconfigure() -> None:

@@ -55,29 +55,20 @@ def project(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("command", "at_the_project"),
-    [(["-m", "pytest"], True), ([str(BIN / "pytest")], False)],
-    ids=["in the project", "from anywhere"],
-)
-def test_the_tests_of_the_page_pass(project, environment, tmp_path, command, at_the_project):
+def run_pytest(environment, *command, cwd):
+    command = [sys.executable, *command, "-v", "-p", "no:cacheprovider"]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_the_tests_of_the_page_pass(project, environment):
+    """By pytest's own command, from anywhere; those in the project are found as well."""
     tests = [path.name for path in (project / "tests").glob("test_*.py")]
     assert len(tests) >= 4
 
-    done = subprocess.run(
-        [
-            sys.executable,
-            *command,
-            "-v",
-            "-p",
-            "no:cacheprovider",
-            *([] if at_the_project else [str(project)]),
-        ],
-        cwd=project if at_the_project else "/",
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    collected = run_pytest(environment, "-m", "pytest", "--collect-only", cwd=project)
+    done = run_pytest(environment, str(BIN / "pytest"), str(project), cwd="/")
+
+    assert collected.returncode == 0, collected.stdout + collected.stderr
 
     assert done.returncode == 0, done.stdout + done.stderr
     for name in tests:

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+import matrix
+
 PROJECT = Path(__file__).parents[2]
 MAKEFILE = (PROJECT / "Makefile").read_text()
 
@@ -92,6 +94,11 @@ def test_hooks_are_targets_of_make():
     targets = re.findall(r"entry: make --no-print-directory (.+)", config.read_text())
     (linters,) = re.findall(r"^lint: (.+?) ##", MAKEFILE, re.MULTILINE)
     assert targets == linters.split()
+
+
+def test_the_smoke_set_of_the_matrix_is_there():
+    paths = [test.partition("::")[0] for test in (*matrix.SMOKE, *matrix.WITHOUT_AIRFLOW)]
+    assert [path for path in paths if not (PROJECT / path).exists()] == []
 
 
 def test_each_target_is_in_contributing():

@@ -305,7 +305,7 @@ def test_retry_after(value, seconds):
         r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{1,5} \d\d:\d\d:\d\d( [A-Z]{1,4}| [+-]\d{4})?", fullmatch=True
     )
 )
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_retry_after_never_fails(value):
     seconds = responses.retry_after(value)
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()

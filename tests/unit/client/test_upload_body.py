@@ -476,7 +476,7 @@ any_format = st.sampled_from(["base64", "size", DEFAULT_FILE_FORMAT, lambda file
 
 
 @given(elements_to_split, any_format, st.none() | st.integers(1, 5), st.none() | st.integers(60, 900))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, count, size):
     limits = {"files_per_request": count, "max_request_bytes": size}
     if size is not None and any(length([element], file_format) > size for element in elements):

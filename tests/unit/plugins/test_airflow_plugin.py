@@ -22,14 +22,14 @@ def test_entry_point():
     assert found.load() is WorkflowAutomationPlugin
 
 
-def test_airflow_lists_it(airflow_home):
-    done = subprocess.run(
-        [sys.executable, "-m", "airflow", "plugins", "--output", "json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    plugins = json.loads(done.stdout[done.stdout.index("[") :])
+def test_airflow_lists_it(airflow_home, capfd):
+    from airflow.cli import cli_parser
+
+    command = cli_parser.get_parser().parse_args(["plugins", "--output", "json"])
+    capfd.readouterr()
+    command.func(command)
+    printed = capfd.readouterr().out
+    plugins = json.loads(printed[printed.index("[") :])
     (ours,) = (plugin for plugin in plugins if plugin["name"] == "workflow_automation")
     assert "airflow-provider-workflow-automation" in ours["source"]
 

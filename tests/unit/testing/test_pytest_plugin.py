@@ -112,9 +112,9 @@ READ = """
 """
 
 
-@pytest.fixture(params=["secrets", "workers", "airflow.cfg"])
+@pytest.fixture
 def airflow_with_a_backend(request, tmp_path):
-    """The environment of an Airflow with a secrets backend."""
+    """The environment of an Airflow with a secrets backend; the parameter says where it is set."""
     home = tmp_path / "airflow"
     home.mkdir()
     connections = home / "connections.json"
@@ -151,10 +151,12 @@ def airflow_with_a_backend(request, tmp_path):
     return environment
 
 
+@pytest.mark.parametrize("airflow_with_a_backend", ["workers", "airflow.cfg"], indirect=True)
 def test_a_secrets_backend_is_not_asked(run_pytest, airflow_with_a_backend):
     run_pytest(READ, env=airflow_with_a_backend)
 
 
+@pytest.mark.parametrize("airflow_with_a_backend", ["secrets", "workers"], indirect=True)
 def test_a_secrets_backend_that_is_asked_all_the_same_fails_the_test(
     run_pytest, airflow_with_a_backend, request
 ):

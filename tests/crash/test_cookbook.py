@@ -120,7 +120,6 @@ def airflow(workflow_automation_service):
         assert not inhabitants(home)
 
 
-@pytest.mark.no_cover
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has another REST API")
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_requests_of_the_page(airflow, workflow_automation_service):
