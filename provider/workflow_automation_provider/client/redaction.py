@@ -149,25 +149,18 @@ def _parts(value: str) -> set[str]:
 def _forms(secret: str) -> frozenset[bytes]:
     """Return what to search for: a secret as it is, and in each of its common forms."""
     raw = secret.encode("ascii", "ignore")
-    escaped = (_plain(form.encode("ascii", "ignore")) for form in _escaped(secret))
+    escaped = (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret))
     encoded = [_letters("".join(map(code.format, raw)).encode()) for code in _CODES]
     for data in (raw, *(secret.encode(utf_16, "ignore") for utf_16 in ("utf-16-le", "utf-16-be"))):
         for shift in range(3):
             # The characters at its edges also hold bits of what is beside it.
             start, end = -(-shift * 8 // 6), (shift + len(data)) * 8 // 6
             encoded.append(_letters(base64.b64encode(bytes(shift) + data)[start:end]))
+    forms = {_plain(form.encode("ascii", "ignore")) for form in escaped} - {b""}
+    forms.update(form for form in encoded if len(form) >= _MIN_ENCODED)
+    # Where the secret contains an escape sequence itself.
     without_escapes = _letters(_ESCAPE.sub(b"", raw))
-    return frozenset(
-        {
-            *filter(None, escaped),
-            *(form for form in encoded if len(form) >= _MIN_ENCODED),
-            *([without_escapes] if len(without_escapes) >= _MIN_LETTERS else []),
-        }
-    )
-
-
-def _escaped(secret: str) -> tuple[str, ...]:
-    return secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret)
+    return frozenset({*forms, without_escapes} if len(without_escapes) >= _MIN_LETTERS else forms)
 
 
 def _plain(raw: bytes) -> bytes:
