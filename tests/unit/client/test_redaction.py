@@ -92,7 +92,9 @@ def test_twelve_letters_of_the_key_in_a_row_are_withheld():
         assert not redactor.reveals(letters[start : start + 12], key_only=True)
 
 
-@pytest.mark.parametrize("key", ["k", "K7", "!", "?!", "a-b-c", '"&%2', "abcdef", "-a-b-c-d-e-"])
+@pytest.mark.parametrize(
+    "key", ["k", "K7", "!", "?!", "a-b-c", 'a"b', "a/b", '"&%2', "abcdef", "-a-b-c-d-e-"]
+)
 def test_key_is_searched_for_whatever_its_length(key):
     redactor = Redactor([], key=key)
     for text in (
