@@ -151,7 +151,7 @@ def _forms(secret: str) -> frozenset[bytes]:
     raw = _ascii(secret)
     escaped = (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret))
     encoded = [_letters("".join(map(code.format, raw)).encode()) for code in _CODES]
-    for data in (raw, *(secret.encode(utf_16, "ignore") for utf_16 in ("utf-16-le", "utf-16-be"))):
+    for data in (raw, *(raw.decode().encode(utf_16) for utf_16 in ("utf-16-le", "utf-16-be"))):
         for shift in range(3):
             # The characters at its edges also hold bits of what is beside it.
             start, end = -(-shift * 8 // 6), (shift + len(data)) * 8 // 6
