@@ -121,6 +121,7 @@ def prepare_workspace() -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PROJECT / "provider", WORKSPACE / "src", ignore=ignore)
     shutil.copytree(PROJECT / "tests" / "unit", WORKSPACE / "tests" / "unit", ignore=ignore)
+    shutil.copytree(PROJECT / "docs", WORKSPACE / "docs", ignore=ignore)
     shutil.copy(PROJECT / "tests" / "conftest.py", WORKSPACE / "tests")
     shutil.copy(PROJECT / "pyproject.toml", WORKSPACE)
 

@@ -71,14 +71,14 @@ class Redactor:
         parts = {part for secret in secrets for part in _parts(secret)}
         self._key: frozenset[bytes] = frozenset()
         self._all = self._key.union(
-            *(_forms(part) for part in parts if len(_plain(part.encode("ascii", "ignore"))) >= _MIN_SECRET)
+            *(_forms(part) for part in parts if len(_plain(_ascii(part))) >= _MIN_SECRET)
         )
         self.add(key)
 
     def add(self, secret: str) -> None:
         """Withhold another secret, as strictly as the API key."""
         forms = _forms(secret)
-        letters = _letters(secret.encode("ascii", "ignore"))
+        letters = _letters(_ascii(secret))
         shortened = {letters[start : start + _PART] for start in range(len(letters) - _PART + 1)}
         self._key, self._all = self._key | forms, self._all | forms | shortened
 
@@ -88,7 +88,7 @@ class Redactor:
 
         :param key_only: whether only the whole API key counts
         """
-        raw = text.encode("ascii", "ignore")
+        raw = _ascii(text)
         searched = b"\n".join((_letters(raw), _letters(_ESCAPE.sub(b"", raw)), _visible(raw)))
         return any(form in searched for form in (self._key if key_only else self._all))
 
@@ -130,7 +130,7 @@ def readable_text(body: bytes, content_type: str) -> str | None:
     except UnicodeDecodeError:
         return None
     with contextlib.suppress(ValueError, RecursionError):
-        json.loads(text, parse_int=str, parse_float=str)
+        json.loads(text, parse_int=str)
         return text
     return None if _MARKUP.search(text) else text
 
@@ -141,39 +141,36 @@ def _parts(value: str) -> set[str]:
     scheme, _, rest = value.partition(" ")
     if scheme.lower() == "basic":
         with contextlib.suppress(binascii.Error):
-            user = base64.b64decode(rest.encode("ascii", "ignore") + b"==").decode("ascii", "ignore")
+            user = base64.b64decode(_ascii(rest) + b"==").decode(errors="ignore")
             parts |= {user, user.partition(":")[2]}
     return parts
 
 
 def _forms(secret: str) -> frozenset[bytes]:
     """Return what to search for: a secret as it is, and in each of its common forms."""
-    raw = secret.encode("ascii", "ignore")
-    escaped = (_plain(form.encode("ascii", "ignore")) for form in _escaped(secret))
+    raw = _ascii(secret)
+    escaped = (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret))
     encoded = [_letters("".join(map(code.format, raw)).encode()) for code in _CODES]
-    for data in (raw, *(secret.encode(utf_16, "ignore") for utf_16 in ("utf-16-le", "utf-16-be"))):
+    for data in (raw, *(raw.decode().encode(utf_16) for utf_16 in ("utf-16-le", "utf-16-be"))):
         for shift in range(3):
             # The characters at its edges also hold bits of what is beside it.
             start, end = -(-shift * 8 // 6), (shift + len(data)) * 8 // 6
             encoded.append(_letters(base64.b64encode(bytes(shift) + data)[start:end]))
+    forms = {_plain(_ascii(form)) for form in escaped} - {b""}
+    forms.update(form for form in encoded if len(form) >= _MIN_ENCODED)
+    # Where the secret contains an escape sequence itself.
     without_escapes = _letters(_ESCAPE.sub(b"", raw))
-    return frozenset(
-        {
-            *filter(None, escaped),
-            *(form for form in encoded if len(form) >= _MIN_ENCODED),
-            *([without_escapes] if len(without_escapes) >= _MIN_LETTERS else []),
-        }
-    )
-
-
-def _escaped(secret: str) -> tuple[str, ...]:
-    return secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret)
+    return frozenset({*forms, without_escapes} if len(without_escapes) >= _MIN_LETTERS else forms)
 
 
 def _plain(raw: bytes) -> bytes:
     """Return a text's letters and digits, or all its visible characters if those are too few."""
     letters = _letters(raw)
     return letters if len(letters) >= _MIN_LETTERS else _visible(raw)
+
+
+def _ascii(text: str) -> bytes:
+    return text.encode("ascii", "ignore")
 
 
 def _letters(raw: bytes) -> bytes:
@@ -190,15 +187,15 @@ _lock = threading.Lock()
 
 
 def _withhold(record: logging.LogRecord) -> bool:
-    try:
+    with contextlib.suppress(
+        Exception
+    ):  # would be raised within the request, whose outcome would then seem unknown
         message = record.getMessage()
         with _lock:
             redactors = tuple(_redactors)
-        shown = not any(redactor.reveals(message) for redactor in redactors)
-    except Exception:  # would be raised within the request, whose outcome would then seem unknown
-        shown = False
-    if not shown:
-        record.msg, record.args = WITHHELD, ()
+        if not any(redactor.reveals(message) for redactor in redactors):
+            return True
+    record.msg, record.args = WITHHELD, ()
     return True
 
 

@@ -92,10 +92,19 @@ def test_twelve_letters_of_the_key_in_a_row_are_withheld():
         assert not redactor.reveals(letters[start : start + 12], key_only=True)
 
 
-@pytest.mark.parametrize("key", ["k", "K7", "!", "?!", "a-b-c", '"&%2', "abcdef", "-a-b-c-d-e-"])
+@pytest.mark.parametrize(
+    "key", ["k", "K7", "!", "?!", "a-b-c", 'a"b', "a/b", '"&%2', "abcdef", "-a-b-c-d-e-"]
+)
 def test_key_is_searched_for_whatever_its_length(key):
     redactor = Redactor([], key=key)
-    for text in (key, quote(key, safe=""), json.dumps(key), html.escape(key), quote_plus(f"({key})")):
+    for text in (
+        key,
+        " ".join(key),
+        quote(key, safe=""),
+        json.dumps(key),
+        html.escape(key),
+        quote_plus(f"({key})"),
+    ):
         assert redactor.text(f"... {text} ...") == WITHHELD
     assert redactor.text("...") == "..."
 
@@ -122,6 +131,8 @@ def test_another_secret_is_withheld_as_strictly_as_the_key(key):
 
 # What a secret is ---------------------------------------------------------------------------------------
 
+OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
+
 
 @pytest.mark.parametrize(
     ("secret", "text"),
@@ -131,6 +142,10 @@ def test_another_secret_is_withheld_as_strictly_as_the_key(key):
         ("Basic dXNlcjpodXNoLTEyMzQ=", "dXNlcjpodXNoLTEyMzQ="),
         ("Basic dXNlcjpodXNoLTEyMzQ=", "user 'user', password 'hush-1234'"),
         ("basic dXNlcjpodXNoLTEyMzQ", "hush%2D1234"),
+        ("Basic  dXNl§cjpodXNoLTEyMzQ=", "hush-1234"),
+        (f"Basic {OF_USER}", OF_USER),
+        (f"Basic {OF_USER}", "hsh:12345"),
+        ("Basic dXNlcm5hbWU6eA==", "username, x"),
         ("first=hush-1234; second=hush-5678", "first=hush-1234"),
         ("first=hush-1234; second=hush-5678", "second=hush-5678"),
         ("hush hush hush", "hush hush hush"),
@@ -167,6 +182,10 @@ def test_part_of_another_secret_is_shown():
     assert not Redactor(["Bearer abcdefghijklmnopqrst"]).reveals("abcdefghijklmnopqrs")
 
 
+def test_nothing_is_withheld_without_a_secret():
+    assert not Redactor([]).reveals("XXXX")
+
+
 def test_secrets_are_not_in_the_repr(key):
     assert key not in repr(Redactor([key], key=key)) + repr(
         FlowClient("https://service.example", api_key=key)
@@ -187,6 +206,8 @@ def test_secrets_are_not_in_the_repr(key):
         (b'{"a": "<b>"}', "application/problem+json"),
         (b'"<b>"', ""),
         ("日".encode(), ""),
+        (b'{"a": "<b>", "n": ' + b"1" * 5000 + b"}", ""),
+        (b"[" * 100_000, ""),
         (b"", ""),
     ],
 )
@@ -272,7 +293,21 @@ def test_log_filter_that_fails_withholds_the_line(key):
     guard_wire_logs(redactor)
     record = logging.LogRecord("httpx", logging.INFO, "", 0, "%s", (Unprintable(),), None)
     assert logging.getLogger("httpx").filter(record)
-    assert "withheld" in record.getMessage()
+    assert record.getMessage() == WITHHELD
+
+
+@pytest.mark.parametrize(
+    "name", ["httpx", *(f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy", "socks"))]
+)
+def test_each_wire_log_is_guarded(key, name):
+    logger = logging.getLogger(name)
+    logger.filters.clear()  # of other tests
+    redactor = Redactor([], key=key)
+    guard_wire_logs(redactor)
+    for word, shown in ((key, WITHHELD), ("words", "the words")):
+        record = logging.LogRecord(name, logging.INFO, "", 0, "the %s", (word,), None)
+        assert logger.filter(record)
+        assert record.getMessage() == shown
 
 
 # Credentials in URLs ------------------------------------------------------------------------------------
@@ -282,6 +317,8 @@ def test_log_filter_that_fails_withholds_the_line(key):
     ("text", "shown"),
     [
         ("s3://AKIA:a/b+c@bucket/key", "s3://AKIA:***@bucket/key"),
+        ("s3://AKIA:a@b@bucket/key", "s3://AKIA:***@bucket/key"),
+        ("?url:http://host/a?b", "?url:http://host/a?***"),
         ("s3://conn_id@bucket/a?.csv", "s3://conn_id@bucket/a?.csv"),
         ("http://host:80/a@b", "http://host:80/a@b"),
         ("http://host:80/a and x@y", "http://host:80/a and x@y"),
