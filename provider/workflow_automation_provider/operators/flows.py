@@ -430,7 +430,7 @@ class _RunUpload:
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
 
         self._operator = operator
-        self._record = UploadRecord(context, operator.task_id, nested=False)
+        self._record = UploadRecord(context, operator.task_id, nested=False, of_own_run=True)
         self._uploader = Uploader(self._record, operator._open_hook(), operator._patience)
         self._what = FilesToUpload(files=files, file_format=operator.file_format)
 
@@ -446,7 +446,8 @@ class _RunUpload:
                 next_step="Look in the workflow's list of runs.",
             )
         with self._record.in_use(self._operator):
-            uploaded = self._uploader.upload(run["run_id"], run.get("flow_id"), self._what)
+            flow_id = run.get("flow_id") or self._operator.flow_id
+            uploaded = self._uploader.upload(run["run_id"], flow_id, self._what)
         self._operator._uploaded = {
             "inputs": self._uploader.inputs,
             "files": uploaded["files"],
