@@ -747,6 +747,22 @@ class TestEditedDag:
         assert edited.execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
         assert "callback_url" not in service.runs[1].inputs
 
+    def test_that_waits_only_now(
+        self, service, store, context, endpoint, waits, parked, supervisor, resume, edited, log
+    ):
+        """The run was started without a URL."""
+        edited.execute(context(store))
+        now = context(store, try_number=2)
+        then, _ = parked(waits(), now)
+        assert "The run was given no callback URL" in log()
+        (question,) = supervisor.questions
+        assert question.body.startswith("The run was given no callback URL. Look at the run, and answer.\n")
+        later(store, days=1)
+        with pytest.raises(RunTimeoutError) as caught:
+            resume(waits(), now, TIMEOUT, **then)
+        assert "It was given no callback URL." in str(caught.value)
+        assert "callback_base_url" not in str(caught.value)
+
     def test_a_run_that_never_waited_is_not_waited_for(self, service, store, context, endpoint, waits):
         service.faults.add("busy", operation="upload")
         with pytest.raises(BusyError):
