@@ -290,7 +290,9 @@ class RunStarter:
             )
             _mention(earlier, changed)
             raise changed
-        hint = "If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
+        hint = ""
+        if earlier.ambiguous:
+            hint = "If you cleared the task to start another run, clear it again, alone and without keeping its task state."
         match earlier.state:
             case "started":
                 self._log.info("%s", f"{found} Returning that run, not starting another. {hint}".strip())

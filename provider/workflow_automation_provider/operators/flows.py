@@ -67,7 +67,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a retry returns
     the recorded run, and if it is unknown whether a run was started, the task fails and says so. Clearing the
-    task starts a new run.
+    task starts a new run; on Airflow 3.4, clearing the whole DAG run does not.
 
     Follows sections 4.1 and 4.2 of the interface.
 
