@@ -97,6 +97,10 @@ def test_clear_of_the_whole_dag_run_starts_another_run(deployment: Deployment, s
     found = outcome(deployment, service, "patient", "clear-dag-run")
 
     assert (found.state, len(found.runs)) == ("success", 1 if clear_discards() else 2)
+    if clear_discards():
+        assert "clear it again, alone and without keeping its task state" in found.log
+        deployment.api.clear("patient", "clear-dag-run", "trigger")
+        assert len(outcome(deployment, service, "patient", "clear-dag-run").runs) == 2
 
 
 def test_deleted_dag_run_run_again_starts_another_run(deployment: Deployment, service: LocalService) -> None:

@@ -299,7 +299,9 @@ class RunStarter:
                 "The inputs or the flow_id differ from those of try %d, which its run has.",
                 earlier.try_number,
             )
-        hint = "If you cleared the task to start another run, clear it again." if earlier.ambiguous else ""
+        hint = ""
+        if earlier.ambiguous:
+            hint = "If you cleared the task to start another run, clear it again, alone and without keeping its task state."
         match earlier.state:
             case "started":
                 self._log.info("%s", f"{found} Returning that run, not starting another. {hint}".strip())

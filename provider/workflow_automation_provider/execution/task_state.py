@@ -52,8 +52,8 @@ same           changed           yes                     changed       is from b
 same           changed           yes                     same          counts, as it is unknown: no second run
 =============  ================  ======================  ============  ==========================================
 
-On Airflow 3.4+, a Clear itself deletes the entries, unless the user chose to keep them: there, an entry that
-is found counts.
+On Airflow 3.4+, a Clear itself deletes the entries, unless the user chose to keep them, or cleared the whole DAG
+run: there, an entry that is found counts.
 """
 
 from __future__ import annotations
@@ -311,9 +311,10 @@ class _TaskRecord:
             store.delete(_PROBE)
 
     def _is_from_before_a_clear(self, entry: dict[str, Any]) -> bool | None:
-        # On Airflow 3.4+, where a task instance has a region, a Clear itself deletes the entries.
+        # On Airflow 3.4+, where a task instance has a region, a Clear itself deletes the entries: if one kept them, the
+        # user may have chosen so, or have cleared the whole DAG run.
         if hasattr(self._context["ti"], "region_id"):
-            return False
+            return None if entry["max_tries"] != self._now.max_tries else False
         then = _Attempt(
             entry["try_number"], entry["max_tries"], entry.get("clear_number"), entry.get("dag_run_start")
         )

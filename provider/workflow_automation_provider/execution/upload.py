@@ -307,7 +307,7 @@ class Uploader:
         self, elements: Sequence[Element], target: str
     ) -> tuple[list[UploadRequest], list[Element]]:
         """Return the requests that earlier tries sent, and the elements that were in none of them."""
-        recorded = self._record.read()
+        recorded = self._record.read(target)
         if not self._retry and self._record.interrupted():
             raise OutcomeUnknownError(
                 "An earlier try ended while it was uploading, before the outcome was known.",

@@ -39,17 +39,29 @@ class ConfirmedRequest(TypedDict):
 
 
 class UploadRecord(_TaskRecord):
-    """The upload requests that the service confirmed, in order: entries of their own, so that none is rewritten."""
+    """
+    The upload requests that the service confirmed, in order: entries of their own, so that none is rewritten.
 
-    def __init__(self, context: Context, name: str, *, nested: bool) -> None:
+    :param of_own_run: whether the same task starts the run. A Clear then starts another run, which has none of the
+        files, or keeps the run, which has all of them
+    """
+
+    def __init__(self, context: Context, name: str, *, nested: bool, of_own_run: bool = False) -> None:
         super().__init__(context, name, nested=nested)
+        self._of_own_run = of_own_run
         self._count = 0
         self._is_sending = False
 
-    def read(self) -> list[ConfirmedRequest]:
-        """Return the requests that were confirmed since the last Clear."""
+    def read(self, target: str) -> list[ConfirmedRequest]:
+        """
+        Return the requests that were confirmed since the last Clear.
+
+        :param target: the flow and the run. If the task started the run itself, also those from before a Clear
+        """
         found: list[ConfirmedRequest] = []
-        while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
+        while (entry := self._get(self._confirmed_key(len(found)))) and (
+            self._counts(entry) or (self._of_own_run and entry["request"]["target"] == target)
+        ):
             more = (self._get(self._confirmed_key(len(found), part)) for part in range(1, entry["parts"]))
             request: ConfirmedRequest = entry["request"]
             identities = [*request["identities"], *(part["identities"] for part in more if part)]

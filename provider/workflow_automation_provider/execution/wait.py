@@ -236,7 +236,7 @@ class CompletionWait:
             return self.settle(run, answer, by=reply.by)
         if not parking.is_supervised():
             return self._poll(run, waiting)
-        question = self._question(run)
+        question = self._question(run, waiting)
         # Answered, but without saying how the run ended: the question must be open again, or the task could not
         # park.
         if not waiting.asked or reply.by:
@@ -297,10 +297,12 @@ class CompletionWait:
             return False
         return True
 
-    def _question(self, run: StartedRun) -> Question:
+    def _question(self, run: StartedRun, waiting: Waiting) -> Question:
         run_id, link = run.get("run_id"), run.get("run_link")
         lines = [
-            "The task continues once the flow calls back. If it does not, look at the run, and answer.",
+            "The task continues once the flow calls back. If it does not, look at the run, and answer."
+            if waiting.digest
+            else "The run was given no callback URL. Look at the run, and answer.",
             f"- Run: {parking.code(run_id) if run_id else 'unknown'}{f' <{link}>' if link and _LINK.fullmatch(link) else ''}",
             f"- Connection: {parking.code(self._hook.workflow_automation_conn_id)}",
         ]
@@ -318,28 +320,35 @@ class CompletionWait:
 
     def _end_late(self, run: StartedRun, waiting: Waiting) -> StartedRun:
         # In this order: what the endpoint has confirmed to a flow must not be lost.
-        self._record.close(waiting.digest)
-        if answer := self._record.answer(waiting.digest):
+        if answer := self._record.close(waiting.digest):
             return self.settle(run, answer)
-        raise self._overdue(run)
+        raise self._overdue(run, waiting)
 
-    def _overdue(self, run: StartedRun) -> RunTimeoutError:
+    def _overdue(self, run: StartedRun, waiting: Waiting) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
+        callback = (
+            "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.\n"
+            if waiting.digest
+            else "It was given no callback URL.\n"
+        )
         error = RunTimeoutError(
             f"No result was reported within completion_timeout ({self._timeout}).",
             consequence=run_started(run.get("run_id")),
             next_step=(
                 f"Look at {where}.\nIf it is still running, enter its run_id, then clear the task to wait for it again.\n"
-                f"{how_to_enter(run_id=run.get('run_id'))}\nWithout that entry, a Clear starts another run.\n"
-                "If its last step failed to call back, look at its error, and whether the service reaches "
-                "callback_base_url.\nIf it succeeded, mark the task as success. If it failed, clear the task to start "
-                "another run."
+                f"{how_to_enter(run_id=run.get('run_id'))}\nWithout that entry, a Clear starts another run.\n{callback}"
+                "If it succeeded, mark the task as success. If it failed, clear the task to start another run."
             ),
         )
         error.locate(None, run.get("flow_id"), run.get("run_id"))
         return error
 
     def _began(self, waiting: Waiting, *, asked: bool) -> Waiting:
+        if not waiting.digest:
+            self._log.warning(
+                "The run was given no callback URL: it was started before the task waited, or a person entered it. "
+                "Only an answer under Required Actions ends the wait."
+            )
         began = self._record.began(waiting, asked=asked)
         self._since = began.since
         if not waiting.since:

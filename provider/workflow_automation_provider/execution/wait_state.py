@@ -146,11 +146,6 @@ class WaitRecord(_TaskRecord):
         if digest:
             self._forget(digest, self._now.max_tries)
 
-    def close(self, digest: str | None) -> None:
-        """Take no more answers; one that came before stays."""
-        if self.answer(digest) is None:
-            self._delete(row_key(digest or "", self._now.max_tries))
-
     @property
     def _ti_id(self) -> str:
         return str(getattr(self._context["ti"], "id", ""))

@@ -68,7 +68,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a retry returns
     the recorded run, and if it is unknown whether a run was started, the task fails and says so. Clearing the
-    task starts a new run.
+    task starts a new run; on Airflow 3.4, clearing the whole DAG run does not.
 
     Follows sections 4.1 and 4.2 of the interface.
 
@@ -440,7 +440,7 @@ class _RunUpload:
         from workflow_automation_provider.execution.upload_record import UploadRecord
 
         self._operator = operator
-        self._record = UploadRecord(context, operator.task_id, nested=False)
+        self._record = UploadRecord(context, operator.task_id, nested=False, of_own_run=True)
         self._uploader = Uploader(self._record, operator._open_hook(), operator._patience)
         self._what = FilesToUpload(files=files, file_format=operator.file_format)
 
@@ -456,7 +456,8 @@ class _RunUpload:
                 next_step="Look in the workflow's list of runs.",
             )
         with self._record.in_use(self._operator):
-            uploaded = self._uploader.upload(run["run_id"], run.get("flow_id"), self._what)
+            flow_id = run.get("flow_id") or self._operator.flow_id
+            uploaded = self._uploader.upload(run["run_id"], flow_id, self._what)
         self._operator._uploaded = {
             "inputs": self._uploader.inputs,
             "files": uploaded["files"],

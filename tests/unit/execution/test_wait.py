@@ -36,6 +36,7 @@ from workflow_automation_provider.execution.callback import (
 )
 from workflow_automation_provider.execution.retry import GIVEN_RUN
 from workflow_automation_provider.execution.wait_state import WaitRecord
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..answers import TIMEOUT, person, woken
 from ..starts import KEY, requests, trigger
@@ -759,6 +760,22 @@ class TestEditedDag:
         assert edited.execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
         assert "callback_url" not in service.runs[1].inputs
 
+    def test_that_waits_only_now(
+        self, service, store, context, endpoint, waits, parked, supervisor, resume, edited, log
+    ):
+        """The run was started without a URL."""
+        edited.execute(context(store))
+        now = context(store, try_number=2)
+        then, _ = parked(waits(), now)
+        assert "The run was given no callback URL" in log()
+        (question,) = supervisor.questions
+        assert question.body.startswith("The run was given no callback URL. Look at the run, and answer.\n")
+        later(store, days=1)
+        with pytest.raises(RunTimeoutError) as caught:
+            resume(waits(), now, TIMEOUT, **then)
+        assert "It was given no callback URL." in str(caught.value)
+        assert "callback_base_url" not in str(caught.value)
+
     def test_a_run_that_never_waited_is_not_waited_for(self, service, store, context, endpoint, waits):
         service.faults.add("busy", operation="upload")
         with pytest.raises(BusyError):
@@ -1123,6 +1140,54 @@ class TestFiles:
         assert caught.value.consequence == "Run 1001 was started.\nNo files were accepted."
         assert GIVEN_RUN in caught.value.next_step
         assert "with the quotes.\nWithout that entry, a Clear starts another run." in str(caught.value)
+
+    def test_are_not_uploaded_again_for_the_recorded_run(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        """A person enters it and clears the task; a retry after that finds the files as well."""
+        for attempt in ({}, {"try_number": 2, "max_tries": 4}, {"try_number": 3, "max_tries": 4}):
+            parked(waits(files=[{"name": "a"}]), context(store, **attempt))
+            store.entries[GIVEN_RUN] = "1001"
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+
+    def test_without_a_wait_are_not_uploaded_again_for_the_recorded_run(self, service, store, context):
+        trigger(files=[{"name": "a"}]).execute(context(store))
+        store.entries[GIVEN_RUN] = "1001"
+        trigger(files=[{"name": "a"}]).execute(context(store, try_number=2, max_tries=4))
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+
+    def test_of_the_tasks_flow_if_the_entry_names_none(
+        self, service, store, context, monkeypatch, endpoint, waits, parked
+    ):
+        connection = service.airflow_connection(service.keys[0], {"callback_base_url": endpoint.url})
+        del connection["extra"]["flow_id"]
+        monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
+        operator = {"flow_id": "demo-flow", "workflow_automation_conn_id": "other"}
+        parked(waits(**operator), context(store))
+        store.entries[GIVEN_RUN] = "1001"
+        parked(waits(**operator, files=[{"name": "a"}]), context(store, try_number=2, max_tries=4))
+        assert [upload.flow_id for upload in service.uploads] == ["demo-flow"]
+
+    def test_of_which_some_are_missing_for_the_recorded_run(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        parked(waits(files=[{"name": "a"}]), context(store))
+        store.entries[GIVEN_RUN] = "1001"
+        parked(waits(files=[{"name": "a"}, {"name": "b"}]), context(store, try_number=2, max_tries=4))
+        assert [upload.files for upload in service.uploads] == [[{"name": "a"}], [{"name": "b"}]]
+
+    @pytest.mark.parametrize("given", [True, False])
+    def test_are_uploaded_again_for_another_run(
+        self, service, store, context, endpoint, waits, parked, given
+    ):
+        with WorkflowAutomationHook() as hook:
+            other = hook.trigger_flow({}, "demo-flow").run_id
+        parked(waits(files=[{"name": "a"}]), context(store))
+        if given:
+            store.entries[GIVEN_RUN] = other
+        then, _ = parked(waits(files=[{"name": "a"}]), context(store, try_number=2, max_tries=4))
+        assert [upload.run_id for upload in service.uploads] == ["1002", other if given else "1003"]
+        assert then["run"]["run_id"] == service.uploads[1].run_id
 
     def test_of_unknown_outcome_are_uploaded_by_the_next_try(
         self, service, store, context, endpoint, waits, parked
