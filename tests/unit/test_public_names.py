@@ -316,6 +316,7 @@ INNER = {
     "hooks.connection",
     "hooks.file_sources",
     "hooks.lineage",
+    "hooks.listing",
     "hooks.read_ahead",
     "hooks.stores",
     "hooks.upload_progress",

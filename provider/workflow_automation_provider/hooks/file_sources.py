@@ -11,7 +11,7 @@ import mimetypes
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,10 +19,11 @@ from typing import IO, Any
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit, kind_of
-from workflow_automation_provider.client.files import Element, File, check_content_types
+from workflow_automation_provider.client.files import Element, File, check_content_types, reason
 from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.hooks.listing import Listed, ListingError, Pattern, is_missing, list_local
 from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
 from workflow_automation_provider.hooks.stores import Store, StoredFile, store_of
 
@@ -52,13 +53,13 @@ def resolve(
 
     :param files: one source or several; a glob may use ``*``, ``?``, ``[…]`` and ``**``, and does not match
         local names that begin with a dot. A URL that ends in ``/`` is a prefix: everything below it is
-        uploaded
+        uploaded. Of each, a file is found once
     :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
         the file's extension
     :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
         by default 32 MiB
-    :raises FileUnavailableError: if a file is missing or cannot be read, a glob or prefix matches nothing, or a
-        store cannot be reached, naming it
+    :raises FileUnavailableError: if a file is missing or cannot be read, a folder cannot be listed, a glob or
+        prefix matches nothing, or a store cannot be reached, naming it
     :raises InvalidRequestError: if there is nothing to upload, a source is a directory or otherwise no file, or of
         another type, or there is no store for a URL
     """
@@ -120,13 +121,33 @@ def _local_paths(text: str, name: str) -> list[str]:
     # A file whose own name looks like a pattern is meant as it is written.
     if not glob.has_magic(text) or os.path.lexists(text):
         return [text]
-    matches = sorted(glob.glob(text, recursive=True))
-    if "**" in text:
-        # ** also matches what is in these directories; without it, a directory among the matches is an error.
-        matches = [match for match in matches if not Path(match).is_dir()]
+    pattern = Pattern.of_glob(text, hidden=False)
+    matches = _paths(pattern, _listing(list_local, pattern, name))
     if not matches:
         raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=_path_hint(text))
     return matches
+
+
+def _paths(pattern: Pattern, listed: Listed[Any]) -> list[str]:
+    # ** also matches what is in a folder; without it, a folder among the matches is an error.
+    return sorted([*listed.files, *(() if pattern.is_recursive else listed.folders)])
+
+
+def _listing(
+    list_all: Callable[[Pattern], Listed[Any]],
+    pattern: Pattern,
+    name: str,
+    shown: Callable[[str], str] = lambda path: path or ".",
+) -> Listed[Any]:
+    try:
+        return list_all(pattern)
+    except ListingError as error:
+        what = (
+            f"{name}: the folder {shown(error.path)!r} cannot be listed: {reason(error.error).rstrip('.')}."
+        )
+        if is_wrong_path(error.error):
+            raise InvalidRequestError(what) from None
+        raise FileUnavailableError(what) from None
 
 
 def _check_path(path: str, name: str) -> None:
@@ -303,6 +324,14 @@ class _StoredSource:
         return glob.has_magic(self.store.path_of(self.url))
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is a path of this machine after all."""
+        # Imported here, as Airflow does: fsspec is slow to import, and most uploads are of local files.
+        from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
+        return isinstance(self.store.fs, LocalFileSystem)
+
+    @property
     def shown(self) -> str:
         """Its URL without credentials."""
         return without_credentials(self.url)
@@ -356,62 +385,62 @@ def _looked_at(sources: Sequence[_StoredSource]) -> dict[int, Mapping[str, Any] 
 def _files_of(
     source: _StoredSource, looked: Mapping[str, Any] | BaseException | None, types: Mapping[str, str]
 ) -> Iterator[File]:
-    # Imported here, as Airflow does: fsspec is slow to import, and most uploads are of local files.
-    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
-
     fs, path, url = source.store.fs, source.path, source.shown
     try:
         if isinstance(looked, BaseException):
             raise looked
         found: _Found = {path: looked} if looked is not None else _listed(source)
+    except FileUnavailableError:
+        raise
     except FileNotFoundError as error:
-        if (cause := error.__cause__) is not None and _is_other(cause):
-            raise _unreadable(source.name, url, cause) from None
+        if not is_missing(error):
+            raise _unreadable(source.name, url, error.__cause__ or error) from None
         # A broken link exists, and is reported as a local path.
-        found = {path: {"type": "link"}} if isinstance(fs, LocalFileSystem) and _is_link(path) else {}
+        found = {path: {"type": "link"}} if source.is_local and _is_link(path) else {}
     except Exception as error:  # object stores raise all kinds of exceptions
         raise _unreadable(source.name, url, error) from None
     if not found:
         raise FileUnavailableError(f"{source.name}: there is no file at {url!r}.")
+    is_local = source.is_local
     for key in sorted(found):
         info = found.pop(key)
         if info["type"] == "directory":
             raise _directory(fs.unstrip_protocol(key), url, source.kind)
-        if isinstance(fs, LocalFileSystem):
+        if is_local:
             yield _local_file(key, types)
         else:
             yield _stored_file(source.store, key, info, types)
 
 
-def _is_other(cause: BaseException) -> bool:
-    """Tell whether it is not known that there is no file: over HTTP, that is said after any error."""
-    status = getattr(cause, "status", None)
-    if isinstance(status, int):
-        return status not in (404, 410)
-    return isinstance(cause, OSError | TimeoutError) and not isinstance(cause, FileNotFoundError)
-
-
 def _listed(source: _StoredSource) -> _Found:
-    fs, path = source.store.fs, source.path
-    found: _Found
-    if source.is_glob and not fs.exists(path):
-        found = _without_markers(fs.glob(path, detail=True))
-        if "**" in source.url:
-            found = {key: info for key, info in found.items() if info["type"] != "directory"}
-    elif source.url.endswith("/"):
-        found = _without_markers(fs.find(path, detail=True))
+    store, path = source.store, source.path
+    is_prefix = source.url.endswith("/")
+    if source.is_glob and not _exists(store.fs, path):
+        pattern = Pattern.of_glob(f"{path}/**" if is_prefix else path, hidden=not source.is_local)
+    elif is_prefix:
+        pattern = Pattern.of_prefix(path)
     else:
-        found = {path: fs.info(path)}
+        return {path: store.fs.info(path)}
+    list_all = list_local if source.is_local else store.listed
+    listed = _listing(list_all, pattern, source.name, lambda path: _shown(store, path))
+    found: _Found = {path: info or {"type": "file"} for path, info in listed.files.items()}
+    if not pattern.is_recursive:
+        found |= {path: {"type": "directory"} for path in listed.folders}
     return found
 
 
-def _without_markers(found: _Found) -> _Found:
-    """Leave out the empty objects that programs write to show a folder: they are no files."""
-    return {
-        key: info
-        for key, info in found.items()
-        if not (key.endswith("/") and info["type"] == "file" and info.get("size") == 0)
-    }
+def _exists(fs: Any, path: str) -> bool:
+    try:
+        fs.info(path)
+    except FileNotFoundError as error:
+        if not is_missing(error):
+            raise
+        return False
+    return True
+
+
+def _shown(store: Store, path: str) -> str:
+    return without_credentials(store.fs.unstrip_protocol(path))
 
 
 def _unreadable(name: str, url: str, error: BaseException) -> FileUnavailableError:

@@ -16,6 +16,7 @@ from typing import IO, Any, Protocol
 
 from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
 from workflow_automation_provider.client.redaction import without_credentials
+from workflow_automation_provider.hooks.listing import Listed, Pattern, list_stored
 
 __all__ = [
     "AT_ONCE",
@@ -230,6 +231,8 @@ class Store:
     """What an object takes in memory besides its content that was read ahead, in bytes."""
     asks_again = False
     """Whether a request that the store does not respond to as it should is sent again by its client."""
+    is_flat = False
+    """Whether it has keys instead of folders."""
 
     def __init__(self, fs: Any, read_ahead: ReadAhead) -> None:
         self.fs = fs
@@ -255,6 +258,14 @@ class Store:
             return None
         loop: asyncio.AbstractEventLoop | None = self.fs.loop
         return loop
+
+    def listed(self, pattern: Pattern) -> Listed[Mapping[str, Any]]:
+        """
+        Return what a pattern matches.
+
+        :raises ListingError: if a folder cannot be listed
+        """
+        return list_stored(self.fs, pattern, is_flat=self.is_flat)
 
     def infos(self, paths: Sequence[str]) -> list[Mapping[str, Any] | BaseException]:
         """Look at objects of an asynchronous file system, many at once; what failed is returned, not raised."""
@@ -373,6 +384,7 @@ class _S3(Store):
 
     overhead = _CONNECTION
     asks_again = True
+    is_flat = True
 
     def __init__(self, fs: Any, read_ahead: ReadAhead) -> None:
         super().__init__(fs, read_ahead)
@@ -487,6 +499,7 @@ class _Gcs(Store):
     """Read by the generation."""
 
     overhead = _CONNECTION
+    is_flat = True
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""
@@ -590,6 +603,8 @@ def _check_response(
 
 class _Azure(Store):
     """Read by ``If-Match``, in parts: its client has all of a response in memory."""
+
+    is_flat = True
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Read part by part."""

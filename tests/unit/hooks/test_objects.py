@@ -232,6 +232,7 @@ def attempt(hook, run_id, source):
     return str(caught.value)
 
 
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
@@ -291,6 +292,44 @@ class TestFaultsThatDoNoHarm:
         proxy.faults.append(Fault(of("a"), hang_after=1000))
         hook.upload_files(run_id, bucket.url("a"), "demo-flow")
         assert sent(service) == [("a", sha256(content))]
+
+
+class TestListing:
+    """A glob names all of its objects, or is an error."""
+
+    @pytest.fixture(autouse=True)
+    def objects(self, bucket):
+        bucket.put(in__a__1_csv=b"1", in__b__2_csv=b"2", in__c__3_csv=b"3")
+
+    @pytest.mark.parametrize(
+        ("status", "body", "words"),
+        [(403, DENIED, "PermissionError: Access Denied"), (503, SLOW_DOWN, "reduce your request rate")],
+    )
+    def test_a_folder_that_cannot_be_listed(self, bucket, proxy, status, body, words):
+        def lists_b(seen):
+            return "list-type" in seen.target and "prefix=in%2Fb%2F" in seen.target
+
+        proxy.faults.append(Fault(lists_b, status=status, body=body, times=None))
+        with pytest.raises(FileUnavailableError) as caught:
+            resolve(bucket.url("in/*/*csv"))
+        assert f"files[0]: the folder 's3://{bucket.name}/in/b' cannot be listed" in str(caught.value)
+        assert words in str(caught.value)
+
+    @pytest.mark.parametrize("pattern", ["**", "in/**", "**/*csv", "in/", "in/*/", "*/*/"])
+    def test_an_object_whose_key_is_also_a_folder(self, bucket, proxy, pattern):
+        bucket.put(in__b__2_csv__more_csv=b"4", in__b__2_csv__deep__deeper_csv=b"5")
+        names = [file.name for file in resolved(bucket.url(pattern))]
+        assert names == ["1_csv", "2_csv", "deeper_csv", "more_csv", "3_csv"]
+
+    def test_a_key_with_nothing_between_two_slashes(self, bucket, proxy):
+        bucket.put(in____d_csv=b"4")
+        assert len(resolved(bucket.url("in/"))) == len(resolved(bucket.url("**"))) == 4
+        assert len(resolved(bucket.url("in/*/*csv"))) == 3
+
+    def test_levels_are_listed_once_each(self, bucket, proxy):
+        bucket.put(in__a__deep__x=b"4", other__x=b"5")
+        assert len(resolved(bucket.url("in/*/*csv"))) == 3
+        assert len(listings(proxy)) <= 5  # whether the pattern is a key, in/, and its folders
 
 
 class TestFaultsThatEndTheRequest:
