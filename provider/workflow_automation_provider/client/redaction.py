@@ -51,9 +51,12 @@ _TAG = re.compile(rb"</?[A-Za-z][^<>]{0,200}>")
 # parent logger does not apply to its children, so each is listed.
 _WIRE_LOGGERS = ("httpx", *map("httpcore.{}".format, ("connection", "http11", "http2", "proxy", "socks")))
 
-# Credentials in URLs: a password, and the query of a web address, which may be signed.
-_PASSWORD = re.compile(r"(?<=://)([^\s/:@]*):(?!\d+/)\S+@")
-_QUERY = re.compile(r"\b(https?://[^\s?]*\?)\S+?(?=[\"'`)>\],.;:]*(?:\s|$))", re.IGNORECASE)
+# Credentials in URLs: a password, up to the last @, and the query of a web address, which may be signed. What may end a
+# sentence is no part of a query.
+_WORD = re.compile(r"\S+")
+_PASSWORD = re.compile(r"://[^/:@]*:(?!\d+/)")
+_WEB_ADDRESS = re.compile(r"\bhttps?://", re.IGNORECASE)
+_ENDS = "\"'`)>],.;:"
 
 
 class Redactor:
@@ -116,7 +119,25 @@ class Redactor:
 
 def without_credentials(text: str) -> str:
     """Return a text without the passwords of its URLs, and without the queries of its web addresses."""
-    return _QUERY.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    return _WORD.sub(lambda found: _without_query(_without_password(found[0])), text)
+
+
+def _without_password(word: str) -> str:
+    at = word.rfind("@")
+    for found in _PASSWORD.finditer(word, 0, max(at, 0)):
+        if found.end() < at:
+            return f"{word[: found.end()]}***{word[at:]}"
+    return word
+
+
+def _without_query(word: str) -> str:
+    if (found := _WEB_ADDRESS.search(word)) is None:
+        return word
+    start = word.find("?", found.end()) + 1
+    if start in (0, len(word)):
+        return word
+    end = max(start + 1, len(word.rstrip(_ENDS)))
+    return f"{word[:start]}***{word[end:]}"
 
 
 def _parts(value: str) -> set[bytes]:

@@ -408,3 +408,23 @@ def test_log_filter_that_fails_withholds_the_line(key):
 )
 def test_credentials_of_urls_are_left_out(text, shown):
     assert without_credentials(text) == shown
+
+
+# What they are, by expressions that take quadratic time.
+PASSWORD = re.compile(r"(?<=://)([^\s/:@]*):(?!\d+/)\S+@")
+QUERY = re.compile(r"\b(https?://[^\s?]*\?)\S+?(?=[\"'`)>\],.;:]*(?:\s|$))", re.IGNORECASE)
+pieces = st.sampled_from(
+    ["http://", "HTTPS://", "s3://", "://", "/", ":", "@", "?", "80", ")", ".", " ", "\n", "\u2003", "a"]
+)
+
+
+@given(st.lists(pieces).map("".join))
+def test_credentials_of_urls_are_found_wherever_they_are(text):
+    assert without_credentials(text) == QUERY.sub(r"\1***", PASSWORD.sub(r"\1:***@", text))
+
+
+@pytest.mark.parametrize("piece", ["http://", "://a:", "http://x?", "://", ".", "a@", "://a:1"])
+def test_a_long_text_without_credentials_is_read_once(piece):
+    """In quadratic time, this would take days."""
+    text = f"http://{piece * 1_000_000}"
+    assert without_credentials(text) == ("http://http://x?***" if "?" in piece else text)
