@@ -64,17 +64,21 @@ def read_upload_response(response: Response, request: Request, redact: Redactor)
     """
     Read the response to an upload, whose body is of type string.
 
-    The status alone says that the files were accepted, so any body is valid: a JSON string is decoded,
-    anything else is returned as text. A body that was cut off, or reveals a secret, is not returned.
+    The status says that the files were accepted, so any body is valid but a web page, such as that of a login: a JSON
+    string is decoded, anything else is returned as text. A body that was cut off, or reveals a secret, is not returned.
 
     Follows section 4.3 of the interface.
 
+    :raises OutcomeUnknownError: if the body is a web page
     :raises WorkflowAutomationError: if the status is not 2xx, see :func:`response_error`
     """
     if not 200 <= response.status < 300:
         raise response_error(response, request, redact)
     if response.early:
         raise _early(response, "not all files had been sent", request, redact)
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == "text/html" and (response.body.strip() or response.incomplete):
+        raise _web_page(response, request, redact)
     if response.incomplete:
         return f"(not shown: {response.incomplete})"
     text = response.body.decode(errors="replace")
@@ -93,6 +97,20 @@ def _early(response: Response, why: str, request: Request, redact: Redactor) -> 
         f"aborted: {why}.{_quote(response, redact)}",
         consequence=request.operation.consequence(Accepted.NO),
         next_step="Check the connection's base URL, and any proxy in front of the service.",
+        status=response.status,
+    )
+
+
+def _web_page(response: Response, request: Request, redact: Redactor) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{request.title} returned {_status(response.status)} with a web page.{_quote(response, redact)}",
+        consequence=request.operation.consequence(Accepted.MAYBE),
+        next_step="\n".join(
+            (
+                "It may be a login page: check the connection's base URL, and any proxy in front of the service.",
+                request.operation.look,
+            )
+        ),
         status=response.status,
     )
 
