@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import io
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -287,7 +288,8 @@ class _Fetch:
 
 def _may_pass(error: Exception) -> bool:
     """Tell whether to ask a store again after an error."""
-    return not isinstance(error, ChangedError | FileNotFoundError | PermissionError | NotImplementedError)
+    never = ChangedError | FileNotFoundError | PermissionError | NotImplementedError | io.UnsupportedOperation
+    return not isinstance(error, never)
 
 
 def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[bytes]:

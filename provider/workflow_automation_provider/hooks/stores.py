@@ -8,10 +8,12 @@ that version, an object costs one request. Elsewhere, it is looked at once more 
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from io import UnsupportedOperation
 from typing import IO, Any, Protocol
 
 from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
@@ -534,9 +536,12 @@ async def _answer(
             raise PermissionError(f"the store returned {response.status}")
         response.raise_for_status()
         if response.status not in (200, 206) or headers.get("Content-Encoding", "") not in encodings:
-            raise ChangedError(
-                f"the store returned {response.status} {headers.get('Content-Encoding', '')}".rstrip()
+            raise UnsupportedOperation(
+                errno.ENOTSUP,
+                f"the store returned {response.status} {headers.get('Content-Encoding', '')}".rstrip(),
             )
+        version = {name: headers.get(header) for name, header in _VERSION_HEADERS.items()}
+        compare(file, version)
         length = headers.get("Content-Length")
         _check_response(
             file,
@@ -545,8 +550,6 @@ async def _answer(
             None if length is None else int(length),
             headers.get("Content-Range"),
         )
-        version = {name: headers.get(header) for name, header in _VERSION_HEADERS.items()}
-        compare(file, version)
     except BaseException:
         response.close()
         raise
@@ -587,13 +590,14 @@ def _check_response(
     """
     Check that a response is of the object that was listed, from the byte on that was asked for.
 
-    :raises ChangedError: if it is not
+    :raises ChangedError: if it is of another object
+    :raises UnsupportedOperation: if it begins with another byte
     """
     expected = file.told.get("ETag")
     if etag and expected and etag != expected:
         raise ChangedError("it was overwritten")
     if start and not (content_range or "").startswith(f"bytes {start}-"):
-        raise ChangedError(f"the store did not continue from byte {start}")
+        raise UnsupportedOperation(errno.ENOTSUP, f"the store did not continue from byte {start}")
     if length is not None and length != file.size - start:
         raise ChangedError(f"it has {start + length} bytes instead of {file.size}")
 

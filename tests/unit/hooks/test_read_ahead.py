@@ -487,12 +487,16 @@ class TestOverHttp:
     def test_a_server_that_knows_no_ranges(self, web, file):
         web.break_after.append(1000)
         web.conditions = False
-        with pytest.raises(FileUnavailableError, match="did not continue from byte 1000"):
+        with pytest.raises(
+            FileUnavailableError,
+            match=r"/a.bin' could not be read \(the store did not continue from byte 1000\)",
+        ):
             b"".join(read_whole(file))
+        assert [asked for _, _, asked in web.seen] == [None, "bytes=1000-"]
 
     def test_a_server_that_compresses_all_the_same(self, web, file):
         web.compresses = True
-        with pytest.raises(FileUnavailableError, match="gzip"):
+        with pytest.raises(FileUnavailableError, match=r"could not be read \(the store returned 200 gzip\)"):
             b"".join(read_whole(file))
 
     def test_what_google_stores_compressed_is_sent_as_it_is_stored(self, web):
