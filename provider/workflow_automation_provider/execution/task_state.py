@@ -109,11 +109,9 @@ class ConfirmedRequest(TypedDict):
     response: str
     """The service's response, truncated."""
     target: str
-    """The flow and the run; empty if that was not recorded."""
+    """The flow and the run."""
     identities: Identities
     """What identifies the files as they were sent."""
-    digests: list[str]
-    """In entries of version 0.1 instead: a hash of each file, of a store's as it was when it was looked at."""
 
 
 class _Store(Protocol):
@@ -451,7 +449,7 @@ class UploadRecord(_TaskRecord):
         """Return the requests that were confirmed since the last Clear."""
         found: list[ConfirmedRequest] = []
         while (entry := self._get(self._confirmed_key(len(found)))) and self._counts(entry):
-            found.append(_confirmed_request(entry["request"]))
+            found.append(entry["request"])
         self._count = len(found)
         return found
 
@@ -490,16 +488,3 @@ class UploadRecord(_TaskRecord):
     def _confirmed_key(self, number: int) -> str:
         # The number precedes the name: after it, it could be part of another name.
         return f"{_UPLOAD}_{number}{self._suffix}"
-
-
-def _confirmed_request(entry: dict[str, Any]) -> ConfirmedRequest:
-    return {
-        "files": entry["files"],
-        # Entries of version 0.1 have the names of all files, and those from before it "reply" and no target.
-        "count": entry.get("count", len(entry["files"])),
-        "bytes": entry["bytes"],
-        "response": entry.get("response", entry.get("reply", "")),
-        "target": entry.get("target", ""),
-        "identities": entry.get("identities", {}),
-        "digests": entry.get("digests", []),
-    }

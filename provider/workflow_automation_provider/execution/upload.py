@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -266,8 +265,7 @@ class Uploader:
                     "bytes": size_of(request.files),
                     "response": response[:_KEPT_RESPONSE],
                 }
-                # The first version of the provider reads digests, and would send these files again.
-                self._confirm({**confirmed, "target": target, "identities": identities, "digests": []})
+                self._confirm({**confirmed, "target": target, "identities": identities})
                 return confirmed
 
         try:
@@ -317,7 +315,7 @@ class Uploader:
                 next_step=Operation.UPLOAD.look,
             )
         # For a run_id that has changed since, nothing was sent yet.
-        earlier = [request for request in recorded if request["target"] in ("", target)]
+        earlier = [request for request in recorded if request["target"] == target]
         if not earlier:
             return [], list(elements)
         missing, unknown = _missing(elements, earlier, target)
@@ -346,51 +344,20 @@ def _missing(
     elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str
 ) -> tuple[list[Element], int]:
     """Return the elements that were in no confirmed request, and the number of requests whose cannot be told."""
-    confirmed = _in_digests(elements, earlier, target)
-    left = [index for index in range(len(elements)) if index not in confirmed]
-    found, unknown = indexes_of(
+    confirmed, unknown = indexes_of(
         [(request["count"], request["identities"]) for request in earlier],
-        [_identity(elements[index], target) for index in left],
+        [_identity(element, target) for element in elements],
     )
-    confirmed |= {left[index] for index in found}
     return [element for index, element in enumerate(elements) if index not in confirmed], unknown
-
-
-def _in_digests(elements: Sequence[Element], earlier: Sequence[ConfirmedRequest], target: str) -> set[int]:
-    """Find the elements that version 0.1 had confirmed. It looked at each object of a store."""
-    # Counted, because a file may be listed twice.
-    digests = Counter(digest for request in earlier for digest in request["digests"])
-    found: set[int] = set()
-    if not digests:
-        return found
-    for index, element in enumerate(elements):
-        version = _looked_at(element) if isinstance(element, File) else None
-        digest = _hash(element, target, version).hex()
-        if digests[digest]:
-            digests[digest] -= 1
-            found.add(index)
-    return found
-
-
-def _looked_at(file: File) -> object:
-    try:
-        return file.fingerprint()
-    except Exception:  # of any kind, by store: whether it can be read shows when it is
-        return None
 
 
 def _identity(element: Element, target: str) -> bytes:
     """Return what identifies the current version of a file, or a mapping, for one run."""
-    version = version_of(element) if isinstance(element, File) else None
-    return _hash(element, target, version)[:IDENTITY_SIZE]
-
-
-def _hash(element: Element, target: str, version: object) -> bytes:
     if isinstance(element, File):
-        what = f"{element.source} {element.size} {version}"
+        what = f"{element.source} {element.size} {version_of(element)}"
     else:
         what = encode("files", element).decode()
-    return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).digest()[:16]
+    return hashlib.sha256(f"{target} {what}".encode(errors="surrogatepass")).digest()[:IDENTITY_SIZE]
 
 
 def _resolved(what: FilesToUpload) -> list[Element]:

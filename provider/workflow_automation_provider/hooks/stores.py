@@ -22,7 +22,6 @@ from workflow_automation_provider.hooks.listing import Listed, Pattern, list_sto
 
 __all__ = [
     "AT_ONCE",
-    "FINGERPRINT",
     "SILENCE",
     "Response",
     "Store",
@@ -65,35 +64,6 @@ _OF_FILE = (
     "fileId",
     "ino",
 )
-
-FINGERPRINT = (
-    "size",
-    "Content-MD5",
-    "Digest",
-    "ETag",
-    "VersionId",
-    "content_md5",
-    "crc32c",
-    "etag",
-    "generation",
-    "hex",
-    "md5Hash",
-    "sha",
-    "version_id",
-    "Last-Modified",
-    "LastModified",
-    "created",
-    "ctime",
-    "last_modified",
-    "modificationTime",
-    "modified",
-    "modify",
-    "mtime",
-    "updated",
-    "fileId",
-    "ino",
-)
-"""The same in the order in which digests of the task state store have had them since the first release."""
 
 # What a store that cannot stream is asked for at once.
 _PART = 2 * 1024 * 1024
@@ -192,10 +162,8 @@ class StoredFile(File):
         return stream
 
     def fingerprint(self) -> object:
-        """Look at it, and return what the store tells."""
-        self.store.fs.invalidate_cache(self.key)
-        info = self.store.fs.info(self.key)
-        return tuple(str(info.get(field)) for field in FINGERPRINT)
+        """Return what the listing told: who reads it looks at it."""
+        return self.version
 
     @property
     def version(self) -> object:

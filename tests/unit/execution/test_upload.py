@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
-from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]  # has no types
 
 from workflow_automation_provider.client.files import File
 from workflow_automation_provider.exceptions import (
@@ -26,14 +25,8 @@ from workflow_automation_provider.execution.retry import Patience
 from workflow_automation_provider.execution.task_state import UploadRecord
 from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
 from workflow_automation_provider.hooks import upload_progress
-from workflow_automation_provider.hooks.stores import FINGERPRINT
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
-
-try:
-    from airflow.sdk.io import attach
-except ImportError:  # Airflow 2
-    from airflow.io.store import attach  # type: ignore[import-not-found, no-redef]  # not there in Airflow 3
 
 KEY = "workflow_automation_upload"
 
@@ -342,60 +335,6 @@ class TestVeryMany:
         assert "file-10" not in text
 
 
-class TestEntriesOfTheFirstVersion:
-    """A task that began with it ends with this one."""
-
-    def entry(self, attempt, digests, names):
-        now = attempt()
-        return {
-            "request": {
-                "files": names,
-                "bytes": 3,
-                "response": "2 files received",
-                "digests": digests,
-                "target": "demo-flow 1001",
-            },
-            "try_number": 1,
-            "max_tries": now["ti"].max_tries,
-            "clear_number": 0,
-            "dag_run_start": now["dag_run"].start_date.isoformat(),
-        }
-
-    def test_files_and_mappings(self, service, store, attempt, write):
-        path, row = write("a", "1"), {"row": 1}
-        state = os.stat(path)  # noqa: PTH116 - as the provider does
-        fingerprint = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
-        told = [f"demo-flow 1001 {path!r} 1 {fingerprint}", 'demo-flow 1001 {"row":1}']
-        digests = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in told]
-        store.entries[f"{KEY}_0"] = self.entry(attempt, digests, ["a", None])
-        result = upload(path, row, {"row": 2}).execute(attempt(try_number=2))
-        assert uploaded(service) == [[{"row": 2}]]
-        assert result["requests"] == [
-            {"files": ["a", None], "count": 2, "bytes": 3, "response": "2 files received"},
-            {"files": [None], "count": 1, "bytes": 0, "response": "1 file received"},
-        ]
-
-    def test_objects_which_it_looked_at_one_by_one(self, service, store, attempt):
-        fs = MemoryFileSystem()
-        attach("memory", fs=fs)
-        fs.pipe({"/first-version/a": b"1", "/first-version/b": b"2"})
-        info = {name: str(fs.info("/first-version/a").get(name)) for name in FINGERPRINT}
-        told = f"demo-flow 1001 'memory:///first-version/a' 1 {tuple(info.values())}"
-        digest = hashlib.sha256(told.encode()).hexdigest()[:32]
-        store.entries[f"{KEY}_0"] = self.entry(attempt, [digest], ["a"])
-        upload("memory://first-version/").execute(attempt(try_number=2))
-        assert uploaded(service) == [["b"]]
-
-    def test_one_that_can_no_longer_be_looked_at_is_not_what_was_sent(self, service, store, attempt):
-        def look():
-            raise KeyError("gone")
-
-        file = File("a", 1, "text/csv", "a", open=lambda: io.BytesIO(b"x"), fingerprint=look)
-        store.entries[f"{KEY}_0"] = self.entry(attempt, ["0" * 32], ["a"])
-        with pytest.raises(FileUnavailableError, match="can no longer be read"):
-            upload(file).execute(attempt(try_number=2))
-
-
 def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, attempt):
     service.faults.add("drop_after", operation="upload")
     record = UploadRecord(attempt(), "upload", nested=False)
@@ -475,15 +414,6 @@ class TestRecord:
             "Its request was not sent.",
         ]
         assert (uploaded(service), store.entries) == ([], {})
-
-    @pytest.mark.parametrize(("kept", "told"), [({"reply": "1 file received"}, "1 file received"), ({}, "")])
-    def test_one_of_a_version_before_the_first_release(self, service, store, attempt, kept, told):
-        upload({"row": 1}).execute(attempt())
-        digest = hashlib.sha256(b'demo-flow 1001 {"row":1}').hexdigest()[:32]
-        store.entries[f"{KEY}_0"]["request"] = {"files": [None], "bytes": 0, "digests": [digest]} | kept
-        result = upload({"row": 1}).execute(attempt(try_number=2))
-        assert result["requests"] == [{"files": [None], "count": 1, "bytes": 0, "response": told}]
-        assert len(service.uploads) == 1
 
     def test_a_mapping_that_is_no_json_is_named_beside_what_was_sent(self, service, attempt):
         upload({"row": 1}).execute(attempt())
