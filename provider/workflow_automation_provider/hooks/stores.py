@@ -21,8 +21,8 @@ from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.hooks.listing import Listed, Pattern, list_stored
 
 __all__ = [
-    "AT_ONCE",
-    "SILENCE",
+    "MAX_CONCURRENCY",
+    "READ_TIMEOUT",
     "Response",
     "Store",
     "StoredFile",
@@ -74,10 +74,10 @@ _BLOCK = 4 * 1024 * 1024
 # The buffers of a connection, in bytes.
 _CONNECTION = 64 * 1024
 
-AT_ONCE = 16
+MAX_CONCURRENCY = 16
 """Objects that are asked for at once, about as many as by the command line tools of the stores."""
 
-SILENCE = 60.0
+READ_TIMEOUT = 60.0
 """Seconds without a byte after which a response is given up, to be taken up again where it broke off."""
 
 
@@ -211,7 +211,7 @@ class Store:
     @property
     def connections(self) -> int:
         """How many connections its client may open at once."""
-        return AT_ONCE
+        return MAX_CONCURRENCY
 
     def path_of(self, url: str) -> str:
         """Return a URL or key without what is no part of a name."""
@@ -239,7 +239,7 @@ class Store:
 
     def infos(self, paths: Sequence[str]) -> list[Mapping[str, Any] | BaseException]:
         """Look at objects of an asynchronous file system, many at once; what failed is returned, not raised."""
-        at_once = asyncio.Semaphore(AT_ONCE)
+        at_once = asyncio.Semaphore(MAX_CONCURRENCY)
 
         async def look(path: str) -> Mapping[str, Any]:
             async with at_once:
@@ -360,7 +360,7 @@ class _S3(Store):
         super().__init__(fs, read_ahead)
         if getattr(fs, "_s3", True) is None:  # not connected yet
             # The SDK's default of 10 connections would be fewer than the requests.
-            fs.config_kwargs.setdefault("max_pool_connections", AT_ONCE)
+            fs.config_kwargs.setdefault("max_pool_connections", MAX_CONCURRENCY)
 
     @property
     def connections(self) -> int:
@@ -549,7 +549,7 @@ def _timeout() -> Any:
     import aiohttp
 
     # Without a limit for the whole: how long it takes is up to the service that the file is sent to.
-    return aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+    return aiohttp.ClientTimeout(total=None, sock_connect=READ_TIMEOUT, sock_read=READ_TIMEOUT)
 
 
 def _check_response(

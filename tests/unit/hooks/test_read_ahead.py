@@ -215,7 +215,7 @@ class TestWithoutConditions:
         assert b"".join(read_whole(file)) == b"x"
 
     def test_a_look_that_takes_for_ever(self, fs, store, monkeypatch):
-        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead.SILENCE", 0.05)
+        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead.READ_TIMEOUT", 0.05)
         monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead._FIRST_WAIT", 0.001)
         file = fs.file("a", b"x", store)
 
