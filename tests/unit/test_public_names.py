@@ -313,6 +313,7 @@ INNER = {
     "execution.wait",
     "execution.wait_state",
     "hooks",
+    "hooks.cloud_stores",
     "hooks.connection",
     "hooks.file_sources",
     "hooks.lineage",

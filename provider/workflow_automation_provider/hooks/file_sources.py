@@ -23,9 +23,10 @@ from workflow_automation_provider.client.files import Element, File, check_conte
 from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.hooks.cloud_stores import store_of
 from workflow_automation_provider.hooks.listing import Listed, ListingError, Pattern, is_missing, list_local
 from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
-from workflow_automation_provider.hooks.stores import Store, StoredFile, store_of
+from workflow_automation_provider.hooks.stores import Store, StoredFile
 
 __all__ = ["FileSource", "resolve"]
 

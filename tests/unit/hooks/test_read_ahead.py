@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import read_whole
 from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.hooks.cloud_stores import _Gcs
 from workflow_automation_provider.hooks.file_sources import resolve
 from workflow_automation_provider.hooks.read_ahead import ObjectReading
-from workflow_automation_provider.hooks.stores import Store, StoredFile, _Gcs
+from workflow_automation_provider.hooks.stores import Store, StoredFile
 
 from .conftest import resolved
 
