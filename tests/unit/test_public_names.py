@@ -318,6 +318,7 @@ INNER = {
     "hooks.file_sources",
     "hooks.lineage",
     "hooks.listing",
+    "hooks.local_files",
     "hooks.read_ahead",
     "hooks.stores",
     "hooks.upload_progress",
