@@ -289,7 +289,7 @@ def _files_of(
     is_local = source.is_local
     for key in sorted(found):
         info = found.pop(key)
-        if info["type"] == "directory" and not (is_local and is_link(key)):
+        if info["type"] == "directory" and not (is_local and source.is_glob and is_link(key)):
             raise _directory(fs.unstrip_protocol(key), url, source.kind)
         if is_local:
             yield local_file(key, _content_type(key.rpartition("/")[2], types))
