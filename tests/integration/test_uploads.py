@@ -391,7 +391,7 @@ class TestSources:
                     "../files/sub",
                     "is a link to the directory '../files/sub': pass its files, or a glob",
                 )
-                for files in ("LINKS/*", "LINKS/link", "file://LINKS/*", "file://LINKS/")
+                for files in ("LINKS/*", "LINKS/link", "file://LINKS/*")
             ),
             (
                 "file://LINKS/link",

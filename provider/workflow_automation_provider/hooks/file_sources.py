@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import functools
 import glob
 import itertools
 import mimetypes
 import os
-import stat
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
@@ -23,9 +19,11 @@ from workflow_automation_provider.client.files import Element, File, check_conte
 from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.hooks.cloud_stores import store_of
 from workflow_automation_provider.hooks.listing import Listed, ListingError, Pattern, is_missing, list_local
+from workflow_automation_provider.hooks.local_files import is_link, local_file, path_hint
 from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
-from workflow_automation_provider.hooks.stores import Store, StoredFile, store_of
+from workflow_automation_provider.hooks.stores import Store, StoredFile
 
 __all__ = ["FileSource", "resolve"]
 
@@ -34,9 +32,6 @@ FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, A
 A local path or glob; a URL, prefix or glob that ``ObjectStoragePath`` reads; an ``ObjectStoragePath``, or an
 asset with such a URI; or a JSON object that is sent unchanged.
 """
-
-# Seconds until a change to a local file is visible in its timestamps.
-_SETTLED = 0.25
 
 _UNKNOWN_TYPE = "application/octet-stream"
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
@@ -104,7 +99,7 @@ def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterat
         yield source
     elif isinstance(source, str | os.PathLike):
         for path in _local_paths(os.fspath(source), name):
-            yield _local_file(path, types)
+            yield local_file(path, _content_type(path.rpartition("/")[2], types))
     else:
         raise InvalidRequestError(
             f"{name} is {kind_of(source)}: expected a path, a glob, a URL or a mapping."
@@ -124,7 +119,7 @@ def _local_paths(text: str, name: str) -> list[str]:
     pattern = Pattern.of_glob(text, hidden=False)
     matches = _paths(pattern, _listing(list_local, pattern, name))
     if not matches:
-        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=_path_hint(text))
+        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=path_hint(text))
     return matches
 
 
@@ -166,116 +161,6 @@ def _check_path(path: str, name: str) -> None:
             f"{name} is {path!r}, and ~ is not expanded, because it means a different folder for each user.",
             next_step="Give an absolute path.",
         )
-
-
-def _path_hint(path: str) -> str:
-    """Say what is unusual about a path where there is no file."""
-    if not path.startswith("/"):
-        return f"A relative path is looked up in the worker's current directory, {str(Path.cwd())!r}."
-    return ""
-
-
-# With plain text instead of Path, which would double the cost of reading a small file.
-
-
-def _local_file(path: str, types: Mapping[str, str]) -> File:
-    try:
-        state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
-        if stat.S_ISDIR(state.st_mode):
-            kind = f"link to the directory {_target(path)!r}" if _is_link(path) else "directory"
-            raise InvalidRequestError(
-                f"{path!r} is a {kind}: pass its files, or a glob such as {path.rstrip('/')}/*."
-            )
-        if not stat.S_ISREG(state.st_mode):
-            raise InvalidRequestError(f"{path!r} is not a regular file.")
-        if not os.access(path, os.R_OK, effective_ids=True):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except InvalidRequestError:
-        raise
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError) and _is_link(path):
-            raise FileUnavailableError(
-                f"{path!r} is a link to {_target(path)!r}, which does not exist: fix the link, or leave it out."
-            ) from None
-        what = f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}."
-        if is_wrong_path(error):
-            raise InvalidRequestError(what) from None
-        hint = _path_hint(path) if isinstance(error, FileNotFoundError) else ""
-        raise FileUnavailableError(what, next_step=hint) from None
-    return _LocalFile(path, state.st_size, types)
-
-
-class _LocalFile(File):
-    """A file of this machine. Little is kept of each, for there may be very many."""
-
-    __slots__ = ("_path",)
-
-    _path: str
-
-    def __init__(self, path: str, size: int, types: Mapping[str, str]) -> None:
-        keep = object.__setattr__  # the class is frozen
-        keep(self, "_path", path)
-        keep(self, "size", size)
-        keep(self, "content_type", _content_type(self.name, types))
-
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return self._path.rpartition("/")[2]
-
-    @property
-    def source(self) -> str:
-        """Its path, in quotes."""
-        return repr(self._path)
-
-    @property
-    def location(self) -> str:
-        """Its path."""
-        return self._path
-
-    def open(self) -> IO[bytes]:
-        """Open it without a buffer."""
-        return _open(self._path)
-
-    def fingerprint(self) -> object:
-        """Look at it."""
-        return _local_fingerprint(self._path)
-
-
-def _open(path: str) -> IO[bytes]:
-    # It is read in large chunks: a buffer in between would only copy them.
-    stream = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115 - likewise
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return stream
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    # A FIFO that took the file's place would wait for a writer, for ever.
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _local_fingerprint(path: str) -> object:
-    state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
-    # A change may still be in progress, or be followed by another within the same tick of the file system's
-    # clock.
-    unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
-    if 0 < unsettled <= _SETTLED:
-        time.sleep(unsettled)
-        state = os.stat(path)  # noqa: PTH116 - see above
-    # Programs cannot set the change time, so it reveals changes that `touch -r` and `rsync --times` hide.
-    # Without the device: the number of a network file system may differ between machines, and a retry on
-    # another machine would send everything again.
-    return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
-
-
-def _is_link(path: str) -> bool:
-    return Path(path).is_symlink()
-
-
-def _target(path: str) -> str:
-    return str(Path(path).readlink())
 
 
 # Object storage ---------------------------------------------------------------------------------------
@@ -396,7 +281,7 @@ def _files_of(
         if not is_missing(error):
             raise _unreadable(source.name, url, error.__cause__ or error) from None
         # A broken link exists, and is reported as a local path.
-        found = {path: {"type": "link"}} if source.is_local and _is_link(path) else {}
+        found = {path: {"type": "link"}} if source.is_local and is_link(path) else {}
     except Exception as error:  # object stores raise all kinds of exceptions
         raise _unreadable(source.name, url, error) from None
     if not found:
@@ -404,10 +289,10 @@ def _files_of(
     is_local = source.is_local
     for key in sorted(found):
         info = found.pop(key)
-        if info["type"] == "directory":
+        if info["type"] == "directory" and not (is_local and source.is_glob and is_link(key)):
             raise _directory(fs.unstrip_protocol(key), url, source.kind)
         if is_local:
-            yield _local_file(key, types)
+            yield local_file(key, _content_type(key.rpartition("/")[2], types))
         else:
             yield _stored_file(source.store, key, info, types)
 

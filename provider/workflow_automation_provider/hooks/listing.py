@@ -165,7 +165,7 @@ def _walk(tree: _Tree, pattern: Pattern) -> Listed[Any]:
         for entry in _entries(tree, folder, pattern, states):
             reached = pattern.step(states, entry.name)
             # What it matched in an earlier visit, by another name of the folder, is not found again.
-            if pattern.end in reached and pattern.end not in pattern.step(before, entry.name):
+            if pattern.end in reached and not (before and pattern.end in pattern.step(before, entry.name)):
                 if entry.is_file:
                     found.files[entry.path] = entry.item
                 if entry.is_folder:
@@ -218,10 +218,19 @@ def _join(folder: str, name: str) -> str:
 class _LocalEntry:
     item: Any = None
 
-    def __init__(self, folder: str, name: str, *, is_link: bool, is_folder: bool | None = None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        name: str,
+        *,
+        is_link: bool,
+        is_listed: bool = False,
+        is_folder: bool | None = None,
+    ) -> None:
         self.name = name
         self.path = _join(folder, name)
         self.is_link = is_link
+        self._is_listed = is_listed
         self._is_folder = is_folder
 
     @property
@@ -233,7 +242,7 @@ class _LocalEntry:
 
     @property
     def is_file(self) -> bool:
-        return not self.is_folder and self._mode(os.lstat) is not None
+        return not self.is_folder and (self._is_listed or self._mode(os.lstat) is not None)
 
     def _mode(self, look: Callable[[str], os.stat_result]) -> int | None:
         try:
@@ -257,7 +266,7 @@ class _LocalTree:
                 is_link = entry.is_symlink()
                 # Of a link, its target must be looked up, but only if its name matches.
                 is_folder = None if is_link else entry.is_dir(follow_symlinks=False)
-                yield _LocalEntry(folder, entry.name, is_link=is_link, is_folder=is_folder)
+                yield _LocalEntry(folder, entry.name, is_link=is_link, is_listed=True, is_folder=is_folder)
 
     def entry(self, folder: str, name: str, *, is_last: bool) -> _LocalEntry:
         is_link = name in (".", "..") or os.path.islink(_join(folder, name))  # noqa: PTH114 - likewise

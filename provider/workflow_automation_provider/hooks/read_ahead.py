@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.deadline import StoppedError
 from workflow_automation_provider.client.files import ChangedError
-from workflow_automation_provider.hooks.stores import AT_ONCE, SILENCE, Store, StoredFile, compare
+from workflow_automation_provider.hooks.stores import (
+    MAX_CONCURRENCY,
+    READ_TIMEOUT,
+    Store,
+    StoredFile,
+    compare,
+)
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import File
@@ -133,7 +139,9 @@ class _Loop:
             store = fetch.file.store
             # Never more than the store's client has connections: one that holds its connection until there is room
             # for more would keep an earlier one from being resumed, for ever.
-            at_once = self._at_once.setdefault(store, asyncio.Semaphore(min(AT_ONCE, store.connections)))
+            at_once = self._at_once.setdefault(
+                store, asyncio.Semaphore(min(MAX_CONCURRENCY, store.connections))
+            )
             fetch.task = task = self._loop.create_task(fetch.run(at_once))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -257,7 +265,7 @@ class _Fetch:
         failures = 0
         while True:
             try:
-                async with asyncio.timeout(SILENCE):
+                async with asyncio.timeout(READ_TIMEOUT):
                     await self.file.store.look(self.file)
                 return
             except Exception as error:
@@ -267,7 +275,7 @@ class _Fetch:
                 await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
 
     async def _read(self, response: Response) -> bytes:
-        async with asyncio.timeout(SILENCE):
+        async with asyncio.timeout(READ_TIMEOUT):
             return await response.read(_CHUNK)
 
     async def _give(self, chunk: bytes) -> None:

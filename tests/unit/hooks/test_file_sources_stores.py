@@ -94,7 +94,7 @@ FIELDS = {  # what a store of each kind says of an object, before and after it w
     "GitHub": [{"sha": "1f"}, {"sha": "2f"}],
     "Google": [{"generation": "1"}, {"generation": "2"}],
     "HTTP": [{"Last-Modified": "Thu, 01 Jan 2026"}, {"Last-Modified": "Fri, 02 Jan 2026"}],
-    "S3": [{"ETag": "1", "LastModified": 1}, {"ETag": "2", "LastModified": 1}],
+    "S3, with versions": [{"ETag": "1", "VersionId": "a"}, {"ETag": "2", "VersionId": "b"}],
     "WebHDFS": [{"modificationTime": 1}, {"modificationTime": 2}],
 }
 

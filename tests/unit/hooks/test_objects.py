@@ -286,7 +286,7 @@ class TestFaultsThatDoNoHarm:
     def test_a_silent_response_is_given_up_and_taken_up_again(
         self, service, hook, run_id, bucket, proxy, monkeypatch
     ):
-        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead.SILENCE", 0.5)
+        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead.READ_TIMEOUT", 0.5)
         content = os.urandom(MIB)
         bucket.put(a=content)
         proxy.faults.append(Fault(of("a"), hang_after=1000))

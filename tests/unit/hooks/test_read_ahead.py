@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import read_whole
 from workflow_automation_provider.exceptions import FileUnavailableError
+from workflow_automation_provider.hooks.cloud_stores import _Gcs
 from workflow_automation_provider.hooks.file_sources import resolve
 from workflow_automation_provider.hooks.read_ahead import ObjectReading
-from workflow_automation_provider.hooks.stores import Store, StoredFile, _Gcs
+from workflow_automation_provider.hooks.stores import Store, StoredFile
 
 from .conftest import resolved
 
@@ -215,7 +216,7 @@ class TestWithoutConditions:
         assert b"".join(read_whole(file)) == b"x"
 
     def test_a_look_that_takes_for_ever(self, fs, store, monkeypatch):
-        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead.SILENCE", 0.05)
+        monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead.READ_TIMEOUT", 0.05)
         monkeypatch.setattr("workflow_automation_provider.hooks.read_ahead._FIRST_WAIT", 0.001)
         file = fs.file("a", b"x", store)
 
