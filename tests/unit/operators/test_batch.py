@@ -980,6 +980,29 @@ def test_the_numbers_of_a_file_are_sent_as_written(batch, raw_server, tmp_path):
     assert server.bodies == [body.encode()]
 
 
+@needs_store
+def test_a_repeated_response_gives_no_item_the_run_of_another(batch, raw_server):
+    runs, started, lock = itertools.count(), {}, threading.Lock()
+
+    def respond(number):
+        body = json.loads(server.local.body)
+        with lock:
+            run = started[body["inputs"]["n"]] = f"r{next(runs)}"
+        if number == 3 and hasattr(server.local, "last"):
+            yield response(server.local.last)  # a second time, once the next request is there
+        server.local.last = run
+        yield response(run)
+
+    server = raw_server(respond)
+    with pytest.raises(OutcomeUnknownError, match="It is unknown whether"):
+        batch(rows(100), workflow_automation_conn_id="raw", max_concurrency=4)
+    entry = batch.context["task_state_store"].get("workflow_automation_batch_0")
+    known = {int(n): item["run_id"] for n, item in entry["results"].items() if "run_id" in item}
+    assert 50 < len(known) < 100
+    assert known.items() <= started.items()
+    assert len(started) == 100
+
+
 def losing(service, folder):
     """Return what removes a folder once something was sent."""
 

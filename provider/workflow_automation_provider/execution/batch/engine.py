@@ -288,7 +288,7 @@ class BatchStarter:
         )
         # Daemons, so that a request that hangs does not keep the process of an ended task alive.
         threads = [Thread(target=self._work, name=f"batch-{n}", daemon=True) for n in range(number)]
-        with self._hook.get_conn().keep_connections():
+        with self._hook.get_conn().keep_connections(self._outcomes.run_ids()):
             for thread in threads:
                 thread.start()
             try:

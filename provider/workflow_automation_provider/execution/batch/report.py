@@ -89,6 +89,12 @@ class Outcomes:
         """Return why an item has no run, or none that is known."""
         return self._get(index).get("why", "")
 
+    def run_ids(self) -> Iterator[str]:
+        """Yield the ids of the runs that were started."""
+        for index in range(len(self._at)):
+            if self.status(index) == "started" and (run_id := self._get(index).get("run_id")):
+                yield run_id
+
     def number(self, *statuses: ItemStatus) -> int:
         """Return how many items have one of these statuses."""
         return sum(self._counts[status] for status in statuses)
