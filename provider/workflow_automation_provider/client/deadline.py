@@ -63,8 +63,8 @@ class Exchange:
         """What aborted the request, if anything did."""
         self.has_read = False
         """Whether anything was read from the network since the request was sent."""
-        self.last_read = b""
-        """What was read from the network last."""
+        self.may_keep = True
+        """Whether the connection may be used again."""
         self._stopped = stopped
         self._handing_over = handing_over
         self._body_left = content_length
@@ -103,10 +103,9 @@ class Exchange:
             self._overdue, self._deadline = httpcore.ReadTimeout, time.monotonic() + seconds
             self.has_read = True
         try:
-            self.last_read = stream.read(max_bytes, self.time_left())
+            return stream.read(max_bytes, self.time_left())
         except httpcore.ReadTimeout:
             raise self._overdue("timed out") from None
-        return self.last_read
 
     def write(self, stream: httpcore.NetworkStream, data: bytes) -> None:
         """
@@ -246,25 +245,22 @@ class _ResponseBody(httpx.SyncByteStream):
     """
     The body of a response.
 
-    :param done: called once it is closed, with the last part of what was received of it
+    :param done: called once it is closed
     """
 
-    def __init__(self, parts: Iterable[bytes], done: Callable[[bytes], None]) -> None:
+    def __init__(self, parts: Iterable[bytes], done: Callable[[], None]) -> None:
         self._parts = parts
         self._done = done
-        self._last = b""
 
     def __iter__(self) -> Iterator[bytes]:
-        for part in self._parts:
-            self._last = part
-            yield part
+        yield from self._parts
 
     def close(self) -> None:
         try:
             if hasattr(self._parts, "close"):
                 self._parts.close()
         finally:
-            self._done(self._last)
+            self._done()
 
 
 class ExchangeTransport(httpx.BaseTransport):
@@ -306,7 +302,7 @@ class ExchangeTransport(httpx.BaseTransport):
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_ResponseBody(response.stream, lambda last: self._give_back(line, exchange, last)),
+            stream=_ResponseBody(response.stream, lambda: self._give_back(line, exchange)),
             extensions=response.extensions,
         )
 
@@ -314,12 +310,8 @@ class ExchangeTransport(httpx.BaseTransport):
         """Return the line for a request."""
         return Line(lambda backend: self._pool(backend, 0))
 
-    def _give_back(self, line: Line, exchange: Exchange, last: bytes) -> None:
-        """
-        Release a line after the response was read.
-
-        :param last: the last part of the response's body
-        """
+    def _give_back(self, line: Line, exchange: Exchange) -> None:
+        """Release a line after the response was read."""
         line.close()
 
     def _pool(

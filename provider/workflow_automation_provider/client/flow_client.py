@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httpcore
@@ -40,6 +42,7 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
+    ResponseUnusableError,
     WorkflowAutomationError,
 )
 
@@ -93,6 +96,9 @@ class FlowClient:
     ) -> None:
         # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
+        # Hashes of the runs that were seen, while connections are kept.
+        self._seen_runs: set[bytes] | None = None
+        self._seen_lock = threading.Lock()
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
         self._api_key = checked_key(api_key)
         if self._api_key and len(self._api_key) >= 8 and self._api_key in self.base_url:
@@ -185,13 +191,22 @@ class FlowClient:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return self._redactor.text(text)
 
-    def keep_connections(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def keep_connections(self, known_runs: Iterable[str] = ()) -> Iterator[None]:
         """
         Keep connections open for the requests that are sent within this context, from any thread.
 
-        It is faster where many requests follow each other. See :mod:`~.kept_connections` for what it risks.
+        It is faster where many requests follow each other. See :mod:`~.kept_connections` for what it risks. Each run
+        must be new: a trigger whose response has a ``run_id`` that was seen before is of unknown outcome.
+
+        :param known_runs: ids of runs that were started before
         """
-        return self._transport.keeping()
+        self._seen_runs = {_digest(run_id) for run_id in known_runs}
+        try:
+            with self._transport.keeping():
+                yield
+        finally:
+            self._seen_runs = None
 
     def trigger_flow(
         self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None
@@ -210,6 +225,22 @@ class FlowClient:
         """
         request = self.checked(protocol.trigger_request(self.base_url, inputs, flow_id))
         return self.send(request, responses.read_trigger_response, timeout=timeout)
+
+    def _check_new(self, run: protocol.Run, request: protocol.Request) -> None:
+        """Raise if a run is not new, while connections are kept."""
+        seen = self._seen_runs
+        if seen is None or run.run_id is None:
+            return
+        digest = _digest(run.run_id)
+        with self._seen_lock:
+            is_new = digest not in seen
+            seen.add(digest)
+        if not is_new:
+            raise OutcomeUnknownError(
+                f"{request.title} was sent, but got the response to an earlier request: run {run.run_id} was known.",
+                consequence=request.operation.consequence(Accepted.MAYBE),
+                next_step=request.operation.look,
+            )
 
     def upload_files(
         self,
@@ -263,14 +294,19 @@ class FlowClient:
         :raises WorkflowAutomationError: if the service did not accept the request, or it is unknown whether it
             did, see ``accepted``
         """
+
+        def read_new(response: protocol.Response) -> _Result:
+            result = _read_safely(response, lambda r: read(r, request, self._redactor, self._busy_statuses))
+            if isinstance(result, protocol.Run):
+                self._check_new(result, request)
+            return result
+
         content = request.content
         if isinstance(content, protocol.UploadBody):
             sent = None if progress is None else progress(len(content))
             with content.opened(lambda: self._stopped, begun, sent) as pieces:
-                response = self._post(request, pieces, timeout, handing_over)
-        else:
-            response = self._post(request, content, timeout, handing_over)
-        return _read_safely(response, lambda r: read(r, request, self._redactor, self._busy_statuses))
+                return self._post(request, pieces, timeout, read_new, handing_over)
+        return self._post(request, content, timeout, read_new, handing_over)
 
     def measured(self, files: Iterable[Element], file_format: FileFormat | None) -> list[Measured]:
         """Measure files and mappings, in the client's file format if there is no other."""
@@ -349,8 +385,9 @@ class FlowClient:
         request: protocol.Request,
         content: bytes | Iterable[bytes],
         timeout: float | None,
+        read: Callable[[protocol.Response], _Result],
         handing_over: Callable[[], None] | None = None,
-    ) -> protocol.Response:
+    ) -> _Result:
         headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
@@ -375,7 +412,10 @@ class FlowClient:
         except Exception as error:
             raise self._failure(error, exchange, request) from None
         try:
-            return self._read(response, exchange)
+            return read(self._read(response, exchange))
+        except (OutcomeUnknownError, ResponseUnusableError):
+            exchange.may_keep = False  # what arrives next on the connection may belong to this request
+            raise
         finally:
             with contextlib.suppress(Exception):  # the response is known
                 response.close()
@@ -410,7 +450,8 @@ class FlowClient:
         body = bytearray()
         incomplete = ""
         try:
-            for chunk in response.iter_raw():
+            # Not iter_raw(), which closes the response, before it is known whether its connection may be used again.
+            for chunk in cast("httpx.SyncByteStream", response.stream):
                 body += chunk
                 if len(body) > _RESPONSE_LIMIT:
                     incomplete = f"it is longer than {_RESPONSE_LIMIT // 1024} KiB"
@@ -452,6 +493,10 @@ def _read_safely(response: protocol.Response, read: Callable[[protocol.Response]
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
         why = f"it could not be read ({type(error).__name__})"
         return read(dataclasses.replace(response, headers=headers, body=b"", incomplete=why))
+
+
+def _digest(run_id: str) -> bytes:
+    return hashlib.blake2b(run_id.encode(errors="surrogatepass"), digest_size=8).digest()
 
 
 def _host(base_url: str) -> str:

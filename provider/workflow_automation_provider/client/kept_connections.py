@@ -8,8 +8,11 @@ was acted on. These rules make that rare:
 
 - A connection is used again only if it was idle for less than a second: servers hang up after several.
 - One whose response announced ``Connection: close``, or was not read to its end, is not used again.
-- One on which something arrived after the response, be it the server's goodbye or bytes that no request asked
-  for, is not used again.
+- One on which something arrived while it was idle, a close notification or unsolicited bytes, is not used again.
+- One whose response leaves it unknown which run was started is not used again.
+
+A response that was sent twice could be taken for that of the next request. It would have the ``run_id`` of a run that is
+known, so the client compares them: the outcome is *unknown*, and the connection ends with it.
 
 They are enough, because nothing rests on them. A request on a used connection is never sent again either: if the
 connection ends without a response after the request was handed over, its outcome is *unknown*, like that of any
@@ -34,9 +37,6 @@ __all__ = ["KeepingTransport"]
 
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _LONGEST_IDLE = 1.0
-
-_EMPTY_LINE = b"\r\n\r\n"
-_LAST_CHUNK = b"0\r\n\r\n"
 
 
 class KeepingTransport(ExchangeTransport):
@@ -84,13 +84,11 @@ class KeepingTransport(ExchangeTransport):
         except IndexError:
             return Line(lambda backend: self._pool(backend, 1, _LONGEST_IDLE))
 
-    def _give_back(self, line: Line, exchange: Exchange, last: bytes) -> None:
-        # httpcore has closed its connection if it must not be used again, and opens another in its place. But it would
-        # take what was read together with the end of the response for the beginning of the next one. A response ends
-        # with its body, or with an empty line if that is empty, or in chunks.
-        is_end = exchange.last_read.endswith((last or _EMPTY_LINE, _LAST_CHUNK))
+    def _give_back(self, line: Line, exchange: Exchange) -> None:
+        # httpcore has closed its connection if it must not be used again, and opens another in its place. It also does
+        # so if something arrived while the connection was idle.
         idle = self._idle
-        if idle is None or not is_end:
-            super()._give_back(line, exchange, last)
+        if idle is None or not exchange.may_keep:
+            super()._give_back(line, exchange)
         else:
             idle.append(line)

@@ -139,6 +139,13 @@ class BatchRecord(_TaskRecord):
                 },
             )
 
+    @property
+    def place(self) -> str:
+        """The names of the entries; empty if there are none."""
+        last = self._last.number - (not self._last.size)
+        names = [self._key(number) for number in sorted({0, last}) if last >= 0]
+        return " to ".join(names) if self.outlives_try else ""
+
     def write(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
         """
         Record results, and open items; both are durable once this returns.

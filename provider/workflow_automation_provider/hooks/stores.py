@@ -155,12 +155,7 @@ class StoredFile(File):
         return stream
 
     def fingerprint(self) -> object:
-        """Return what the listing told: who reads it looks at it."""
-        return self.version
-
-    @property
-    def version(self) -> object:
-        """What the listing told, and what its source does not show."""
+        """Return what the listing told, and what its source does not show."""
         hidden = () if without_credentials(self.key) == self.key else (self.key,)
         return (self.size, *self._told, *hidden)
 

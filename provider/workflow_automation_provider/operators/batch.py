@@ -185,4 +185,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
-        return (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
+        from workflow_automation_provider.execution.batch.engine import BatchInterruptedError
+
+        if self.on_unknown_start == "start_again":
+            return (BatchInterruptedError, OutcomeUnknownError)
+        return (BatchInterruptedError,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import socket
 import threading
 import time
@@ -12,57 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
+from raw_server import Server, response
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import NotSentError, OutcomeUnknownError
 from workflow_automation_provider.testing import Key, LocalService
-
-
-class Server:
-    """
-    Responds to requests as a test says, and counts connections and requests.
-
-    :param respond: takes the number of the request on its connection; returns bytes to send, also in parts, None to
-        close
-    """
-
-    def __init__(self, respond):
-        self.respond = respond
-        self.connections = self.requests = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/api"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection):
-        with connection, contextlib.suppress(OSError):
-            for number in range(1000):
-                received = b""
-                while not received.endswith(b"}}"):
-                    piece = connection.recv(65536)
-                    if not piece:
-                        return
-                    received += piece
-                self.requests += 1
-                response = self.respond(number)
-                if response is None:
-                    return
-                for part in (response,) if isinstance(response, bytes) else response:
-                    connection.sendall(part)
-
-    def close(self):
-        self._listener.close()
-
-
-def response(run_id, *headers):
-    body = json.dumps({"run_id": run_id}).encode()
-    head = "\r\n".join(("HTTP/1.1 201 Created", f"Content-Length: {len(body)}", *headers))
-    return f"{head}\r\n\r\n".encode() + body
 
 
 @pytest.fixture
@@ -99,7 +52,8 @@ def test_a_connection_is_used_again_only_within_the_context(server):
 
 @pytest.mark.parametrize(("idle", "connections"), [(0.5, 1), (1.1, 2)])
 def test_a_connection_that_was_idle_for_a_second_is_not_used_again(server, idle, connections):
-    counting = server(lambda number: response(f"r{number}"))
+    runs = itertools.count()
+    counting = server(lambda _: response(f"r{next(runs)}"))
     with client_of(counting) as client, client.keep_connections():
         trigger(client)
         time.sleep(idle)
@@ -108,19 +62,21 @@ def test_a_connection_that_was_idle_for_a_second_is_not_used_again(server, idle,
 
 
 def test_a_connection_that_announced_its_end_is_not_used_again(server):
-    counting = server(lambda _: response("7", "Connection: close"))
+    runs = itertools.count()
+    counting = server(lambda _: response(f"r{next(runs)}", "Connection: close"))
     with client_of(counting) as client, client.keep_connections():
-        assert [trigger(client) for _ in range(3)] == ["7"] * 3
+        assert [trigger(client) for _ in range(3)] == ["r0", "r1", "r2"]
     assert counting.connections == counting.requests == 3
 
 
 def test_a_connection_that_the_server_closed_is_not_used_again(server):
     """The server announced nothing, but the client sees the end before it sends."""
     closing = server(None)
+    runs = itertools.count()
 
     def respond(number):
         threading.Timer(0.05, closing.hang_up).start()
-        return response("7")
+        return response(f"r{next(runs)}")
 
     closing.respond = respond
     sockets = []
@@ -133,21 +89,22 @@ def test_a_connection_that_the_server_closed_is_not_used_again(server):
     closing._serve = keep_and_serve
     closing.hang_up = lambda: sockets[-1].shutdown(socket.SHUT_RDWR)
     with client_of(closing) as client, client.keep_connections():
-        for _ in range(3):
-            assert trigger(client) == "7"
+        for number in range(3):
+            assert trigger(client) == f"r{number}"
             time.sleep(0.2)
     assert closing.connections == 3
 
 
 def test_a_used_connection_that_ends_without_a_response_leaves_a_doubt(server):
     """Never sent again, though the server may not have read it."""
-    dropping = server(lambda number: response("7") if number == 0 else None)
+    runs = itertools.count()
+    dropping = server(lambda number: response(f"r{next(runs)}") if number == 0 else None)
     with client_of(dropping) as client, client.keep_connections():
-        assert trigger(client) == "7"
+        assert trigger(client) == "r0"
         with pytest.raises(OutcomeUnknownError):
             trigger(client)
         assert dropping.requests == 2
-        assert trigger(client) == "7"
+        assert trigger(client) == "r1"
     assert dropping.connections == 2
 
 
@@ -163,44 +120,77 @@ def test_a_stale_connection_of_the_local_service_leaves_a_doubt():
         assert len(service.runs) == 2
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        pytest.param(b"\n", id="a line feed"),
-        pytest.param(response("wrong"), id="a response"),
-        pytest.param(response("wrong")[:15], id="the beginning of a response"),
-    ],
-)
-def test_what_no_request_asked_for_is_not_taken_for_the_next_response(server, extra):
+def test_what_arrives_on_an_idle_connection_is_not_taken_for_the_next_response(server):
     """Least of all its run."""
-    rest = response("wrong").removeprefix(extra)
-    doubling = server(lambda number: rest if number else response("r0") + extra)
+
+    def respond(number):
+        yield response("wrong" if number else f"r{next(runs)}")
+        time.sleep(0.05)
+        yield response("wrong")
+
+    runs = itertools.count()
+    doubling = server(respond)
     with client_of(doubling) as client, client.keep_connections():
-        assert [trigger(client) for _ in range(3)] == ["r0"] * 3
+        for number in range(3):
+            assert trigger(client) == f"r{number}"
+            time.sleep(0.2)
     assert doubling.connections == 3
 
 
 def test_a_response_that_arrived_before_its_request_leaves_a_doubt(server):
-    """One that ends like the response before it does not show until the connection is used again."""
-    doubling = server(lambda number: response("same") * (1 if number else 2))
+    """It arrives together with the one before it, and does not show until the connection is used again."""
+    runs = itertools.count()
+    doubling = server(lambda number: response(f"r{next(runs)}") * (1 if number else 2))
     with client_of(doubling) as client, client.keep_connections():
-        assert trigger(client) == "same"
+        assert trigger(client) == "r0"
         with pytest.raises(OutcomeUnknownError, match="the response arrived before the request was sent"):
             trigger(client)
-        assert trigger(client) == "same"
+        assert doubling.connections == 1
+        trigger(client)
     assert doubling.connections == 2
+
+
+def test_a_repeated_response_leaves_one_doubt_and_ends_its_connection(server):
+    """It comes after the next request was sent, so that the connection looks as it should."""
+    runs, repeated = itertools.count(), []
+
+    def respond(number):
+        run = response(f"r{next(runs)}")
+        if number == 1 and not repeated:
+            repeated.append(run)
+            yield response("r0")
+        yield run
+
+    repeating = server(respond)
+    with client_of(repeating) as client, client.keep_connections():
+        assert trigger(client) == "r0"
+        with pytest.raises(OutcomeUnknownError, match="the response to an earlier request: run r0 was known"):
+            trigger(client)
+        assert [trigger(client) for _ in range(3)] == ["r2", "r3", "r4"]
+    assert repeating.connections == 2
+
+
+def test_a_run_that_was_known_before_leaves_a_doubt(server):
+    caching = server(lambda _: response("r7"))
+    with client_of(caching) as client:
+        with client.keep_connections(["r7"]), pytest.raises(OutcomeUnknownError, match="run r7 was known"):
+            trigger(client)
+        assert [trigger(client) for _ in range(2)] == ["r7", "r7"]
 
 
 @pytest.mark.parametrize("pause", [0, 0.05])
 def test_a_response_in_chunks_leaves_the_connection_open(server, pause):
     def chunks(number):
-        yield b'HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n11\r\n{"run_id": "0000"\r\n1\r\n}\r\n'
+        yield (
+            b'HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n11\r\n{"run_id": "000%d"\r\n1\r\n}\r\n'
+            % number
+        )
         time.sleep(pause)
         yield b"0\r\n\r\n"
 
     counting = server(chunks)
     with client_of(counting) as client, client.keep_connections():
-        assert [trigger(client) for _ in range(3)] == ["0000"] * 3
+        assert [trigger(client) for _ in range(3)] == ["0000", "0001", "0002"]
     assert counting.connections == 1
 
 
@@ -218,8 +208,9 @@ def test_an_incomplete_response_is_not_continued_on_its_connection(server):
 def test_each_thread_has_its_own_connection(server):
     def respond(number):
         time.sleep(0.005)
-        return response(f"{number}")
+        return response(f"{next(ids)}")
 
+    ids = itertools.count()
     slow = server(respond)
     with client_of(slow) as client, client.keep_connections(), ThreadPoolExecutor(8) as pool:
         runs = list(pool.map(lambda number: trigger(client, number), range(200)))

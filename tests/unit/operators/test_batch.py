@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -16,9 +19,11 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from raw_server import Server, response
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
+    FileUnavailableError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
@@ -312,6 +317,13 @@ def test_doubts_here_and_there_do_not_end_it(batch, service):
     assert times_started(service) == Counter(range(100))
 
 
+def test_a_long_row_of_doubts_with_many_waiting_items_ends_the_batch(batch, service):
+    """More items wait than Python allows nested calls."""
+    service.faults.add("status_after", status=502, times=None)
+    with pytest.raises(OutcomeUnknownError, match="requests in a row were sent without a usable response"):
+        batch(rows(1000), max_concurrency=4, window_size=1000)
+
+
 # Busy services, and limits ----------------------------------------------------------------------------------
 
 
@@ -328,6 +340,34 @@ def test_a_busy_service_is_waited_for_by_all(batch, service, log):
     assert max(gaps) >= 0.9
     # Besides those before the busy one, only what was under way was sent until the wait was over.
     assert before <= 21 + 2 * 16
+
+
+def test_a_late_429_does_not_end_a_batch_in_which_others_get_through(batch, raw_server):
+    """It comes later than the time for which the service may be busy."""
+    others, has_been_busy = itertools.count(1), threading.Event()
+    last_other = threading.Event()
+
+    def respond(_):
+        if b'"late"' in server.local.body and not has_been_busy.is_set():
+            has_been_busy.set()
+            last_other.wait(60)
+            return b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
+        number = next(others)
+        if number == 40:
+            last_other.set()
+        return response(f"r{number}")
+
+    server = raw_server(respond)
+    items = [{"late": 1}, *rows(60)]
+    # 40 starts at this rate take longer than send_retry_timeout.
+    found = batch(
+        items,
+        workflow_automation_conn_id="raw",
+        send_retry_timeout=2,
+        max_starts_per_second=15,
+        window_size=4,
+    )
+    assert statuses(found) == {"started": 61}
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("busy", BusyError), ("drop_before", OutcomeUnknownError)])
@@ -406,7 +446,7 @@ def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
     def store(inner):
         return Watched(inner, lambda: times_started(service), fail_at=3, error=killed)
 
-    with pytest.raises(RuntimeError, match="Killed"):
+    with pytest.raises(WorkflowAutomationError, match="Killed"):
         batch(rows(200), store=store, window_size=16, max_concurrency=4)
     before = times_started(service)
     assert 0 < len(before) < 200
@@ -478,7 +518,7 @@ def test_a_task_instance_that_belongs_to_another_process_stops_at_once(batch, se
     def store(inner):
         return Watched(inner, lambda: times_started(service), fail_at=4, error=gone)
 
-    with pytest.raises(RuntimeError, match="belongs to another process"):
+    with pytest.raises(WorkflowAutomationError, match="belongs to another process"):
         batch(rows(1000), store=store, window_size=32, max_concurrency=8)
     started = times_started(service)
     time.sleep(0.3)
@@ -490,6 +530,60 @@ def test_a_task_instance_that_belongs_to_another_process_stops_at_once(batch, se
     runs = {run.inputs["n"]: run.run_id for run in service.runs}
     for n in set(started) - found.recorded:
         assert f"batch[{n}]: {runs[n]}" in text
+
+
+def stated_runs(text):
+    """Return the runs that the log names, by item."""
+    return {int(n): run for n, run in re.findall(r"batch\[(\d+)\]: (\w+)", text)}
+
+
+@needs_store
+@pytest.mark.parametrize("to_file", [False, True])
+@pytest.mark.parametrize("fail_at", [2, 5])
+def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tmp_path, fail_at, to_file):
+    def store(inner):
+        error = RuntimeError("The store is gone")
+        return Watched(inner, lambda: times_started(service), fail_at=fail_at, error=error)
+
+    output = {"output_path": str(tmp_path / "output.jsonl")} if to_file else {}
+    with pytest.raises(WorkflowAutomationError, match="The store is gone") as caught:
+        batch(rows(400), store=store, retries=0, **output)
+    runs = {run.inputs["n"]: run.run_id for run in service.runs}
+    lines = str(caught.value).splitlines()
+    assert (
+        f"Of 400 items: {len(runs)} started, 0 rejected, 0 unknown, {400 - len(runs)} not started." in lines
+    )
+    assert "Airflow has no retries left for this task." in lines
+    assert caught.value.accepted is Accepted.YES
+    if to_file:
+        assert f"What became of each item is in {tmp_path / 'output.jsonl'}." in lines
+        items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
+        assert len(items) == 400
+        assert {item["index"]: item["run_id"] for item in items if item["status"] == "started"} == runs
+    else:
+        (where,) = [line for line in lines if line.startswith("The runs are in the task's state store (")]
+        assert where.endswith(" and in the log.")
+        entries = batch.context["task_state_store"]
+        recorded = {
+            int(n): item["run_id"]
+            for name in re.findall(r"workflow_automation_batch_\d+", where)
+            for n, item in entries.get(name)["results"].items()
+        }
+        assert {**recorded, **stated_runs(log())} == runs
+
+
+@needs_store
+def test_a_store_that_fails_is_left_to_the_next_try(batch, service, tmp_path):
+    def store(inner):
+        error = RuntimeError("The store is gone")
+        return Watched(inner, lambda: times_started(service), fail_at=4, error=error)
+
+    output = tmp_path / "output.jsonl"
+    with pytest.raises(WorkflowAutomationError, match=r"(?m)^Airflow retries this task") as caught:
+        batch(rows(400), store=store, output_path=str(output))
+    assert not isinstance(caught.value, AirflowFailException)
+    assert f"Of 400 items: {len(service.runs)} started" in str(caught.value)
+    assert output.read_text() == ""
 
 
 @needs_store
@@ -648,10 +742,12 @@ def test_whatever_fails_no_input_is_sent_twice_and_each_is_accounted_for(batch, 
                 window_size=chance.choice([5, 32]),
                 request_timeout=10,
             )
-        except (RuntimeError, TaskTimeout):
+        except TaskTimeout:
             assert number < 4
-        except WorkflowAutomationError:
-            break
+        except WorkflowAutomationError as raised:
+            if "interrupted by" not in str(raised):
+                break
+            assert number < 4
     started = times_started(service)
     assert max(started.values()) == 1
     runs = {run.inputs["n"]: run.run_id for run in service.runs}
@@ -711,12 +807,14 @@ def test_a_task_that_was_ended_before_sends_nothing(batch, service):
 
 
 @needs_store
-def test_an_execution_timeout_leaves_nothing_in_doubt_that_had_a_response(batch, service):
+def test_an_execution_timeout_leaves_nothing_in_doubt_that_had_a_response(batch, service, log):
     service.faults.add("delay", seconds=0.1, times=None)
     before = signal.getsignal(signal.SIGALRM)
     with interrupted(1.0):
         batch(rows(500))
     assert signal.getsignal(signal.SIGALRM) is before
+    assert f"Of 500 items: {len(service.runs)} started" in log()
+    assert "The runs are in the task's state store (workflow_automation_batch_0" in log()
     assert 0 < len(service.runs) < 500
     service.faults.clear()
     assert statuses(batch(rows(500), try_number=2)) == {"started": 500}
@@ -861,6 +959,73 @@ def test_a_wrong_value_is_named_before_anything_is_sent(batch, service, argument
     assert service.journal.requests() == []
 
 
+def test_a_pipe_or_a_device_is_named_before_anything_is_sent(batch, service, tmp_path):
+    """Reading or writing a pipe would wait for ever, and a device must not be replaced."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for items, output in (
+        (str(pipe), None),
+        (f"file://{pipe}", None),
+        (rows(1), str(pipe)),
+        (rows(1), os.devnull),
+    ):
+        with pytest.raises(InvalidRequestError, match="a pipe or a device: expected a regular file"):
+            batch(items, output_path=output)
+    assert service.journal.requests() == []
+
+
+@pytest.fixture
+def raw_server(monkeypatch):
+    """Return what makes a server of which a test decides every byte, and the connection to it."""
+    with contextlib.ExitStack() as stack:
+
+        def make(respond):
+            server = Server(respond)
+            stack.callback(server.close)
+            connection = {
+                "conn_type": "workflow_automation",
+                "host": server.url,
+                "password": "a-key-of-the-tests",
+            }
+            monkeypatch.setenv("AIRFLOW_CONN_RAW", json.dumps(connection))
+            return server
+
+        yield make
+
+
+def test_the_numbers_of_a_file_are_sent_as_written(batch, raw_server, tmp_path):
+    path = tmp_path / "batch.jsonl"
+    numbers = ["1234567890123456789.25", "1.10", "1E400", "-0", f"{'9' * 4000}", "0.1e-7"]
+    server = raw_server(lambda _: response("7"))
+    path.write_text(f'{{"ü \\" 1.50": [{", ".join(numbers)}], "b": "2.50  3"}}\n')
+    assert batch(str(path), workflow_automation_conn_id="raw")[0]["status"] == "started"
+    body = f'{{"inputs":{{"\\u00fc \\" 1.50":[{",".join(numbers)}],"b":"2.50  3"}}}}'
+    assert server.bodies == [body.encode()]
+
+
+@needs_store
+def test_a_repeated_response_gives_no_item_the_run_of_another(batch, raw_server):
+    runs, started, lock = itertools.count(), {}, threading.Lock()
+
+    def respond(number):
+        body = json.loads(server.local.body)
+        with lock:
+            run = started[body["inputs"]["n"]] = f"r{next(runs)}"
+        if number == 3 and hasattr(server.local, "last"):
+            yield response(server.local.last)  # a second time, once the next request is there
+        server.local.last = run
+        yield response(run)
+
+    server = raw_server(respond)
+    with pytest.raises(OutcomeUnknownError, match="It is unknown whether"):
+        batch(rows(100), workflow_automation_conn_id="raw", max_concurrency=4)
+    entry = batch.context["task_state_store"].get("workflow_automation_batch_0")
+    known = {int(n): item["run_id"] for n, item in entry["results"].items() if "run_id" in item}
+    assert 50 < len(known) < 100
+    assert known.items() <= started.items()
+    assert len(started) == 100
+
+
 def losing(service, folder):
     """Return what removes a folder once something was sent."""
 
@@ -883,8 +1048,10 @@ def test_an_output_file_that_cannot_be_written_at_the_end_is_written_by_the_next
 ):
     folder = tmp_path / "output"
     folder.mkdir()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileUnavailableError, match=r"(?m)^Airflow retries this task") as caught:
         batch(rows(100), output_path=str(folder / "output.jsonl"), before=losing(service, folder))
+    assert "Of 100 items: 100 started, 0 rejected, 0 unknown, 0 not started." in str(caught.value)
+    assert "The runs are in the task's state store (workflow_automation_batch_0" in str(caught.value)
     folder.mkdir()
     summary = batch(rows(100), output_path=str(folder / "output.jsonl"), try_number=2)
     assert summary["started"] == 100
@@ -902,12 +1069,16 @@ def test_after_the_last_try_the_log_names_what_the_output_file_would(batch, serv
         assert f"batch[{run.inputs['n']}]: {run.run_id}" in text
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme):
+@pytest.mark.parametrize("output", ["./batch.jsonl", "hard", "soft"])
+@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+@pytest.mark.parametrize("batch_scheme", ["", "local://"])
+def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme, batch_scheme, output):
     path = tmp_path / "batch.jsonl"
     path.write_text('{"n": 1}\n')
+    (tmp_path / "hard").hardlink_to(path)
+    (tmp_path / "soft").symlink_to(path)
     with pytest.raises(InvalidRequestError, match="the file of the batch: expected another file"):
-        batch(str(path), output_path=f"{scheme}{tmp_path}/./batch.jsonl")
+        batch(f"{batch_scheme}{path}", output_path=f"{scheme}{tmp_path}/{output}")
     assert path.read_text() == '{"n": 1}\n'
     assert service.journal.requests() == []
 

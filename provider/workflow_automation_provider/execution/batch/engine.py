@@ -29,6 +29,7 @@ from workflow_automation_provider.client.protocol import Operation, with_inputs
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
+    FileUnavailableError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
@@ -37,8 +38,9 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch.earlier import EarlierTries
+from workflow_automation_provider.execution.batch.output import OutputFile
 from workflow_automation_provider.execution.batch.pace import Pace
-from workflow_automation_provider.execution.batch.report import BatchSummary, Outcomes, OutputFile
+from workflow_automation_provider.execution.batch.report import BatchSummary, Outcomes
 from workflow_automation_provider.execution.batch.source import Batch, BatchSource
 from workflow_automation_provider.execution.batch.windows import Windows
 from workflow_automation_provider.execution.batch_state import DIGEST_BYTES, BatchItem
@@ -54,7 +56,14 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["PROGRESS_XCOM", "BatchPlan", "BatchStarter", "OnRefused", "mentions_earlier_tries"]
+__all__ = [
+    "PROGRESS_XCOM",
+    "BatchInterruptedError",
+    "BatchPlan",
+    "BatchStarter",
+    "OnRefused",
+    "mentions_earlier_tries",
+]
 
 OnRefused = Literal["fail", "skip"]
 """What the task does at the end if the service rejected items."""
@@ -125,6 +134,10 @@ class _Job:
     took: list[float] = field(default_factory=list)
 
 
+class BatchInterruptedError(WorkflowAutomationError):
+    """An unexpected error ended the batch; a retry continues it."""
+
+
 @dataclass(slots=True)
 class _Stop:
     """Why the batch ends before its end, and the error for it."""
@@ -167,6 +180,8 @@ class BatchStarter:
         self._settled: SimpleQueue[BatchItem | _Stop] = SimpleQueue()
         self._stop: _Stop | None = None
         self._is_stopped = False
+        self._is_logged = not record.outlives_try  # whether the log names runs that the record does not
+        self._output_path: str | None = None  # once it is written
         self._unknown_in_a_row = 0
         self._writes = 0
         self._writing = 0.0  # seconds
@@ -211,10 +226,20 @@ class BatchStarter:
                         output.prepare()
                     if template:
                         self._start_missing(missing, template)
+                return self._report(output)
             except WorkflowAutomationError as error:
                 self._account(error)
                 raise
-            return self._report(output)
+            except BaseException as error:
+                if not self._outcomes.total:
+                    raise  # nothing was sent
+                if isinstance(error, Exception):
+                    interrupted = self._interrupted(error)
+                    self._account(interrupted)
+                    raise interrupted from error
+                where = _where(self._outcomes, self._record, is_logged=self._is_logged)
+                self._log.warning("%s", f"{_consequence(self._outcomes.counts)} {where}".strip())
+                raise
 
     def _check(self) -> None:
         """Read what earlier tries recorded, and check all items of the batch."""
@@ -263,7 +288,7 @@ class BatchStarter:
         )
         # Daemons, so that a request that hangs does not keep the process of an ended task alive.
         threads = [Thread(target=self._work, name=f"batch-{n}", daemon=True) for n in range(number)]
-        with self._hook.get_conn().keep_connections():
+        with self._hook.get_conn().keep_connections(self._outcomes.run_ids()):
             for thread in threads:
                 thread.start()
             try:
@@ -312,7 +337,10 @@ class BatchStarter:
                 self._await_last_responses(error)
             finally:  # also if it is interrupted
                 self._save_what_is_known()
-            raise
+            if not isinstance(error, Exception):
+                raise
+            if self._stop is None:
+                self._stop = _Stop(self._interrupted(error), "The batch was interrupted.")
 
     def _next(self, jobs: Iterator[tuple[_Job, bytes]]) -> tuple[_Job, bytes] | None:
         try:
@@ -365,13 +393,13 @@ class BatchStarter:
         with contextlib.suppress(Empty):
             found = self._settled.get(timeout=seconds)
             while True:
-                if isinstance(found, _Stop):
-                    self._end_early(found)
-                else:
-                    self._settle(found)
+                stop = found if isinstance(found, _Stop) else self._settle(found)
+                if stop:
+                    self._end_early(stop)
                 found = self._settled.get_nowait()
 
-    def _settle(self, item: BatchItem) -> None:
+    def _settle(self, item: BatchItem) -> _Stop | None:
+        """Note what became of an item; return why the batch is to end, None if it is not."""
         known = _in_all_tries(item, self._under_way[item["index"]].doubt)
         self._windows.settle(known, time.monotonic())
         self._outcomes.put(known)
@@ -379,13 +407,14 @@ class BatchStarter:
             self._unknown_in_a_row += 1
         elif item["status"] != "not started":
             self._unknown_in_a_row = 0
-        # So many were under way at the same time: what befell them may be over. More are not by chance.
-        if self._unknown_in_a_row > self._plan.max_concurrency:
-            error = OutcomeUnknownError(
-                f"{self._unknown_in_a_row} requests in a row were sent without a usable response. The last one: "
-                f"{item.get('why', '')}"
-            )
-            self._end_early(_Stop(error, "Too many outcomes in a row were unknown."))
+        # One concurrent burst can fail together; a longer streak means that the service is failing.
+        if self._unknown_in_a_row <= self._plan.max_concurrency:
+            return None
+        error = OutcomeUnknownError(
+            f"{self._unknown_in_a_row} requests in a row were sent without a usable response. The last one: "
+            f"{item.get('why', '')}"
+        )
+        return _Stop(error, "Too many outcomes in a row were unknown.")
 
     def _end_early(self, stop: _Stop) -> None:
         """Send nothing more; what is waiting was not started."""
@@ -420,6 +449,10 @@ class BatchStarter:
                 item = job.outcome or _not_started(job.index, "The batch was interrupted.")
                 results.append(_in_all_tries(item, job.doubt))
         is_recorded = self._record.outlives_try
+        for index in unsettled:
+            self._outcomes.put(_unknown(index, "It had no response when the batch was interrupted."))
+        for item in results:
+            self._outcomes.put(item)
         try:
             if results:
                 self._record.write([], results)
@@ -428,6 +461,7 @@ class BatchStarter:
             is_recorded = False
         if not is_recorded:
             self._mention(results)
+            self._is_logged = True
         if unsettled:
             self._log.warning(
                 "These items have no response yet, and may have started runs: %s",
@@ -520,29 +554,40 @@ class BatchStarter:
 
     def _report(self, output: OutputFile | None) -> list[BatchItem] | BatchSummary:
         self._tell_progress(at_the_end=True)
-        why_not = self._stop.why if self._stop else ""
         error = self._error()
-        if output:
-            try:
-                output.write(self._items(why_not))
-            except Exception:
-                if self._record.outlives_try and not error and self._ti.try_number <= self._ti.max_tries:
-                    raise  # the next try starts nothing again, and writes it
-                self._log.exception("The output file could not be written. Its runs follow.")
-                self._mention(self._outcomes.in_order())
-                error = error or self._account(
-                    WorkflowAutomationError("The output file could not be written. The log names the runs.")
-                )
-            else:
-                if error:
-                    found = f"What became of each item is in {output.path}."
-                    error.next_step = "\n".join(filter(None, (error.next_step, found)))
+        # An interrupted try leaves the file to the next one, which may be running already.
+        if output and not (self._is_continued and isinstance(error, BatchInterruptedError)):
+            error = self._write_output(output, error)
         if error:
             raise error
-        return {"path": output.path, **self._outcomes.counts} if output else list(self._items(why_not))
+        return {"path": output.path, **self._outcomes.counts} if output else list(self._items())
 
-    def _items(self, why_not: str) -> Iterator[BatchItem]:
-        for item in self._outcomes.in_order(why_not):
+    @property
+    def _is_continued(self) -> bool:
+        """Whether Airflow has a retry left that goes on with what this try recorded."""
+        return self._record.outlives_try and self._ti.try_number <= self._ti.max_tries
+
+    def _write_output(
+        self, output: OutputFile, error: WorkflowAutomationError | None
+    ) -> WorkflowAutomationError | None:
+        """Write the output file; return the error to end with."""
+        try:
+            output.write(self._items())
+        except FileUnavailableError as failure:
+            if self._is_continued:
+                return error or failure  # the next try starts nothing again, and writes it
+            self._log.exception("The output file could not be written. Its runs follow.")
+            self._mention(self._outcomes.in_order())
+            self._is_logged = True
+            return error or WorkflowAutomationError(
+                "The output file could not be written. The log names the runs."
+            )
+        if error:
+            self._output_path = output.path
+        return error
+
+    def _items(self) -> Iterator[BatchItem]:
+        for item in self._outcomes.in_order(self._stop.why if self._stop else ""):
             if item["status"] == "started" and self._plan.flow_id is not None:
                 # So that an upload can be mapped over the items.
                 item["flow_id"] = self._plan.flow_id
@@ -576,10 +621,27 @@ class BatchStarter:
         table = self._outcomes.table()
         look = Operation.TRIGGER_BY_KEY.look if counts["unknown"] else ""
         error.next_step = "\n".join(filter(None, (table, error.next_step, look)))
-        return self._account(error)
+        return error
 
-    def _account(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
-        return _account(error, self._outcomes, is_stopped=self._stop is not None)
+    def _interrupted(self, error: Exception) -> WorkflowAutomationError:
+        """Return the error for a batch that an unexpected one ended, such as of Airflow's task state store."""
+        kind = BatchInterruptedError if self._record.outlives_try else WorkflowAutomationError
+        text = ""
+        with contextlib.suppress(Exception):  # some errors have no text, and some connections no client
+            text = self._hook.get_conn().redact(f": {' '.join(str(error).split())}")
+        interrupted = kind(_cut(f"The batch was interrupted by {type(error).__name__}{text}"))
+        interrupted.__cause__ = error
+        return interrupted
+
+    def _account(self, error: WorkflowAutomationError) -> None:
+        _account(
+            error,
+            self._outcomes,
+            self._record,
+            is_stopped=self._stop is not None,
+            is_logged=self._is_logged,
+            output_path=self._output_path,
+        )
 
 
 class _Progress:
@@ -614,14 +676,20 @@ def mentions_earlier_tries(record: BatchRecord) -> Iterator[None]:
     except InvalidRequestError as error:
         with Outcomes() as outcomes:
             EarlierTries(record, outcomes)
-            _account(error, outcomes)
+            _account(error, outcomes, record)
         raise
 
 
 def _account(
-    error: WorkflowAutomationError, outcomes: Outcomes, *, is_stopped: bool = False
-) -> WorkflowAutomationError:
-    """Say in an error what this and earlier tries did, and return it."""
+    error: WorkflowAutomationError,
+    outcomes: Outcomes,
+    record: BatchRecord,
+    *,
+    is_stopped: bool = False,
+    is_logged: bool = False,
+    output_path: str | None = None,
+) -> None:
+    """Say in an error what this and earlier tries did, and where that is to be found."""
     counts = outcomes.counts
     if counts["total"]:
         if counts["total"] > counts["remaining"] or is_stopped:
@@ -633,7 +701,21 @@ def _account(
             error.accepted = Accepted.YES
         else:
             error.accepted = Accepted.MAYBE if counts["unknown"] else Accepted.NO
-    return error
+    where = (
+        f"What became of each item is in {output_path}."
+        if output_path
+        else _where(outcomes, record, is_logged=is_logged)
+    )
+    error.next_step = "\n".join(filter(None, (error.next_step, where)))
+
+
+def _where(outcomes: Outcomes, record: BatchRecord, *, is_logged: bool) -> str:
+    """Say where the runs are, if there are any."""
+    if not outcomes.number("started", "unidentified", "unknown"):
+        return ""
+    if not record.place:
+        return "The log names the runs."
+    return f"The runs are in the task's state store ({record.place}){' and in the log' if is_logged else ''}."
 
 
 def _changed(place: str) -> InvalidRequestError:

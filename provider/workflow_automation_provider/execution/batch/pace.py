@@ -44,6 +44,7 @@ class Pace:
         self._paused_at = self._paused_until = 0.0
         self._pauses = 0
         self._held_up_since: float | None = None
+        self._got_through_at = 0.0
 
     def wait(self) -> bool:
         """Wait for the turn of the next request; return whether it may be sent, False once stopped."""
@@ -61,6 +62,7 @@ class Pace:
 
     def got_through(self) -> None:
         """Note that the service acted on a request."""
+        self._got_through_at = time.monotonic()
         if self._pauses or self._held_up_since is not None:
             with self._lock:
                 self._pauses, self._held_up_since = 0, None
@@ -76,6 +78,8 @@ class Pace:
         with self._lock:
             now = time.monotonic()
             since = self._held_up_since = min(self._held_up_since or sent_at, sent_at)
+            # A response that comes late says nothing about the time in which others got through.
+            since = max(since, self._got_through_at)
             wait = error.retry_after or 0.0
             # One that was sent before the pause says nothing about what comes after it.
             is_news = sent_at >= self._paused_at

@@ -7,17 +7,12 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypedDict, cast, get_args
 
-from airflow.providers.common.compat.sdk import ObjectStoragePath
-
-from workflow_automation_provider.client.paths import is_wrong_path
-from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch_state import BatchItem, ItemStatus
 
-__all__ = ["BatchCounts", "BatchSummary", "Outcomes", "OutputFile"]
+__all__ = ["BatchCounts", "BatchSummary", "Outcomes"]
 
 # What people read in a log or a notification: the rest is in the output file.
 _TABLE_ROWS, _TABLE_WIDTH = 20, 160
@@ -94,6 +89,12 @@ class Outcomes:
         """Return why an item has no run, or none that is known."""
         return self._get(index).get("why", "")
 
+    def run_ids(self) -> Iterator[str]:
+        """Yield the ids of the runs that were started."""
+        for index in range(len(self._at)):
+            if self.status(index) == "started" and (run_id := self._get(index).get("run_id")):
+                yield run_id
+
     def number(self, *statuses: ItemStatus) -> int:
         """Return how many items have one of these statuses."""
         return sum(self._counts[status] for status in statuses)
@@ -143,42 +144,3 @@ class Outcomes:
         self._file.seek(self._at[index] - 1)
         item: BatchItem = json.loads(self._file.readline())
         return item
-
-
-class OutputFile:
-    """
-    The file that gets what became of the items, as JSON Lines.
-
-    :param path: local path, or URL that Airflow's object storage writes
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def prepare(self) -> None:
-        """
-        Make an empty file, before anything is started for which there would be no file then.
-
-        :raises InvalidRequestError: if it is a folder, or there is no folder or bucket for it
-        :raises FileUnavailableError: if it cannot be written for another reason
-        """
-        if self.path.endswith("/"):
-            raise InvalidRequestError(f"output_path is {self.path!r}, a folder: expected a file.")
-        try:
-            self._write(iter(()))
-        except Exception as error:  # object stores raise all kinds of exceptions
-            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            what = f"output_path is {self.path!r}, which cannot be written: {why}."
-            if isinstance(error, FileNotFoundError):
-                raise InvalidRequestError(what, next_step="Create its folder or bucket first.") from None
-            kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
-            raise kind(what) from None
-
-    def write(self, items: Iterator[BatchItem]) -> None:
-        """Write all items."""
-        self._write(items)
-
-    def _write(self, items: Iterator[BatchItem]) -> None:
-        path = ObjectStoragePath(self.path) if "://" in self.path else Path(self.path)
-        with cast("IO[bytes]", path.open("wb")) as file:
-            file.writelines(json.dumps(item).encode() + b"\n" for item in items)

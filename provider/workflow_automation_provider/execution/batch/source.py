@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,15 +25,21 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.batch.locations import check_regular, is_same_file, local_path
 from workflow_automation_provider.execution.batch_state import DIGEST_BYTES
 
-__all__ = ["Batch", "BatchSource", "Item"]
+__all__ = ["MAX_LINE", "Batch", "BatchSource", "Item"]
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
 
 # How many elements of an XCom are fetched at once: one by one, each costs a request to Airflow.
 _SLICE = 500
+
+MAX_LINE = 4 * 1024**2
+"""Maximum length of a line, in bytes: parsing takes ten times as much memory."""
+
+_STRING_OR_SPACE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|\s+')
 
 # Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
@@ -85,12 +92,14 @@ class BatchSource:
             a folder
         :raises FileUnavailableError: if the file is missing or cannot be read
         """
-        for index, (place, inputs) in enumerate(self._lines() if self._is_file else self._elements()):
+        for index, (place, inputs, line) in enumerate(self._lines() if self._is_file else self._elements()):
             if not isinstance(inputs, Mapping):
                 raise InvalidRequestError(
                     f"{place} is {kind_of(inputs)}: expected an object of input names and values."
                 )
             encoded = encode(place, inputs)
+            if line is not None:
+                encoded = _compact(line)
             digest = hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES]
             yield Item(index, encoded, digest, place)
 
@@ -110,26 +119,33 @@ class BatchSource:
 
         :param path: local path, or URL of an object store, with or without a connection
         """
-        return self._is_file and _place(str(self._batch)) == _place(path)
+        return self._is_file and is_same_file(str(self._batch), path)
 
-    def _elements(self) -> Iterator[tuple[str, object]]:
+    def _elements(self) -> Iterator[tuple[str, object, None]]:
         batch = cast("Sequence[Any]", self._batch)
         index = 0
         while part := batch[index : index + _SLICE]:
             for inputs in part:
-                yield self.place_of(index), inputs
+                yield self.place_of(index), inputs, None
                 index += 1
 
-    def _lines(self) -> Iterator[tuple[str, object]]:
+    def _lines(self) -> Iterator[tuple[str, object, str]]:
+        """Yield what an item is called in errors, its value, and its line."""
         index = 0
         with self._opened() as file:
             for number, line in enumerate(self._read(file), start=1):
-                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if text.isspace() or not text:
-                    continue
                 place = self.place_of(index, number)
+                if len(line) > MAX_LINE:
+                    raise InvalidRequestError(
+                        f"{place} is longer than {MAX_LINE // 1024**2} MiB: pass large content as files of an upload."
+                    )
+                encoded = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if encoded.isspace() or not encoded:
+                    continue
                 try:
-                    yield place, json.loads(text, object_pairs_hook=_members)
+                    text = encoded.decode()
+                    # Numbers as text, which has all of their digits; NaN stays a float, which JSON rejects.
+                    inputs = json.loads(text, object_pairs_hook=_members, parse_float=str, parse_int=str)
                 except _RepeatedNameError as error:
                     raise InvalidRequestError(
                         f"{place} has {error.args[0]!r:.60} twice: expected each name once."
@@ -139,11 +155,13 @@ class BatchSource:
                     raise InvalidRequestError(
                         f"{place} is not JSON: expected one inputs object in each line."
                     ) from None
+                yield place, inputs, text
                 index += 1
 
     def _read(self, file: IO[bytes]) -> Iterator[bytes]:
         try:
-            yield from file
+            while line := file.readline(MAX_LINE + 1):
+                yield line
         except Exception as error:  # object stores raise all kinds of exceptions
             raise self._unavailable(error) from None
 
@@ -159,24 +177,28 @@ class BatchSource:
             yield file
 
     def _open(self) -> IO[bytes]:
-        if isinstance(self._batch, ObjectStoragePath) or "://" in str(self._batch):
+        path = local_path(str(self._batch))
+        if path is None:
             try:
                 storage = ObjectStoragePath(cast("str", self._batch))
-                fs, path = storage.fs, storage.path
+                fs, key = storage.fs, storage.path
             except ValueError as error:
                 raise InvalidRequestError(
                     f"batch is {self._name}, which is not a URL that Airflow's object storage reads ({error}): check its "
                     "scheme, and that the provider of the store is installed."
                 ) from None
             fs.invalidate_cache()  # what an earlier task wrote may have been replaced
-            raw = fs.open(path, "rb", block_size=_BLOCK)
+            raw = fs.open(key, "rb", block_size=_BLOCK)
             # S3 opens a folder as an empty file.
             details = getattr(raw, "details", None)
             if isinstance(details, Mapping) and details.get("type") == "directory":
                 raw.close()
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            return cast("IO[bytes]", io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw)
-        return open(cast("str", self._batch), "rb")  # noqa: PTH123 - as it is given, closed by _opened
+            # The readline() of a store's file takes no size.
+            is_raw = isinstance(raw, io.IOBase)
+            return cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", raw)) if is_raw else raw)
+        check_regular("batch", str(self._batch))
+        return open(path, "rb")  # noqa: PTH123 - as it is given, closed by _opened
 
     def _unavailable(self, error: Exception) -> WorkflowAutomationError:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
@@ -188,13 +210,16 @@ class BatchSource:
         return repr(str(self._batch))
 
 
-def _place(path: str) -> str:
-    path = path.removeprefix("file://")
-    scheme, separator, rest = path.partition("://")
-    if not separator:
-        return os.path.realpath(path)
-    bucket, slash, name = rest.partition("/")
-    return f"{scheme}://{bucket.rpartition('@')[2]}{slash}{name}"
+def _compact(text: str) -> bytes:
+    """Return JSON as ``encode`` writes it, but with each number as it is written."""
+
+    def token(match: re.Match[str]) -> str:
+        text = match[0]
+        if not text.startswith('"'):
+            return ""
+        return text if text.isascii() and "\\" not in text else json.dumps(json.loads(text))
+
+    return _STRING_OR_SPACE.sub(token, text).encode("ascii")
 
 
 class _RepeatedNameError(Exception):

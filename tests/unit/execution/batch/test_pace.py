@@ -109,3 +109,13 @@ def test_a_stop_ends_all_waits():
     for thread in threads:
         thread.join(2)
     assert answers == [False] * 4
+
+
+def test_a_late_response_does_not_count_the_time_in_which_others_got_through(clock):
+    waiting = pace(patience=60)
+    sent_at = clock.now
+    clock.now += 100
+    waiting.got_through()
+    assert waiting.held_up(BusyError("Busy.", retry_after=5), sent_at)
+    clock.now += 59
+    assert not waiting.held_up(BusyError("Busy.", retry_after=5), clock.now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.batch.source import MAX_LINE, BatchSource
 
 JSON = st.recursive(
     st.none()
@@ -80,6 +81,22 @@ def test_a_path_is_read_each_time(tmp_path, make):
     assert [item.inputs for item in source] == [item.inputs for item in source] == [b'{"n":1}']
     path.write_text('{"n": 2}\n')
     assert [item.inputs for item in source] == [b'{"n":2}']
+
+
+def test_a_line_is_bounded_before_it_is_parsed(tmp_path):
+    path = tmp_path / "batch.jsonl"
+    longest = '{"a": "' + "x" * (MAX_LINE - 10) + '"}'
+    path.write_text(f"{longest}\n")
+    (item,) = read(str(path))
+    assert len(item.inputs) == MAX_LINE - 2
+    path.write_text(f'{{}}\n{{"a": [{"[]," * MAX_LINE}')
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequestError, match=r"batch\[1\] \(line 2 of .*\) is longer than 4 MiB"):
+            read(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 6 * MAX_LINE
+    finally:
+        tracemalloc.stop()
 
 
 SECRET = "the-customers-secret"

@@ -1,0 +1,61 @@
+"""A server of which a test decides every byte."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+
+
+class Server:
+    """
+    Responds to requests as a test says, and counts connections and requests.
+
+    :param respond: takes the number of the request on its connection; returns bytes to send, also in parts, None to
+        close
+    """
+
+    def __init__(self, respond):
+        self.respond = respond
+        self.connections = self.requests = 0
+        self.bodies: list[bytes] = []
+        self.local = threading.local()
+        """Has the ``body`` of the request that a thread responds to."""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/api"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection, contextlib.suppress(OSError):
+            for number in range(1000):
+                received = b""
+                while not received.endswith(b"}}"):
+                    piece = connection.recv(65536)
+                    if not piece:
+                        return
+                    received += piece
+                self.requests += 1
+                self.local.body = received.partition(b"\r\n\r\n")[2]
+                self.bodies.append(self.local.body)
+                response = self.respond(number)
+                if response is None:
+                    return
+                for part in (response,) if isinstance(response, bytes) else response:
+                    connection.sendall(part)
+
+    def close(self):
+        self._listener.close()
+
+
+def response(run_id, *headers):
+    body = json.dumps({"run_id": run_id}).encode()
+    head = "\r\n".join(("HTTP/1.1 201 Created", f"Content-Length: {len(body)}", *headers))
+    return f"{head}\r\n\r\n".encode() + body
