@@ -150,7 +150,7 @@ def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
     torn = 0
     try:
         # Long enough for thousands of reads, were each of them at once.
-        deadline = time.monotonic() + 4
+        deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             with contextlib.suppress(FileUnavailableError):
                 torn += len(set(b"".join(read_whole(file)))) > 1
