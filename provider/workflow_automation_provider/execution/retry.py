@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import time
@@ -56,8 +55,6 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 
 # Less time left is not worth another attempt, in seconds.
 _MIN_LEFT = 0.01
-
-_LONGER = " The service asks for a longer wait."
 
 # How soon a wait ends after Airflow ended the task, in seconds.
 _NAP = 0.1
@@ -161,7 +158,9 @@ class Patience:
         """
         retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError, *retry)
         began = time.monotonic()
-        for attempt in itertools.count(1):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 return send()
             except retryable as error:
@@ -171,7 +170,6 @@ class Patience:
                     if attempt > 1:
                         error.message += self._tried(error, attempt, time.monotonic() - began)
                     raise
-        raise AssertionError("There is always another attempt")
 
     def _wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
         """Return the seconds to wait before the next attempt, None if there is no time for another."""
@@ -197,7 +195,8 @@ class Patience:
         return True
 
     def _tried(self, error: WorkflowAutomationError, attempts: int, waited: float) -> str:
-        longer = "" if (error.retry_after or 0.0) <= max(self.seconds - waited, 0) else _LONGER
+        is_longer = (error.retry_after or 0.0) > max(self.seconds - waited, 0)
+        longer = " The service asks for a longer wait." if is_longer else ""
         return f"\nTried {attempts} times in {waited:.0f} s ({self.limited_by}: {self.seconds:g} s).{longer}"
 
     def _sleep(self, seconds: float) -> None:
