@@ -1,0 +1,300 @@
+"""
+The starts of one task instance: what earlier tries left, what may be sent, and what must be written. Read this first.
+
+A single start is a ledger of one item, a batch one of as many as it has. There is no I/O here, as in h11: a driver
+reads the entries of the task state store into the ledger, asks it, writes what it says, and sends.
+
+=============== ======================================= =====================================================
+State           Entered when                            What a later try does
+=============== ======================================= =====================================================
+*idle*          initially; the request was not sent,    sends
+                or was rejected as busy
+*open*          :meth:`Ledger.open`: written before     in doubt: a run may exist
+                the request is sent; left if the try
+                dies, or gets no response
+*started*       the response identified the run         returns that run
+*unidentified*  a run was started, its id is unknown    reports it: never sends
+*rejected*      the service rejected the request        reports it; a single start sends
+*unknown*       a run may have been started             in doubt: a run may exist
+any             a Clear since                           sends
+=============== ======================================= =====================================================
+
+An item in doubt is sent again only with ``start_again``; otherwise it is reported. If an item in doubt is sent again
+and this try starts nothing, it stays in doubt: of the task, a run may still exist.
+
+**Retry or Clear?** A retry must find what an earlier try wrote; a Clear asks to start over. Airflow does not say which
+of the two it was, so each entry carries what a Clear changes, see :class:`Attempt`:
+
+=============  ================  ======================  ============  ==========================================
+``max_tries``  ``clear_number``  a Clear may have left   DAG run       so the entry
+                                 ``max_tries`` as it is  ``start_date``
+=============  ================  ======================  ============  ==========================================
+changed        any               -                       any           is from before a Clear: start over
+same           same              -                       any           counts: this is a retry
+same           changed           no                      any           counts: another task was cleared, or
+                                                                       this one was while it ran and Airflow
+                                                                       counted its end as a failure
+same           changed           yes                     changed       is from before a Clear: start over
+same           changed           yes                     same          counts, as it is unknown: no second run
+=============  ================  ======================  ============  ==========================================
+
+On Airflow 3.4+, a Clear itself deletes the entries unless the user keeps them: there, an entry that is read counts.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["DIGEST_BYTES", "Attempt", "Decision", "Entry", "Ledger", "LedgerError", "State"]
+
+DIGEST_BYTES = 6
+"""Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
+
+
+class State(enum.IntEnum):
+    """The state of one item, see the table above."""
+
+    IDLE = 0
+    OPEN = 1
+    STARTED = 2
+    UNIDENTIFIED = 3
+    REJECTED = 4
+    UNKNOWN = 5
+
+
+IN_DOUBT = frozenset({State.OPEN, State.UNKNOWN})
+"""States of an item of which a run may exist."""
+
+OUTCOMES = frozenset(State) - {State.OPEN}
+"""States that a request can end in; *idle* if it started nothing and may be sent again."""
+
+
+class Decision(enum.Enum):
+    """What to do about an item."""
+
+    SEND = "send"
+    RETURN = "return"
+    """Return the run that an earlier try started."""
+    REPORT = "report"
+    """Send nothing, and report what an earlier try did."""
+    CHANGED = "changed"
+    """Send nothing: an earlier try sent another request under this item."""
+
+
+class LedgerError(Exception):
+    """A driver did what the ledger forbids: a defect, never a state of the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """
+    What distinguishes a retry from a Clear, see the table above.
+
+    :param max_tries: number of the last try that Airflow may retry. A Clear sets it to the number of the last try plus
+        the task's ``retries``; if the task was running, Airflow does so once it has ended
+    :param clear_number: how often tasks of the DAG run were cleared, None if that is unknown
+    :param dag_run_start: when the DAG run was started, as ISO 8601 text; a Clear in a DAG run that had ended resets it.
+        In such a DAG run, no task is waiting for a retry
+    """
+
+    try_number: int
+    max_tries: int
+    clear_number: int | None = None
+    dag_run_start: str | None = None
+
+    def is_from_before_a_clear(self, now: Attempt, retries: int) -> bool | None:
+        """
+        Return whether the task was cleared between this attempt and ``now``.
+
+        :param retries: the task's current ``retries``
+        :return: None if that is unknown
+        """
+        if now.max_tries != self.max_tries:
+            return True
+        if None in (self.clear_number, now.clear_number) or now.clear_number == self.clear_number:
+            return False
+        # A Clear sets max_tries to the last try's number plus retries, and any try since may have been the
+        # last.
+        if not self.try_number <= now.max_tries - retries < now.try_number:
+            return False
+        return True if now.dag_run_start != self.dag_run_start else None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    What one write made durable.
+
+    :param attempt: the try that wrote it
+    :param opened: the items that may have been sent since, each with its digest, in order
+    :param settled: the states of items that this or an earlier entry opened
+    """
+
+    attempt: Attempt
+    opened: Sequence[tuple[int, bytes]] = ()
+    settled: Iterable[tuple[int, State]] = ()
+
+
+class Ledger:
+    """
+    The starts of one task instance, in this try and those before it; eleven bytes per item.
+
+    :param now: this try
+    :param retries: the task's current ``retries``
+    :param start_again: whether to send an item that is in doubt, and accept a second run
+    :param resends_rejected: whether to send an item that an earlier try saw rejected
+    :param clear_deletes: whether Airflow deletes the entries at a Clear (3.4+), so that each that is read counts
+    """
+
+    def __init__(
+        self,
+        now: Attempt,
+        *,
+        retries: int = 0,
+        start_again: bool = False,
+        resends_rejected: bool = False,
+        clear_deletes: bool = False,
+    ) -> None:
+        self._now = now
+        self._retries = retries
+        self._start_again = start_again
+        self._resends_rejected = resends_rejected
+        self._clear_deletes = clear_deletes
+        self.was_cleared = False
+        """Whether an entry was read that is from before a Clear."""
+        self.is_ambiguous = False
+        """Whether an entry counts although it is unknown if the task was cleared since."""
+        self._states = bytearray()
+        # The number of the try that opened the item last, 0 if none did.
+        self._tries = array("H")
+        self._digests = bytearray()
+        # Items that this try opened and has not settled, and those of them that were in doubt before.
+        self._open: set[int] = set()
+        self._doubted: set[int] = set()
+
+    def read(self, entry: Entry) -> bool:
+        """
+        Read an entry; those of one ledger are read in the order in which they were written.
+
+        :return: False if it is from before a Clear, and so are all that follow
+        """
+        if self._open:
+            raise LedgerError("Entries are read before an item is opened.")
+        cleared = (
+            False
+            if self._clear_deletes
+            else entry.attempt.is_from_before_a_clear(self._now, self._retries)
+        )
+        if cleared:
+            self.was_cleared = True
+            return False
+        self.is_ambiguous |= cleared is None
+        for index, digest in entry.opened:
+            self._grow(index)
+            self._states[index] = State.OPEN
+            self._tries[index] = entry.attempt.try_number
+            self._set_digest(index, digest)
+        for index, state in entry.settled:
+            if index >= self.count or not self._tries[index]:
+                raise LedgerError(f"Item {index} was settled, but never opened.")
+            self._states[index] = state
+        return True
+
+    def state(self, index: int) -> State:
+        """Return the state of an item."""
+        return State(self._states[index]) if index < len(self._states) else State.IDLE
+
+    def try_of(self, index: int) -> int | None:
+        """Return the number of the try that opened an item last, None if none did or it was taken back."""
+        return None if self.state(index) is State.IDLE else self._tries[index]
+
+    @property
+    def count(self) -> int:
+        """The number of the last item that was opened, plus 1."""
+        return len(self._states)
+
+    def is_known(self) -> bool:
+        """Return whether an error must mention what was done before it: an item is not *idle*."""
+        return any(self._states)
+
+    def counts(self) -> Counter[State]:
+        """Return how many items are in each state, those that were never opened left out."""
+        return Counter(map(State, self._states))
+
+    def decide(self, index: int, digest: bytes) -> Decision:
+        """
+        Decide what to do about an item that this try has not opened.
+
+        :param digest: identifies the request, :data:`DIGEST_BYTES` long; empty for an item whose request may change
+        """
+        state = self.state(index)
+        if state is State.IDLE:
+            return Decision.SEND
+        if digest and self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] != digest:
+            return Decision.CHANGED
+        if state is State.STARTED:
+            return Decision.RETURN
+        if (state in IN_DOUBT and self._start_again) or (
+            state is State.REJECTED and self._resends_rejected
+        ):
+            return Decision.SEND
+        return Decision.REPORT
+
+    def missing_from(self, length: int) -> int | None:
+        """Return the first item that was opened and that a batch of ``length`` items lacks, None if there is none."""
+        return next((index for index in range(length, self.count) if self._states[index]), None)
+
+    def open(self, index: int, digest: bytes) -> None:
+        """
+        Open an item: to be called once the write that says so is durable, and before the request is sent.
+
+        :raises LedgerError: unless :meth:`decide` says that it may be sent, and it is not open in this try
+        """
+        if index in self._open or self.decide(index, digest) is not Decision.SEND:
+            raise LedgerError(f"Item {index} must not be sent: it is {self.state(index).name.lower()}.")
+        if self.state(index) in IN_DOUBT:
+            self._doubted.add(index)
+        self._grow(index)
+        self._states[index] = State.OPEN
+        self._tries[index] = self._now.try_number
+        self._set_digest(index, digest)
+        self._open.add(index)
+
+    def settle(self, index: int, outcome: State) -> State:
+        """
+        Settle an item that this try opened.
+
+        :param outcome: what its request ended in; *idle* if nothing was started
+        :return: the state to write: *unknown* if this try started nothing, but an earlier one may have
+        :raises LedgerError: if it is not open, or ``outcome`` is no state that a request ends in
+        """
+        if index not in self._open or outcome not in OUTCOMES:
+            raise LedgerError(f"Item {index} cannot become {outcome.name.lower()}.")
+        self._open.discard(index)
+        if index in self._doubted and outcome in (State.IDLE, State.REJECTED):
+            outcome = State.UNKNOWN
+        self._doubted.discard(index)
+        self._states[index] = outcome
+        return outcome
+
+    def is_doubted(self, index: int) -> bool:
+        """Return whether an open item was in doubt before this try opened it."""
+        return index in self._doubted
+
+    def unsettled(self) -> Iterator[int]:
+        """Yield the items that this try opened and has not settled: their runs may exist."""
+        yield from sorted(self._open)
+
+    def _grow(self, index: int) -> None:
+        missing = index + 1 - len(self._states)
+        if missing > 0:
+            self._states.extend(bytes(missing))
+            self._tries.extend([0] * missing)
+            self._digests.extend(bytes(missing * DIGEST_BYTES))
+
+    def _set_digest(self, index: int, digest: bytes) -> None:
+        self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] = digest.ljust(DIGEST_BYTES, b"\0")

@@ -1,0 +1,183 @@
+"""No item is sent twice unless allowed, and nothing that may have started goes unmentioned, whatever dies when."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from workflow_automation_provider.execution.ledger import (
+    DIGEST_BYTES,
+    Attempt,
+    Decision,
+    Entry,
+    Ledger,
+    LedgerError,
+    State,
+)
+
+ITEMS = st.integers(0, 1)
+
+
+def digest(index, version=0):
+    return bytes([index, version]).ljust(DIGEST_BYTES, b"\1")
+
+
+class Tries(RuleBasedStateMachine):
+    """
+    The tries of one task instance against a service that knows what really ran.
+
+    A try may die at any step, a write may be durable although it raised, the batch may be edited between tries, and
+    Airflow may retry the task, clear it, or leave it unknown which of the two it did.
+    """
+
+    @initialize(start_again=st.booleans(), resends_rejected=st.booleans())
+    def begin(self, start_again, resends_rejected):
+        self.options = {"start_again": start_again, "resends_rejected": resends_rejected, "retries": 2}
+        self.attempt = Attempt(1, 3, 0, "monday")
+        self.entries: list[Entry] = []
+        self.versions: Counter[int] = Counter()
+        self.runs: Counter[int] = Counter()  # since the last Clear that is certain
+        self._begin_try()
+
+    def _begin_try(self):
+        self.ledger = Ledger(self.attempt, **self.options)
+        for entry in self.entries:
+            if not self.ledger.read(entry):
+                # As a driver does: entries from before a Clear are written over.
+                assert entry is self.entries[0]
+                self.entries = []
+                break
+        self.to_send: dict[int, State] = {}
+        self.sent: dict[int, State] = {}
+        self.results: dict[int, State] = {}
+
+    def _write(self, how, opened=()):
+        """Write what is known; return whether the driver may go on."""
+        if how != "lost":
+            self.entries.append(Entry(self.attempt, list(opened), list(self.results.items())))
+            self.results = {}
+        return how == "durable"
+
+    def _end_try(self, *, max_tries, clear_number, dag_run_start):
+        self.attempt = Attempt(self.attempt.try_number + 1, max_tries, clear_number, dag_run_start)
+        self._begin_try()
+
+    @rule()
+    def dies_and_is_retried(self):
+        self._end_try(
+            max_tries=self.attempt.max_tries,
+            clear_number=self.attempt.clear_number,
+            dag_run_start=self.attempt.dag_run_start,
+        )
+
+    @rule()
+    def another_task_is_cleared(self):
+        if self.attempt.try_number + 1 <= self.attempt.max_tries - self.options["retries"]:
+            return  # a Clear of this task could look the same: see the next rules
+        self._end_try(
+            max_tries=self.attempt.max_tries,
+            clear_number=self.attempt.clear_number + 1,
+            dag_run_start=self.attempt.dag_run_start,
+        )
+        assert not self.ledger.is_ambiguous
+
+    @rule(by_chance=st.booleans())
+    def is_cleared(self, by_chance):
+        number, start = self.attempt.try_number, self.attempt.dag_run_start
+        if by_chance:
+            # The DAG was edited to as many retries that max_tries stays the same.
+            if number > self.attempt.max_tries:
+                return
+            self.options["retries"], start = self.attempt.max_tries - number, f"{start}, later"
+        max_tries = number + self.options["retries"]
+        if not by_chance and max_tries == self.attempt.max_tries:
+            return
+        self.runs.clear()
+        self._end_try(max_tries=max_tries, clear_number=self.attempt.clear_number + 1, dag_run_start=start)
+        assert not self.ledger.is_known()
+
+    @rule()
+    def is_perhaps_cleared(self):
+        retries = self.attempt.max_tries - self.attempt.try_number
+        if retries < 0:
+            return
+        self.options["retries"] = retries
+        self._end_try(
+            max_tries=self.attempt.max_tries,
+            clear_number=self.attempt.clear_number + 1,
+            dag_run_start=self.attempt.dag_run_start,
+        )
+
+    @rule(index=ITEMS)
+    def the_batch_is_edited(self, index):
+        self.versions[index] += 1
+
+    @rule(index=ITEMS, how=st.sampled_from(["durable", "raised", "lost"]))
+    def opens(self, index, how):
+        if index in self.to_send or index in self.sent or index in self.results:
+            return
+        its_digest = digest(index, self.versions[index])
+        decision = self.ledger.decide(index, its_digest)
+        assert (decision is Decision.RETURN) <= (self.runs[index] > 0)
+        if decision is not Decision.SEND:
+            with pytest.raises(LedgerError):
+                self.ledger.open(index, its_digest)
+            return
+        before = self.ledger.state(index)
+        assert (before in (State.OPEN, State.UNKNOWN)) <= self.options["start_again"]
+        if not self._write(how, [(index, its_digest)]):
+            self.dies_and_is_retried()
+            return
+        self.ledger.open(index, its_digest)
+        self.to_send[index] = before
+
+    @precondition(lambda self: self.to_send)
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(sorted(set(State) - {State.OPEN})),
+        ran=st.booleans(),
+    )
+    def sends(self, data, outcome, ran):
+        index = data.draw(st.sampled_from(sorted(self.to_send)))
+        del self.to_send[index]
+        if outcome in (State.STARTED, State.UNIDENTIFIED) or (outcome is State.UNKNOWN and ran):
+            self.runs[index] += 1
+        self.sent[index] = outcome
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def settles(self, data):
+        index = data.draw(st.sampled_from(sorted(self.sent)))
+        self.results[index] = self.ledger.settle(index, self.sent.pop(index))
+
+    @precondition(lambda self: self.results)
+    @rule(how=st.sampled_from(["durable", "raised", "lost"]))
+    def writes_results(self, how):
+        if not self._write(how):
+            self.dies_and_is_retried()
+
+    @invariant()
+    def at_most_one_run_of_each_item(self):
+        if hasattr(self, "runs") and not self.options["start_again"]:
+            assert all(number <= 1 for number in self.runs.values())
+
+    @invariant()
+    def what_ran_is_mentioned_now_and_by_the_next_try(self):
+        if not hasattr(self, "runs"):
+            return
+        following = Ledger(Attempt(self.attempt.try_number + 1, *self._same()), **self.options)
+        for entry in self.entries:
+            following.read(entry)
+        for index, number in self.runs.items():
+            if number:
+                assert self.ledger.state(index) not in (State.IDLE, State.REJECTED)
+                assert following.state(index) not in (State.IDLE, State.REJECTED)
+
+    def _same(self):
+        return self.attempt.max_tries, self.attempt.clear_number, self.attempt.dag_run_start
+
+
+TestTries = Tries.TestCase
