@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+from collections.abc import Callable, Iterable
 
 
 class Server:
@@ -16,7 +17,7 @@ class Server:
         close
     """
 
-    def __init__(self, respond):
+    def __init__(self, respond: Callable[[int], bytes | Iterable[bytes] | None]) -> None:
         self.respond = respond
         self.connections = self.requests = 0
         self.bodies: list[bytes] = []
@@ -26,14 +27,14 @@ class Server:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/api"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def _accept(self):
+    def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
                 self.connections += 1
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _serve(self, connection):
+    def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             for number in range(1000):
                 received = b""
@@ -51,11 +52,11 @@ class Server:
                 for part in (response,) if isinstance(response, bytes) else response:
                     connection.sendall(part)
 
-    def close(self):
+    def close(self) -> None:
         self._listener.close()
 
 
-def response(run_id, *headers):
+def response(run_id: object, *headers: str) -> bytes:
     body = json.dumps({"run_id": run_id}).encode()
     head = "\r\n".join(("HTTP/1.1 201 Created", f"Content-Length: {len(body)}", *headers))
     return f"{head}\r\n\r\n".encode() + body

@@ -123,7 +123,7 @@ def readable_text(body: bytes, content_type: str) -> str | None:
     :param content_type: of the response; empty if it has none
     """
     kind = content_type.partition(";")[0].strip().lower()
-    if kind not in ("", "text/plain") and not kind.endswith("json"):
+    if body.strip() and kind not in ("", "text/plain") and not kind.endswith("json"):
         return None
     try:
         text = body.decode()

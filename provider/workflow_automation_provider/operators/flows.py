@@ -346,7 +346,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def _waited(self, context: Context, resumed: _Resumed) -> bool:
         """Return whether the task waited for its run, or asked how it ended, before the DAG was edited."""
-        if not resumed.doubt and context["ti"].try_number == 1:
+        if "task_state_store" not in context or not (resumed.doubt or context["ti"].try_number > 1):
             return False
         from workflow_automation_provider.execution.wait_state import WaitRecord
 

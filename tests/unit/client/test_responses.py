@@ -644,15 +644,15 @@ def test_response_to_an_upload(body, text):
 def test_a_web_page_does_not_say_that_files_were_accepted(status, content_type):
     error = error_of(UPLOAD, status, b"<p>Sign in</p>", headers={"content-type": content_type})
     assert type(error) is OutcomeUnknownError
-    assert 'with a web page.\nThe service said: "<p>Sign in</p>"' in error.message
+    assert "with a web page." in error.message
     assert error.consequence == "The files may have been accepted."
     incomplete = error_of(UPLOAD, status, headers={"content-type": content_type}, incomplete="it was cut off")
     assert type(incomplete) is OutcomeUnknownError
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/json", "text/html-like", ""])
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json", ""])
 def test_another_response_to_an_upload_does(content_type):
-    assert read(UPLOAD, Response(200, {"content-type": content_type}, b"<p>")) == "<p>"
+    assert read(UPLOAD, Response(200, {"content-type": content_type}, b"a < b")) == "a < b"
     assert read(UPLOAD, Response(200, {"content-type": "text/html"}, b" ")) == ""
 
 

@@ -269,7 +269,7 @@ class TestToken:
         key = "a-key-of-the-service"
         service.callbacks.add(result={"key": key}, message="Done")
         operator = waits()
-        operator.hook.withhold(key)
+        operator.hook.redact_also(key)
         result = operator.execute(context(store))
         assert result["result"] == WITHHELD
         assert key not in repr(store.entries)
@@ -496,8 +496,8 @@ class TestPark:
     def test_once_the_time_is_up_a_flow_is_told_that_nobody_waits(
         self, service, store, context, endpoint, waits, parked, resume, monkeypatch
     ):
-        token = "Abc-_123" * 5 + "xyz"
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        token = TOKEN
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
         now = context(store)
         then, _ = parked(waits(), now)
         later(store, days=1)
@@ -516,7 +516,7 @@ class TestPark:
 
         def answer_and_close(record, digest):
             answer(store, {"status": "success", "result": 1})
-            close(record, digest)
+            return close(record, digest)
 
         monkeypatch.setattr(WaitRecord, "close", answer_and_close)
         operator = waits(completion_timeout=timedelta(microseconds=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 import sys
 import threading
@@ -37,7 +38,9 @@ print("the end")
 def test_results_and_errors():
     async def main():
         threads = DaemonThreads(2, "test")
-        numbers = await asyncio.gather(*(threads.run(lambda n=n: n * n) for n in range(MAX_PENDING)))
+        numbers = await asyncio.gather(
+            *(threads.run(functools.partial(pow, n, 2)) for n in range(MAX_PENDING))
+        )
         assert numbers == [n * n for n in range(MAX_PENDING)]
         with pytest.raises(ZeroDivisionError):
             await threads.run(lambda: 1 / 0)
