@@ -56,8 +56,8 @@ def project(tmp_path):
 
 
 def run_pytest(environment, *command, cwd):
-    command = [sys.executable, *command, "-v", "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    whole = [sys.executable, *command, "-v", "-p", "no:cacheprovider"]
+    return subprocess.run(whole, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 def test_the_tests_of_the_page_pass(project, environment):

@@ -152,7 +152,8 @@ def test_a_response_that_arrived_before_its_request_leaves_a_doubt(server):
 
 def test_a_repeated_response_leaves_one_doubt_and_ends_its_connection(server):
     """It comes after the next request was sent, so that the connection looks as it should."""
-    runs, repeated = itertools.count(), []
+    runs = itertools.count()
+    repeated: list[bytes] = []
 
     def respond(number):
         run = response(f"r{next(runs)}")

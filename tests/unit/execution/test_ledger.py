@@ -37,6 +37,7 @@ class Tries(RuleBasedStateMachine):
     def begin(self, start_again, resends_rejected):
         self.options = {"start_again": start_again, "resends_rejected": resends_rejected, "retries": 2}
         self.attempt = Attempt(1, 3, 0, "monday")
+        self.clears = 0
         self.entries: list[Entry] = []
         self.versions: Counter[int] = Counter()
         self.runs: Counter[int] = Counter()  # since the last Clear that is certain
@@ -79,7 +80,7 @@ class Tries(RuleBasedStateMachine):
             return  # a Clear of this task could look the same: see the next rules
         self._end_try(
             max_tries=self.attempt.max_tries,
-            clear_number=self.attempt.clear_number + 1,
+            clear_number=self._next_clear(),
             dag_run_start=self.attempt.dag_run_start,
         )
         assert not self.ledger.is_ambiguous
@@ -96,7 +97,7 @@ class Tries(RuleBasedStateMachine):
         if not by_chance and max_tries == self.attempt.max_tries:
             return
         self.runs.clear()
-        self._end_try(max_tries=max_tries, clear_number=self.attempt.clear_number + 1, dag_run_start=start)
+        self._end_try(max_tries=max_tries, clear_number=self._next_clear(), dag_run_start=start)
         assert not self.ledger.is_known()
 
     @rule()
@@ -107,7 +108,7 @@ class Tries(RuleBasedStateMachine):
         self.options["retries"] = retries
         self._end_try(
             max_tries=self.attempt.max_tries,
-            clear_number=self.attempt.clear_number + 1,
+            clear_number=self._next_clear(),
             dag_run_start=self.attempt.dag_run_start,
         )
 
@@ -175,6 +176,10 @@ class Tries(RuleBasedStateMachine):
             if number:
                 assert self.ledger.state(index) not in (State.IDLE, State.REJECTED)
                 assert following.state(index) not in (State.IDLE, State.REJECTED)
+
+    def _next_clear(self):
+        self.clears += 1
+        return self.clears
 
     def _same(self):
         return self.attempt.max_tries, self.attempt.clear_number, self.attempt.dag_run_start

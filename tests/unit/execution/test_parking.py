@@ -143,6 +143,7 @@ def test_code_is_shown_as_it_is_written(text):
     (inline,) = [
         token for token in MarkdownIt().parse(f"- Run: {parking.code(text)} <http://a>") if token.children
     ]
+    assert inline.children
     label, shown, *rest = inline.children
     assert (label.content, shown.type) == ("Run: ", "code_inline")
     assert shown.content.strip(" ") == one_line(text).strip(" ")

@@ -121,7 +121,7 @@ def test_a_name_without_wildcards_needs_no_listing(tmp_path, monkeypatch):
     (tmp_path / "a" / "private").mkdir(parents=True)
     (tmp_path / "a" / "private" / "x.csv").touch()
     scandir = os.scandir
-    listed = []
+    listed: list[str] = []
 
     def count(path):
         listed.append(path)

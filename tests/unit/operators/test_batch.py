@@ -1005,7 +1005,8 @@ def test_the_numbers_of_a_file_are_sent_as_written(batch, raw_server, tmp_path):
 
 @needs_store
 def test_a_repeated_response_gives_no_item_the_run_of_another(batch, raw_server):
-    runs, started, lock = itertools.count(), {}, threading.Lock()
+    runs, lock = itertools.count(), threading.Lock()
+    started: dict[str, str] = {}
 
     def respond(number):
         body = json.loads(server.local.body)

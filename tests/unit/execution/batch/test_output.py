@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import stat
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,10 @@ from workflow_automation_provider.execution.batch.source import BatchSource
 
 from ...starts import TaskTimeout
 
-WHOLE = [{"index": n, "status": "started", "run_id": f"{n}"} for n in range(3)]
+if TYPE_CHECKING:
+    from workflow_automation_provider.execution.batch_state import BatchItem
+
+WHOLE: list[BatchItem] = [{"index": n, "status": "started", "run_id": f"{n}"} for n in range(3)]
 TEXT = b"".join(json.dumps(item).encode() + b"\n" for item in WHOLE)
 
 
