@@ -126,7 +126,7 @@ async def strangers(http: httpx.AsyncClient, ti_id: UUID) -> AsyncIterator[Count
 
 
 def memory(processes: list[psutil.Process]) -> float:
-    return sum(process.memory_info().rss for process in processes) / MIB
+    return float(sum(process.memory_info().rss for process in processes) / MIB)
 
 
 def test_strangers(airflow: Airflow, waiting: tuple[UUID, str], note: Callable[[str], None]) -> None:
