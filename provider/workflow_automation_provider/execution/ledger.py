@@ -185,9 +185,7 @@ class Ledger:
         if self._open:
             raise LedgerError("Entries are read before an item is opened.")
         cleared = (
-            False
-            if self._clear_deletes
-            else entry.attempt.is_from_before_a_clear(self._now, self._retries)
+            False if self._clear_deletes else entry.attempt.is_from_before_a_clear(self._now, self._retries)
         )
         if cleared:
             self.was_cleared = True
@@ -238,9 +236,7 @@ class Ledger:
             return Decision.CHANGED
         if state is State.STARTED:
             return Decision.RETURN
-        if (state in IN_DOUBT and self._start_again) or (
-            state is State.REJECTED and self._resends_rejected
-        ):
+        if (state in IN_DOUBT and self._start_again) or (state is State.REJECTED and self._resends_rejected):
             return Decision.SEND
         return Decision.REPORT
 
