@@ -40,6 +40,7 @@ from workflow_automation_provider.exceptions import (
 __all__ = [
     "Code",
     "check_text",
+    "code_of",
     "consequence_of",
     "reason_of",
     "request_error",
