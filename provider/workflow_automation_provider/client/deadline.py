@@ -63,7 +63,7 @@ class Exchange:
         """What aborted the request, if anything did."""
         self.has_read = False
         """Whether anything was read from the network since the request was sent."""
-        self.may_keep = True
+        self.may_keep = False
         """Whether the connection may be used again."""
         self._stopped = stopped
         self._handing_over = handing_over

@@ -43,7 +43,6 @@ from workflow_automation_provider.client.outcome import (
     Proxy,
     Reason,
     Started,
-    Unidentified,
     Unknown,
 )
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
@@ -335,8 +334,8 @@ class FlowClient:
                 outcome = Unknown(
                     request=request, reason=Reason.REPEATED, detail=outcome.run.run_id or "", via=self._via
                 )
-            if isinstance(outcome, Unknown | Unidentified):
-                exchange.may_keep = False  # what arrives next on the connection may belong to this request
+            # Any other response may be that to an earlier request, and that to this one may arrive next.
+            exchange.may_keep = isinstance(outcome, Started) and outcome.run.run_id is not None
             return outcome
         finally:
             with contextlib.suppress(Exception):  # the response is known

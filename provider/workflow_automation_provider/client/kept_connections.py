@@ -9,10 +9,11 @@ was acted on. These rules make that rare:
 - A connection is used again only if it was idle for less than a second: servers hang up after several.
 - One whose response announced ``Connection: close``, or was not read to its end, is not used again.
 - One on which something arrived while it was idle, a close notification or unsolicited bytes, is not used again.
-- One whose response leaves it unknown which run was started is not used again.
+- One whose response did not name a new run is not used again.
 
-A response that was sent twice could be taken for that of the next request. It would have the ``run_id`` of a run that is
-known, so the client compares them: the outcome is *unknown*, and the connection ends with it.
+A response that was sent twice could be taken for that of the next request. If it has the ``run_id`` of a run that is
+known, the outcome is *unknown*. Nothing tells any other response from one that was sent twice, such as a rejection: so the
+connection ends with it, before the response to the next request is taken for that of the one after.
 
 They are enough, because nothing rests on them. A request on a used connection is never sent again either: if the
 connection ends without a response after the request was handed over, its outcome is *unknown*, like that of any

@@ -14,7 +14,12 @@ import trustme
 
 from raw_server import Server, response
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.exceptions import NotSentError, OutcomeUnknownError
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+)
 from workflow_automation_provider.testing import Key, LocalService
 
 from .conftest import trigger_flow
@@ -170,6 +175,25 @@ def test_a_repeated_response_leaves_one_doubt_and_ends_its_connection(server):
         with pytest.raises(OutcomeUnknownError, match="the response to an earlier request: run r0 was known"):
             trigger(client)
         assert [trigger(client) for _ in range(3)] == ["r2", "r3", "r4"]
+    assert repeating.connections == 2
+
+
+@pytest.mark.parametrize("status", ["422 Unprocessable Content", "429 Too Many Requests", "201 Created"])
+def test_a_response_without_a_run_ends_its_connection(server, status):
+    """If it is sent twice, nothing tells: the response to the next request must not be taken for that of another."""
+    late = itertools.count()
+
+    def respond(number):
+        if number == 0 and repeating.connections == 1:
+            yield f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+        else:
+            yield response(f"r{next(late)}")
+
+    repeating = server(respond)
+    with client_of(repeating) as client, client.keep_connections():
+        with contextlib.suppress(RejectedError, BusyError):
+            trigger(client)
+        assert [trigger(client) for _ in range(2)] == ["r0", "r1"]
     assert repeating.connections == 2
 
 
