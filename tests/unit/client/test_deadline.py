@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 
 import httpcore
 import pytest
+import trustme
 
 from workflow_automation_provider.client.deadline import Exchange
 from workflow_automation_provider.client.flow_client import FlowClient
@@ -277,40 +279,68 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
         assert time.monotonic() - begun < 7.5
 
 
-class Stream(httpcore.NetworkStream):
-    """A connection whose writes fail with an error from the second one on."""
-
-    def __init__(self, error):
-        self.error = error
-        self.written = []
-
-    def write(self, buffer, timeout=None):
-        self.written.append(bytes(buffer))
-        if len(self.written) > 1:
-            raise self.error
-
-
 HEAD = b"POST /x HTTP/1.1\r\nContent-Length: 6\r\n\r\n"
 
 
+class Interrupted(socket.socket):
+    """A socket that a signal handler interrupts right after the last byte."""
+
+    error: BaseException | None = None
+
+    def send(self, data, flags=0):
+        sent = super().send(data, flags)
+        if self.error and data.endswith(b"}"):
+            raise self.error
+        return sent
+
+
+def begun(size=6, seconds=30):
+    """Return the exchange of a request whose headers are about to be sent."""
+    exchange = Exchange(seconds, size, lambda: False)
+    exchange.trace("http11.send_request_headers.started", {"request": httpcore.Request("POST", "http://x")})
+    return exchange
+
+
+@pytest.fixture
+def connected():
+    ours, theirs = socket.socketpair()
+    with Interrupted(fileno=ours.detach()) as connection, theirs:
+        yield connection, theirs
+
+
 @pytest.mark.parametrize(
-    ("error", "raised", "whole"),
+    ("error", "raised"),
     [
-        (httpcore.WriteError("reset"), httpcore.WriteError, False),
-        # Not the socket's: the time is not over. A signal handler raises this at any point, also after the send.
-        (httpcore.WriteTimeout("alarm"), httpcore.WriteTimeout, True),
-        (KeyboardInterrupt(), KeyboardInterrupt, True),
-        (ValueError("x"), ValueError, True),
+        (TimeoutError("alarm"), httpcore.WriteTimeout),
+        (OSError("handler"), httpcore.WriteError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (ValueError("x"), ValueError),
     ],
 )
-def test_only_the_socket_can_tell_that_the_last_byte_did_not_go(error, raised, whole):
-    exchange = Exchange(30, 6, lambda: False)
-    stream = Stream(error)
+def test_a_signal_handler_does_not_tell_that_the_last_byte_did_not_go(connected, error, raised):
+    connection, theirs = connected
+    stream, exchange = httpcore._backends.sync.SyncStream(connection), begun()
     exchange.write(stream, HEAD)
     assert (exchange.begun, exchange.whole) == (True, False)
+    connection.error = error
     with pytest.raises(raised):
         exchange.write(stream, b"{body}")
-    assert exchange.whole is whole
+    assert exchange.whole
+    assert exchange.write_error is None
+    assert theirs.recv(65536).endswith(b"{body}")
+
+
+@pytest.mark.parametrize("kind", [httpcore.WriteTimeout, httpcore.WriteError])
+def test_the_socket_does(kind):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if kind is httpcore.WriteError:
+            theirs.close()
+        exchange = begun(10_000_000, seconds=0.1)
+        with pytest.raises(httpcore.WriteError):
+            exchange.write(httpcore._backends.sync.SyncStream(ours), HEAD + b"x" * 10_000_000)
+    assert not exchange.whole
+    assert isinstance(exchange.write_error, kind)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +357,7 @@ def test_only_the_socket_can_tell_that_the_last_byte_did_not_go(error, raised, w
     ],
 )
 def test_what_counts_as_handed_over_whole(pieces, whole):
-    exchange = Exchange(30, 6, lambda: False)
+    exchange = begun()
     for piece in pieces:
         exchange.write(httpcore.MockStream([]), piece)
     assert exchange.whole is whole
@@ -336,17 +366,43 @@ def test_what_counts_as_handed_over_whole(pieces, whole):
 @pytest.mark.parametrize("size", [255 * 1024, 256 * 1024, 256 * 1024 + 1, 1_000_000])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_large_pieces_are_counted_exactly(size, missing):
-    exchange = Exchange(30, size, lambda: False)
+    exchange = begun(size)
     exchange.write(httpcore.MockStream([]), HEAD)
     exchange.write(httpcore.MockStream([]), b"x" * (size - missing))
     assert exchange.whole is not bool(missing)
 
 
-@pytest.mark.parametrize("setup", [b"CONNECT x:443 HTTP/1.1\r\n\r\n", b"\x05\x01\x00", b"\x01\x01u\x01p"])
-def test_proxy_setup_is_not_the_request(setup):
+def test_proxy_setup_is_not_the_request():
     exchange = Exchange(30, 6, lambda: False)
-    exchange.write(httpcore.MockStream([]), setup)
+    exchange.write(httpcore.MockStream([]), b"\x05\x01\x00")
+    connect = httpcore.Request("CONNECT", "http://x")
+    exchange.trace("http11.send_request_headers.started", {"request": connect})
+    exchange.write(httpcore.MockStream([]), b"CONNECT x:443 HTTP/1.1\r\n\r\n")
     assert (exchange.begun, exchange.whole) == (False, False)
+
+
+def test_service_stops_reading_over_tls(released, tmp_path, upload, key):
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert("127.0.0.1").configure_cert(tls)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def never_read():
+        connection, _ = listener.accept()
+        with tls.wrap_socket(connection, server_side=True):
+            released.wait(20)
+
+    thread = threading.Thread(target=never_read)
+    thread.start()
+    address = f"https://127.0.0.1:{listener.getsockname()[1]}/api"
+    with (
+        listener,
+        FlowClient(address, api_key=key, ca_bundle=str(tmp_path / "ca.pem"), timeout=0.5) as client,
+    ):
+        not_sent(upload, client, r"no more data could be sent for 0\.5 s")
+    released.set()
+    thread.join()
 
 
 # Responses that come before all of the request was sent ----------------------------------------------------
