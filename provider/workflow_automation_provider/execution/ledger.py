@@ -185,9 +185,7 @@ class Ledger:
         if self._open:
             raise LedgerError("Entries are read before an item is opened.")
         cleared = (
-            False
-            if self._clear_deletes
-            else entry.attempt.is_from_before_a_clear(self._now, self._retries)
+            False if self._clear_deletes else entry.attempt.is_from_before_a_clear(self._now, self._retries)
         )
         if cleared:
             self.was_cleared = True
@@ -223,7 +221,7 @@ class Ledger:
 
     def counts(self) -> Counter[State]:
         """Return how many items are in each state, those that were never opened left out."""
-        return Counter(map(State, self._states))
+        return Counter({state: number for state in State if (number := self._states.count(state))})
 
     def decide(self, index: int, digest: bytes) -> Decision:
         """
@@ -238,9 +236,7 @@ class Ledger:
             return Decision.CHANGED
         if state is State.STARTED:
             return Decision.RETURN
-        if (state in IN_DOUBT and self._start_again) or (
-            state is State.REJECTED and self._resends_rejected
-        ):
+        if (state in IN_DOUBT and self._start_again) or (state is State.REJECTED and self._resends_rejected):
             return Decision.SEND
         return Decision.REPORT
 
@@ -280,6 +276,10 @@ class Ledger:
         self._doubted.discard(index)
         self._states[index] = outcome
         return outcome
+
+    def is_open(self, index: int) -> bool:
+        """Return whether this try opened an item and has not settled it."""
+        return index in self._open
 
     def is_doubted(self, index: int) -> bool:
         """Return whether an open item was in doubt before this try opened it."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-    from workflow_automation_provider.execution.batch.engine import OnRefused
-    from workflow_automation_provider.execution.batch.report import BatchSummary
+    from workflow_automation_provider.execution.batch.driver import OnRefused
+    from workflow_automation_provider.execution.batch.results import BatchSummary
     from workflow_automation_provider.execution.batch.source import Batch
     from workflow_automation_provider.execution.batch_state import BatchItem
     from workflow_automation_provider.execution.start import OnUnknownStart
@@ -128,8 +128,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
         """Start the runs that no earlier try started, and return what became of the items."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.batch.engine import (
-            BatchPlan,
+        from workflow_automation_provider.execution.batch.driver import BatchPlan
+        from workflow_automation_provider.execution.batch.starter import (
             BatchStarter,
             mentions_earlier_tries,
         )
@@ -185,7 +185,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
-        from workflow_automation_provider.execution.batch.engine import BatchInterruptedError
+        from workflow_automation_provider.execution.batch.report import BatchInterruptedError
 
         if self.on_unknown_start == "start_again":
             return (BatchInterruptedError, OutcomeUnknownError)

@@ -587,6 +587,28 @@ def test_a_store_that_fails_is_left_to_the_next_try(batch, service, tmp_path):
 
 
 @needs_store
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_what_a_failed_write_was_to_open_is_not_in_doubt(batch, service, is_durable):
+    """It was not sent, whether or not the write took effect."""
+
+    class FailsOnce(Watched):
+        def set(self, key, value, *, retention=None):
+            if is_durable or self.writes != 1:
+                super().set(key, value, retention=retention)
+            else:
+                self.writes += 1
+            if self.writes == 2 and not self.error:
+                self.error = RuntimeError("The store is gone")
+                raise self.error
+
+    with pytest.raises(WorkflowAutomationError, match="The store is gone"):
+        batch(rows(50), store=lambda inner: FailsOnce(inner, lambda: times_started(service)), window_size=8)
+    assert len(service.runs) < 50
+    assert statuses(batch(rows(50), try_number=2)) == {"started": 50}
+    assert times_started(service) == Counter(range(50))
+
+
+@needs_store
 @pytest.mark.parametrize(
     ("change", "words"),
     [
