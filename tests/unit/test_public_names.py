@@ -92,7 +92,7 @@ PUBLIC = {
         "WorkflowAutomationError.accepted": "Accepted.NO",
         "WorkflowAutomationError.locate": "(self, conn_id, flow_id=None, run_id=None)",
     },
-    "execution.batch.driver": {"OnRefused": "'fail', 'skip'"},
+    "execution.batch.driver": {"OnRejected": "'fail', 'skip'"},
     "execution.batch.report": {"PROGRESS_XCOM": "'progress'"},
     "execution.batch.results": {
         "BatchCounts": "total, started, rejected, unknown, remaining",
@@ -150,7 +150,7 @@ PUBLIC = {
         "FlowNotifier.async_notify": "(self, context)",
     },
     "operators.batch": {
-        "TriggerFlowBatchOperator": "(*, batch, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', max_concurrency=16, max_starts_per_second=None, window_size=64, on_unknown_start='fail', on_refused='fail', output_path=None, request_timeout=None, send_retry_timeout=60.0, **kwargs)",
+        "TriggerFlowBatchOperator": "(*, batch, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', max_concurrency=16, max_starts_per_second=None, window_size=64, on_unknown_start='fail', on_rejected='fail', output_path=None, request_timeout=None, send_retry_timeout=60.0, **kwargs)",
         "TriggerFlowBatchOperator.template_fields": "('batch', 'flow_id', 'workflow_automation_conn_id', 'output_path')",
         "TriggerFlowBatchOperator.template_fields_renderers": "{'batch': 'json'}",
     },

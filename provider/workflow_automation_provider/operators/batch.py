@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-    from workflow_automation_provider.execution.batch.driver import OnRefused
+    from workflow_automation_provider.execution.batch.driver import OnRejected
     from workflow_automation_provider.execution.batch.results import BatchSummary
     from workflow_automation_provider.execution.batch.source import Batch
     from workflow_automation_provider.execution.batch_state import BatchItem
@@ -54,7 +54,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         may be unknown after a kill; a smaller window sends more slowly
     :param on_unknown_start: what to do about items of which it is unknown whether a run was started: ``"fail"``
         at the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
-    :param on_refused: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
+    :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
         ``"skip"``: succeed
     :param output_path: path or URL of a JSON Lines file for what became of each item, also if the task fails
         (templated)
@@ -83,7 +83,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         max_starts_per_second: float | None = None,
         window_size: int = 64,
         on_unknown_start: OnUnknownStart = "fail",
-        on_refused: OnRefused = "fail",
+        on_rejected: OnRejected = "fail",
         output_path: str | None = None,
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
@@ -100,8 +100,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise ValueError(
                 f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
             )
-        if on_refused not in ("fail", "skip"):
-            raise ValueError(f"on_refused {on_refused!r} is not supported; expected 'fail' or 'skip'.")
+        if on_rejected not in ("fail", "skip"):
+            raise ValueError(f"on_rejected {on_rejected!r} is not supported; expected 'fail' or 'skip'.")
         for name, limit, most in (
             ("max_concurrency", max_concurrency, _MOST_THREADS),
             ("window_size", window_size, _LARGEST_WINDOW),
@@ -122,7 +122,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.max_starts_per_second = max_starts_per_second
         self.window_size = window_size
         self.on_unknown_start = on_unknown_start
-        self.on_refused = on_refused
+        self.on_rejected = on_rejected
         self.output_path = output_path
 
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
@@ -145,7 +145,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
                     max_starts_per_second=self.max_starts_per_second,
                     window_size=self.window_size,
                     on_unknown_start=self.on_unknown_start,
-                    on_refused=self.on_refused,
+                    on_rejected=self.on_rejected,
                     output_path=self._rendered_output_path(),
                 )
                 starter = BatchStarter(record, self._open_hook(), self._patience, context, plan)

@@ -230,7 +230,7 @@ def test_a_rejected_item_does_not_stop_the_others(batch, service, tmp_path):
 
 def test_rejected_items_can_be_skipped(batch, service):
     service.faults.add("reject", inputs={"n": 1})
-    items = batch(rows(3), on_refused="skip")
+    items = batch(rows(3), on_rejected="skip")
     assert [item["status"] for item in items] == ["started", "rejected", "started"]
     assert "400 Bad Request" in items[1]["why"]
 
@@ -417,10 +417,10 @@ def test_starts_per_second(batch, service):
 def test_a_later_try_returns_what_is_recorded(batch, service, tmp_path):
     service.faults.add("reject", inputs={"n": 5})
     output = str(tmp_path / "output.jsonl")
-    first = batch(rows(50), on_refused="skip", output_path=output)
+    first = batch(rows(50), on_rejected="skip", output_path=output)
     written = (tmp_path / "output.jsonl").read_bytes()
     service.stop()  # not even asked
-    assert batch(rows(50), on_refused="skip", output_path=output, try_number=2) == first
+    assert batch(rows(50), on_rejected="skip", output_path=output, try_number=2) == first
     assert (tmp_path / "output.jsonl").read_bytes() == written
     assert len(service.runs) == 49
 
@@ -929,7 +929,7 @@ def test_neither_the_key_nor_inputs_show(batch, service, log, tmp_path):
         ({"max_starts_per_second": 0}, "max_starts_per_second is 0"),
         ({"max_starts_per_second": float("inf")}, "max_starts_per_second is inf"),
         ({"on_unknown_start": "retry"}, "on_unknown_start 'retry' is not supported"),
-        ({"on_refused": "ignore"}, "on_refused 'ignore' is not supported; expected 'fail' or 'skip'"),
+        ({"on_rejected": "ignore"}, "on_rejected 'ignore' is not supported; expected 'fail' or 'skip'"),
         ({"request_timeout": 0}, "request_timeout is 0"),
         ({"send_retry_timeout": -1}, "send_retry_timeout is -1"),
     ],

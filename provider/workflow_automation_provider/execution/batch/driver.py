@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["BatchDriver", "BatchPlan", "OnRefused", "Stop"]
+__all__ = ["BatchDriver", "BatchPlan", "OnRejected", "Stop"]
 
 # In seconds: the longest wait for a result, how long a task that was interrupted waits for the responses to what it has
 # sent, and how often it looks for them.
 _LOOK_UP_EVERY, _LAST_RESPONSES, _NAP = 0.1, 5.0, 0.02
 
 
-OnRefused = Literal["fail", "skip"]
+OnRejected = Literal["fail", "skip"]
 """What the task does at the end if the service rejected items."""
 
 
@@ -68,7 +68,7 @@ class BatchPlan:
     max_starts_per_second: float | None
     window_size: int
     on_unknown_start: OnUnknownStart
-    on_refused: OnRefused
+    on_rejected: OnRejected
     output_path: str | None
 
 

@@ -190,7 +190,7 @@ class BatchStarter:
         error = report.failure(
             self._results,
             self._driver.stop.error if self._driver.stop else None,
-            fails_if_rejected=self._plan.on_refused == "fail",
+            fails_if_rejected=self._plan.on_rejected == "fail",
         )
         # An interrupted try leaves the file to the next one, which may be running already.
         if output and not (self._is_continued and isinstance(error, report.BatchInterruptedError)):
