@@ -310,7 +310,7 @@ INNER = {
     "execution.batch.pace",
     "execution.batch.sender",
     "execution.batch.starter",
-    "execution.batch.windows",
+    "execution.batch.window",
     "execution.doubt",
     "execution.parking",
     "execution.confirmed_files",

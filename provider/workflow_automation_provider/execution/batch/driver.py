@@ -26,7 +26,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.batch import report
 from workflow_automation_provider.execution.batch.sender import Job, Sender
-from workflow_automation_provider.execution.batch.windows import Windows
+from workflow_automation_provider.execution.batch.window import Window
 from workflow_automation_provider.execution.batch_state import STATES
 from workflow_automation_provider.execution.ledger import State
 
@@ -113,7 +113,7 @@ class BatchDriver:
         self._plan = plan
         self._progress = progress
         self._sender = Sender(hook, patience, plan.max_starts_per_second)
-        self._windows = Windows(plan.window_size)
+        self._window = Window(plan.window_size)
         # All that is open, by index. An interruption may lose what the main thread takes from a queue, but not this.
         self._under_way: dict[int, Job] = {}
         self.is_logged = not record.outlives_try
@@ -161,9 +161,9 @@ class BatchDriver:
                         Stop(NotSentError("The task was ended."), "The task was ended by Airflow.")
                     )
                 more = following is not None and not self.stop
-                if not more and not self._windows.open:
+                if not more and not self._window.open:
                     return
-                if self._windows.is_due(self._sender.waiting, time.monotonic(), more=more):
+                if self._window.is_due(self._sender.waiting, time.monotonic(), more=more):
                     following = self._write(following, jobs)
                 else:
                     self._collect(_LOOK_UP_EVERY)
@@ -188,12 +188,12 @@ class BatchDriver:
     def _write(self, following: Job | None, jobs: Iterator[Job]) -> Job | None:
         """Record what is known, and open the next items; return the first that was not opened."""
         opened: list[Job] = []
-        while following and not self.stop and len(opened) < self._windows.room:
+        while following and not self.stop and len(opened) < self._window.room:
             opened.append(following)
             following = self._next(jobs)
         if self.stop:
             opened = []
-        results = self._windows.take_results()
+        results = self._window.take_results()
         began = time.monotonic()
         for job in opened:
             self._under_way[job.index] = job
@@ -205,7 +205,7 @@ class BatchDriver:
             self.log_runs(results)
         for job in opened:
             self._ledger.open(job.index, job.digest)
-        self._windows.written([job.index for job in opened], results, self._sender.done)
+        self._window.written([job.index for job in opened], results, self._sender.done)
         recorded = [self._under_way.pop(item["index"]) for item in results]
         self._sender.send(opened)
         self._count(recorded)
@@ -233,7 +233,7 @@ class BatchDriver:
 
     def _settle(self, job: Job) -> Stop | None:
         """Note the result of an item; return why the batch is to end, None if it is not."""
-        self._windows.settle(self._settled(job), time.monotonic())
+        self._window.settle(self._settled(job), time.monotonic())
         if job.outcome["status"] in ("unknown", "unidentified"):
             self._unknown_in_a_row += 1
         elif job.outcome["status"] != "not started":

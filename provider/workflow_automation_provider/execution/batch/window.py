@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem
 
-__all__ = ["Windows"]
+__all__ = ["Window"]
 
 # Seconds after which results are recorded even if few: what a kill would leave unknown.
 _LONGEST_UNRECORDED = 1.0
 
 
-class Windows:
+class Window:
     """
     The open items of a batch.
 
