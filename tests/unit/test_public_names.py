@@ -307,7 +307,7 @@ INNER = {
     "execution.batch",
     "execution.batch.locations",
     "execution.batch.output",
-    "execution.batch.pace",
+    "execution.batch.throttle",
     "execution.batch.sender",
     "execution.batch.starter",
     "execution.batch.window",

@@ -19,8 +19,8 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.pace import Pace
 from workflow_automation_provider.execution.batch.report import reason
+from workflow_automation_provider.execution.batch.throttle import Throttle
 from workflow_automation_provider.execution.batch_state import BatchItem
 from workflow_automation_provider.execution.telemetry import metric_of
 
@@ -88,7 +88,7 @@ class Sender:
     def __init__(self, hook: WorkflowAutomationHook, patience: Patience, per_second: float | None) -> None:
         self._hook = hook
         self._patience = patience
-        self._pace = Pace(patience.seconds, per_second, patience.log, lambda: self.is_stopped)
+        self._throttle = Throttle(patience.seconds, per_second, patience.log, lambda: self.is_stopped)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: SimpleQueue[Job] = SimpleQueue()
 
@@ -150,7 +150,7 @@ class Sender:
     def _send(self, job: Job) -> None:
         """Send an item until the service has acted on it, or the batch is stopped."""
         is_again = False
-        while self._pace.wait():
+        while self._throttle.wait():
             job.retried += is_again
             is_again = True
             sent_at = time.monotonic()
@@ -159,13 +159,13 @@ class Sender:
             except (BusyError, NotSentError) as error:
                 if self.is_stopped or self._patience.is_ended():
                     break
-                if not self._pace.held_up(error, sent_at):
+                if not self._throttle.on_busy(error, sent_at):
                     job.ends_batch = error
                     return job.end("not started", reason(error))
             except WorkflowAutomationError as error:
                 return self._fail(job, error)
             else:
-                self._pace.got_through()
+                self._throttle.on_response()
                 job.outcome = _started(job.index, run)
                 return None
         return job.end("not started", "The batch was stopped.")
@@ -173,7 +173,7 @@ class Sender:
     def _fail(self, job: Job, error: WorkflowAutomationError) -> None:
         """Note why the service started no run, or none that is known."""
         if not isinstance(error, OutcomeUnknownError):
-            self._pace.got_through()
+            self._throttle.on_response()
         match error:
             case RejectedError(status=status) if status in _DOOMED or 300 <= (status or 0) < 400:
                 job.ends_batch = error

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
 
-__all__ = ["Pace"]
+__all__ = ["Throttle"]
 
 # The wait without a Retry-After, in seconds: it grows from the first to the second value.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
@@ -22,9 +22,9 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 _NAP = 0.1
 
 
-class Pace:
+class Throttle:
     """
-    The pace of a batch: as the service asks, and not faster than the user wants.
+    The rate limit that the user wants, and the back-off that the service asks for, shared by all threads.
 
     :param patience: how many seconds the service may be busy or unreachable at a stretch
     :param per_second: how many requests to send in a second at most, spread evenly; None for no limit
@@ -43,8 +43,8 @@ class Pace:
         self._next = 0.0
         self._paused_at = self._paused_until = 0.0
         self._pauses = 0
-        self._held_up_since: float | None = None
-        self._got_through_at = 0.0
+        self._busy_since: float | None = None
+        self._responded_at = 0.0
 
     def wait(self) -> bool:
         """Wait for the turn of the next request; return whether it may be sent, False once stopped."""
@@ -60,14 +60,14 @@ class Pace:
             time.sleep(min(at - now, _NAP))
         return False
 
-    def got_through(self) -> None:
+    def on_response(self) -> None:
         """Note that the service acted on a request."""
-        self._got_through_at = time.monotonic()
-        if self._pauses or self._held_up_since is not None:
+        self._responded_at = time.monotonic()
+        if self._pauses or self._busy_since is not None:
             with self._lock:
-                self._pauses, self._held_up_since = 0, None
+                self._pauses, self._busy_since = 0, None
 
-    def held_up(self, error: WorkflowAutomationError, sent_at: float) -> bool:
+    def on_busy(self, error: WorkflowAutomationError, sent_at: float) -> bool:
         """
         Make all threads wait, because the service is busy or cannot be reached.
 
@@ -77,9 +77,9 @@ class Pace:
         """
         with self._lock:
             now = time.monotonic()
-            since = self._held_up_since = min(self._held_up_since or sent_at, sent_at)
+            since = self._busy_since = min(self._busy_since or sent_at, sent_at)
             # A response that comes late says nothing about the time in which others got through.
-            since = max(since, self._got_through_at)
+            since = max(since, self._responded_at)
             wait = error.retry_after or 0.0
             # One that was sent before the pause says nothing about what comes after it.
             is_news = sent_at >= self._paused_at
