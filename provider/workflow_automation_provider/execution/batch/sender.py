@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "Sender"]
 
 # Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
-_DOOMED = frozenset({401, 402, 403, 404, 405, 407, 410})
+_BATCH_ENDING_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 410})
 
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
 _KEPT_RESPONSE = 2000
@@ -175,7 +175,9 @@ class Sender:
         if not isinstance(error, OutcomeUnknownError):
             self._throttle.on_response()
         match error:
-            case RejectedError(status=status) if status in _DOOMED or 300 <= (status or 0) < 400:
+            case RejectedError(status=status) if (
+                status in _BATCH_ENDING_STATUSES or 300 <= (status or 0) < 400
+            ):
                 job.ends_batch = error
                 job.end("not started", reason(error))
             case RejectedError():
