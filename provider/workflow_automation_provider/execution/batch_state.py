@@ -6,7 +6,7 @@ sent only while it is *open*, and is *open* only once the write that says so is 
 so items share it: it records the results since the last write, and opens the next items.
 
 **The entries** are numbered across the tries. A write adds to the last entry of this try and rewrites it; once that
-has reached :data:`_LARGEST` bytes, the next write begins another. So an entry stays well below the 64 KiB that
+has reached :data:`_MAX_ENTRY_BYTES` bytes, the next write begins another. So an entry stays well below the 64 KiB that
 Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows with the batch, and 100,000 items take
 300 to 500 entries. Each contains, besides what tells a retry from a Clear:
 
@@ -38,7 +38,7 @@ __all__ = ["STATES", "BatchEntry", "BatchItem", "BatchRecord", "ItemStatus"]
 
 _BATCH = "workflow_automation_batch"
 
-_LARGEST = 16 * 1024
+_MAX_ENTRY_BYTES = 16 * 1024
 
 ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
 """What became of an item."""
@@ -158,7 +158,7 @@ class BatchRecord(_TaskRecord):
         size = 0
         for item in results:
             length = _size_of(item)
-            if part and size + length > _LARGEST:
+            if part and size + length > _MAX_ENTRY_BYTES:
                 self._add((), part)
                 part, size = [], 0
             part.append(item)
@@ -166,7 +166,7 @@ class BatchRecord(_TaskRecord):
         self._add(opened, part)
 
     def _add(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
-        if self._last.size >= _LARGEST:
+        if self._last.size >= _MAX_ENTRY_BYTES:
             # In one step: two, with an interruption between them, could skip a number, and reading ends at a gap.
             self._last = _Last(self._last.number + 1)
         last = self._last

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TriggerFlowBatchOperator"]
 
 # More threads than that only wait for each other. What opens a window must fit into one entry of the task state store.
-_MOST_THREADS, _LARGEST_WINDOW = 256, 1000
+_MAX_CONCURRENCY, _MAX_WINDOW_SIZE = 256, 1000
 
 
 class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
@@ -102,12 +102,12 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             )
         if on_rejected not in ("fail", "skip"):
             raise ValueError(f"on_rejected {on_rejected!r} is not supported; expected 'fail' or 'skip'.")
-        for name, limit, most in (
-            ("max_concurrency", max_concurrency, _MOST_THREADS),
-            ("window_size", window_size, _LARGEST_WINDOW),
+        for name, limit, maximum in (
+            ("max_concurrency", max_concurrency, _MAX_CONCURRENCY),
+            ("window_size", window_size, _MAX_WINDOW_SIZE),
         ):
-            if not is_limit(limit) or limit > most:
-                raise ValueError(f"{name} is {limit!r}: expected a whole number from 1 to {most}.")
+            if not is_limit(limit) or limit > maximum:
+                raise ValueError(f"{name} is {limit!r}: expected a whole number from 1 to {maximum}.")
         if max_starts_per_second is not None and not (
             isinstance(max_starts_per_second, int | float)
             and not isinstance(max_starts_per_second, bool)

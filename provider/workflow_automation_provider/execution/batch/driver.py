@@ -42,7 +42,7 @@ __all__ = ["BatchDriver", "BatchPlan", "OnRejected", "Stop"]
 
 # In seconds: the longest wait for a result, how long a task that was interrupted waits for the responses to what it has
 # sent, and how often it looks for them.
-_LOOK_UP_EVERY, _LAST_RESPONSES, _NAP = 0.1, 5.0, 0.02
+_COLLECT_TIMEOUT, _MAX_LAST_RESPONSES, _POLL_INTERVAL = 0.1, 5.0, 0.02
 
 
 OnRejected = Literal["fail", "skip"]
@@ -166,7 +166,7 @@ class BatchDriver:
                 if self._window.is_due(self._sender.waiting, time.monotonic(), more=more):
                     following = self._write(following, jobs)
                 else:
-                    self._collect(_LOOK_UP_EVERY)
+                    self._collect(_COLLECT_TIMEOUT)
                 self._progress.log(self._results)
         except BaseException as error:
             try:
@@ -282,11 +282,11 @@ class BatchDriver:
         self._sender.is_stopped = True
         self._log.warning("Sending nothing more. The batch ended with %s.", type(error).__name__)
         # An exception leaves time for the responses, which all have a timeout; an interruption does not.
-        deadline = time.monotonic() + (float("inf") if isinstance(error, Exception) else _LAST_RESPONSES)
+        deadline = time.monotonic() + (float("inf") if isinstance(error, Exception) else _MAX_LAST_RESPONSES)
         for _ in self._sender.stop():
             pass  # its job is under way
         while any(job.is_under_way for job in self._under_way.values()) and time.monotonic() < deadline:
-            time.sleep(_NAP)
+            time.sleep(_POLL_INTERVAL)
 
     def _save_what_is_known(self) -> None:
         """Record and log the results of the requests under way, now that the batch is stopped."""

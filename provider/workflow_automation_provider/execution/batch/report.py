@@ -44,13 +44,13 @@ PROGRESS_XCOM = "progress"
 """Key of the XCom with the counts, while the task runs."""
 
 # How much of a reason is kept, in characters.
-_KEPT_REASON = 500
+_MAX_REASON = 500
 
 # How many runs a line of the log names.
-_NAMED_IN_A_LINE = 200
+_MAX_RUNS_IN_A_LINE = 200
 
 # Seconds between two lines of progress.
-_PROGRESS_EVERY = 5.0
+_PROGRESS_INTERVAL = 5.0
 
 _SAME_BATCH = (
     "Pass the same batch in every try, such as a file that is written once; items may be added at its end.\n"
@@ -80,7 +80,7 @@ class Progress:
         now = time.monotonic()
         if self._before is None:
             self._before = _done(results.counts)  # by earlier tries
-        if not at_the_end and now - self._logged < _PROGRESS_EVERY:
+        if not at_the_end and now - self._logged < _PROGRESS_INTERVAL:
             return
         self._logged = now
         counts = results.counts
@@ -108,7 +108,7 @@ def named_runs(items: Iterable[BatchItem]) -> Iterator[str]:
         for item in items
         if item["status"] != "not started"
     )
-    while line := ", ".join(itertools.islice(named, _NAMED_IN_A_LINE)):
+    while line := ", ".join(itertools.islice(named, _MAX_RUNS_IN_A_LINE)):
         yield line
 
 
@@ -224,4 +224,4 @@ def reason(error: WorkflowAutomationError) -> str:
 
 def shortened(text: str) -> str:
     """Return as much of a reason as is kept."""
-    return text if len(text) <= _KEPT_REASON else f"{text[: _KEPT_REASON - 1]}…"
+    return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1]}…"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchCounts", "BatchSummary", "ItemResults"]
 
 # What people read in a log or a notification: the rest is in the output file.
-_TABLE_ROWS, _TABLE_WIDTH = 20, 160
+_MAX_ROWS, _MAX_WIDTH = 20, 160
 
 
 class BatchCounts(TypedDict):
@@ -136,11 +136,11 @@ class ItemResults:
         failed = "WHERE status NOT IN ('started', 'not started')"
         ((number,),) = self._database.execute(f"SELECT COUNT(*) FROM results {failed}")  # noqa: S608
         rows = []
-        for item in self._select(f"{failed} ORDER BY item LIMIT {_TABLE_ROWS}"):
+        for item in self._select(f"{failed} ORDER BY item LIMIT {_MAX_ROWS}"):
             row = f"batch[{item['index']}]  {item['status']}: {' '.join(item.get('why', '').split())}"
-            rows.append(row if len(row) <= _TABLE_WIDTH else f"{row[: _TABLE_WIDTH - 1]}…")
-        if number > _TABLE_ROWS:
-            rows.append(f"… and {number - _TABLE_ROWS} more.")
+            rows.append(row if len(row) <= _MAX_WIDTH else f"{row[: _MAX_WIDTH - 1]}…")
+        if number > _MAX_ROWS:
+            rows.append(f"… and {number - _MAX_ROWS} more.")
         return "\n".join(rows)
 
     def _select(self, condition: str, *values: object) -> Iterator[BatchItem]:

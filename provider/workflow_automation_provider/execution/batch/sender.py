@@ -36,7 +36,7 @@ __all__ = ["Job", "Sender"]
 _BATCH_ENDING_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 410})
 
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
-_KEPT_RESPONSE = 2000
+_MAX_RESPONSE = 2000
 
 
 @dataclass(slots=True)
@@ -212,5 +212,5 @@ def _started(index: int, run: Run) -> BatchItem:
         item["run_link"] = run.run_link
     if run.run_id is None and run.response is not None:
         size = len(json.dumps(run.response))
-        item["response"] = run.response if size <= _KEPT_RESPONSE else f"(not kept: it has {size} characters)"
+        item["response"] = run.response if size <= _MAX_RESPONSE else f"(not kept: it has {size} characters)"
     return item

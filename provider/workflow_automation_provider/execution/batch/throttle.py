@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Throttle"]
 
 # The wait without a Retry-After, in seconds: it grows from the first to the second value.
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+_FIRST_WAIT, _MAX_WAIT = 1.0, 30.0
 
 # How soon a wait ends after the batch was stopped, in seconds.
-_NAP = 0.1
+_POLL_INTERVAL = 0.1
 
 
 class Throttle:
@@ -57,7 +57,7 @@ class Throttle:
                     is_on_time = now - self._next < self._interval
                     self._next = (self._next if is_on_time else now) + self._interval
                     return True
-            time.sleep(min(at - now, _NAP))
+            time.sleep(min(at - now, _POLL_INTERVAL))
         return False
 
     def on_response(self) -> None:
@@ -85,7 +85,7 @@ class Throttle:
             is_news = sent_at >= self._paused_at
             if is_news:
                 # The jitter spreads the requests of tasks that were told to wait at the same time.
-                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2**self._pauses, _LONGEST_WAIT)  # noqa: S311
+                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2**self._pauses, _MAX_WAIT)  # noqa: S311
             if max(now + wait, self._paused_until) - since > self._patience:
                 return False
             self._paused_until = max(now + wait, self._paused_until)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Window"]
 
 # Seconds after which results are recorded even if few: what a kill would leave unknown.
-_LONGEST_UNRECORDED = 1.0
+_MAX_UNRECORDED = 1.0
 
 
 class Window:
@@ -76,7 +76,7 @@ class Window:
         :param waiting: how many open items are not being sent yet
         :param more: whether there are items to be opened
         """
-        if self._unrecorded_since is not None and now - self._unrecorded_since >= _LONGEST_UNRECORDED:
+        if self._unrecorded_since is not None and now - self._unrecorded_since >= _MAX_UNRECORDED:
             return True
         if not more:
             return bool(self._settled) and not self.sent_or_waiting
