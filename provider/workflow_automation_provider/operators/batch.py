@@ -131,13 +131,13 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         from workflow_automation_provider.execution.batch.driver import BatchPlan
         from workflow_automation_provider.execution.batch.starter import (
             BatchStarter,
-            mentions_earlier_tries,
+            with_previous_tries_noted,
         )
         from workflow_automation_provider.execution.batch_state import BatchRecord
 
         record = BatchRecord(context, self.task_id, nested=self._is_nested(context))
         with record.in_use(self):
-            with mentions_earlier_tries(record):
+            with with_previous_tries_noted(record):
                 plan = BatchPlan(
                     batch=self.batch,
                     flow_id=self._rendered_flow_id(),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import Patience
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["BatchStarter", "mentions_earlier_tries"]
+__all__ = ["BatchStarter", "with_previous_tries_noted"]
 
 
 class BatchStarter:
@@ -241,7 +241,7 @@ class BatchStarter:
 
 
 @contextlib.contextmanager
-def mentions_earlier_tries(record: BatchRecord) -> Iterator[None]:
+def with_previous_tries_noted(record: BatchRecord) -> Iterator[None]:
     """Add what previous tries did to errors raised before the record is read."""
     try:
         yield
