@@ -260,8 +260,8 @@ class BatchDriver:
                 if outcome is State.REJECTED:
                     why = report.shortened(f"{why} Later rejected: {item['why']}")
                 item = {"index": job.index, "status": "unknown", "why": why}
-            job.settled = item
             self._results.put(item)
+            job.settled = item
         return job.settled
 
     def _end_early(self, stop: Stop) -> None:
