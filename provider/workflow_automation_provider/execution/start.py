@@ -34,6 +34,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.retry import Patience, start_advice, task_error
 from workflow_automation_provider.execution.task_state import Start, StartedRun, StartRecord
 from workflow_automation_provider.execution.telemetry import metric_of
+from workflow_automation_provider.failures import consequence_of, run_of, where_to_look
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -46,7 +47,7 @@ __all__ = ["OnUnknownStart", "RunStarter", "mentions_earlier_try", "request_dige
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also ``"ask"``."""
 
-_LOOK = Operation.TRIGGER_BY_KEY.look
+_LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
 _CLEAR = "A Clear starts every run of the task again."
 
 # A key of the task state store may have at most 512 characters.
@@ -331,7 +332,7 @@ class RunStarter:
         if self._patience.is_ended():
             raise NotSentError(
                 "The trigger request was not sent: the task was ended.",
-                consequence=request.operation.consequence(Accepted.NO),
+                consequence=consequence_of(request.operation, Accepted.NO),
             )
         # Logged before the record is written, which waits for a response from Airflow: by then these lines
         # are in the log, even if the task is killed in its last try, after which no other try reports it.
@@ -344,14 +345,14 @@ class RunStarter:
         handed_over = False
         began = 0.0
 
-        def handing_over() -> None:
+        def before_last_byte() -> None:
             nonlocal handed_over
             handed_over = True
 
         try:
             self._record.starting()
             began = time.monotonic()
-            run = self._hook.send_trigger(request, handing_over=handing_over)
+            run = run_of(self._hook.send_trigger(request, before_last_byte=before_last_byte))
             took = time.monotonic() - began
         except WorkflowAutomationError as error:
             took = time.monotonic() - began

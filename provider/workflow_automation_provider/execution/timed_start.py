@@ -26,6 +26,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.retry import Patience
+from workflow_automation_provider.failures import consequence_of, run_of, where_to_look
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -112,7 +113,7 @@ class TimedStart:
         if self._is_over:
             raise self._overdue(request)
         try:
-            return self._hook.send_trigger(request, handing_over=self._hand_over)
+            return run_of(self._hook.send_trigger(request, before_last_byte=self._hand_over))
         except WorkflowAutomationError as error:
             self._is_handed_over = error.accepted is not Accepted.NO
             raise
@@ -136,12 +137,12 @@ class TimedStart:
         if self._is_handed_over:
             return OutcomeUnknownError(
                 f"{request.title} got no response {within}.",
-                consequence=request.operation.consequence(Accepted.MAYBE),
-                next_step=request.operation.look,
+                consequence=consequence_of(request.operation, Accepted.MAYBE),
+                next_step=where_to_look(request.operation),
             )
         return NotSentError(
             f"{request.title} was not sent {within}.",
-            consequence=request.operation.consequence(Accepted.NO),
+            consequence=consequence_of(request.operation, Accepted.NO),
         )
 
     def _tell(self, error: Exception) -> None:
@@ -172,7 +173,7 @@ def _text_of(error: Exception, accepted: Accepted) -> str:
     from jinja2 import TemplateError
 
     kind = type(error).__name__
-    consequence = Operation.TRIGGER_BY_KEY.consequence(accepted)
+    consequence = consequence_of(Operation.TRIGGER_BY_KEY, accepted)
     with contextlib.suppress(Exception):  # the text of an error may need what is gone
         if isinstance(error, WorkflowAutomationError):
             return str(error)

@@ -29,6 +29,7 @@ from workflow_automation_provider.execution.batch.sender import Job, Sender
 from workflow_automation_provider.execution.batch.window import Window
 from workflow_automation_provider.execution.batch_state import STATES
 from workflow_automation_provider.execution.ledger import State
+from workflow_automation_provider.failures import request_error
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.results import ItemResults
@@ -227,33 +228,35 @@ class BatchDriver:
         """Settle what the threads have done, waiting for the first of it."""
         for job in self._sender.collect(seconds):
             if job.ends_batch:
-                self._end_early(Stop(job.ends_batch, report.reason(job.ends_batch)))
+                error = request_error(job.ends_batch)
+                self._hook.locate(error, self._hook.flow_of(job.request))
+                self._end_early(Stop(error, job.result["why"]))
             if stop := self._settle(job):
                 self._end_early(stop)
 
     def _settle(self, job: Job) -> Stop | None:
         """Note the result of an item; return why the batch is to end, None if it is not."""
         self._window.settle(self._settled(job), time.monotonic())
-        if job.outcome["status"] in ("unknown", "unidentified"):
+        if job.result["status"] in ("unknown", "unidentified"):
             self._unknown_in_a_row += 1
-        elif job.outcome["status"] != "not started":
+        elif job.result["status"] != "not started":
             self._unknown_in_a_row = 0
         # One concurrent burst can fail together; a longer streak means that the service is failing.
         if self._unknown_in_a_row <= self._plan.max_concurrency:
             return None
         error = OutcomeUnknownError(
             f"{self._unknown_in_a_row} requests in a row were sent without a usable response. The last one: "
-            f"{job.outcome.get('why', '')}"
+            f"{job.result.get('why', '')}"
         )
         return Stop(error, "Too many outcomes in a row were unknown.")
 
     def _settled(self, job: Job) -> BatchItem:
         """Settle an item, and return its result in all tries; can be repeated after an interruption at any point."""
         if not job.settled:
-            outcome = STATES[job.outcome["status"]]
+            outcome = STATES[job.result["status"]]
             if self._ledger.is_open(job.index):
                 self._ledger.settle(job.index, outcome)
-            item = job.outcome
+            item = job.result
             if self._ledger.state(job.index) is not outcome:
                 # This try started nothing, an earlier one may have.
                 why = self._results.why(job.index)
@@ -295,11 +298,11 @@ class BatchDriver:
         for job in self._under_way.values():
             (unsettled if job.is_under_way else done).append(job)
         # The write that was to open them failed, and may be durable all the same.
-        unopened = [job for job in done if not job.outcome and not self._ledger.is_open(job.index)]
+        unopened = [job for job in done if not job.result and not self._ledger.is_open(job.index)]
         for job in unopened:
             self._ledger.open(job.index, job.digest)
         for job in done:
-            if not job.outcome:
+            if not job.result:
                 job.end("not started", "The batch was interrupted.")
         results = [self._settled(job) for job in done]
         for job in unsettled:

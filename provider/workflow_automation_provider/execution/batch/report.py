@@ -17,6 +17,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.ledger import State
+from workflow_automation_provider.failures import where_to_look
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -144,7 +145,7 @@ def failure(
     """Return the error to end with, None if the batch is complete."""
     error = stopped_by or _worst(results, fails_if_rejected=fails_if_rejected)
     if error:
-        look = Operation.TRIGGER_BY_KEY.look if results.counts["unknown"] else ""
+        look = where_to_look(Operation.TRIGGER_BY_KEY) if results.counts["unknown"] else ""
         error.next_step = "\n".join(filter(None, (results.table(), error.next_step, look)))
     return error
 

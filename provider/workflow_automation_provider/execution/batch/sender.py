@@ -11,18 +11,20 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.exceptions import (
-    BusyError,
-    NotSentError,
-    OutcomeUnknownError,
-    RejectedError,
-    ResponseUnusableError,
-    WorkflowAutomationError,
+from workflow_automation_provider.client.outcome import (
+    Busy,
+    Failure,
+    NotSent,
+    Outcome,
+    Rejected,
+    Started,
+    Unidentified,
+    Unknown,
 )
-from workflow_automation_provider.execution.batch.report import reason
+from workflow_automation_provider.execution.batch.report import shortened
 from workflow_automation_provider.execution.batch.throttle import Throttle
 from workflow_automation_provider.execution.batch_state import BatchItem
-from workflow_automation_provider.execution.telemetry import metric_of
+from workflow_automation_provider.failures import reason_of
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
@@ -35,6 +37,14 @@ __all__ = ["Job", "Sender"]
 # Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
 _BATCH_ENDING_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 410})
 
+# What counts the outcome of a request, as of a single start; those without one are sent again.
+_METRICS: dict[type[Outcome], str] = {
+    Started: "runs.started",
+    Unidentified: "runs.started",
+    Rejected: "runs.rejected",
+    Unknown: "runs.unknown",
+}
+
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
 _MAX_RESPONSE = 2000
 
@@ -45,9 +55,9 @@ class Job:
     An item to be sent.
 
     :param is_taken: whether a thread has it; once the sender is stopped, no thread sends what it takes
-    :param outcome: the result of this try, empty until it is known
+    :param result: that of this try, empty until it is known
     :param settled: the result of all tries, empty until :meth:`~.ledger.Ledger.settle` decided it
-    :param ends_batch: the error if the next items would meet it as well, or the service did not become available
+    :param ends_batch: the failure if the next items would meet it as well, or the service did not become available
     :param metric: the counter for the outcome of its last request, if it had one
     :param retried: how often it was sent again
     :param took: how long each response took, in seconds
@@ -57,21 +67,21 @@ class Job:
     request: Request
     digest: bytes
     is_taken: bool = False
-    outcome: BatchItem = field(default_factory=BatchItem)
+    result: BatchItem = field(default_factory=BatchItem)
     settled: BatchItem = field(default_factory=BatchItem)
-    ends_batch: WorkflowAutomationError | None = None
+    ends_batch: Failure | None = None
     metric: str | None = None
     retried: int = 0
     took: list[float] = field(default_factory=list)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a thread has it, and its outcome is not known."""
-        return self.is_taken and not self.outcome
+        """Whether a thread has it, and its result is not known."""
+        return self.is_taken and not self.result
 
     def end(self, status: ItemStatus, why: str) -> None:
         """Note that no run is known."""
-        self.outcome = {"index": self.index, "status": status, "why": why}
+        self.result = {"index": self.index, "status": status, "why": why}
 
 
 class Sender:
@@ -154,54 +164,47 @@ class Sender:
             job.retried += is_again
             is_again = True
             sent_at = time.monotonic()
-            try:
-                run = self._request(job)
-            except (BusyError, NotSentError) as error:
-                if self.is_stopped or self._patience.is_ended():
-                    break
-                if not self._throttle.on_busy(error, sent_at):
-                    job.ends_batch = error
-                    return job.end("not started", reason(error))
-            except WorkflowAutomationError as error:
-                return self._fail(job, error)
-            else:
-                self._throttle.on_response()
-                job.outcome = _started(job.index, run)
-                return None
+            match self._request(job):
+                case Busy() | NotSent() as failure:
+                    if self.is_stopped or self._patience.is_ended():
+                        break
+                    if not self._throttle.on_busy(failure, sent_at):
+                        job.ends_batch = failure
+                        return job.end("not started", _reason(failure))
+                case outcome:
+                    if not isinstance(outcome, Unknown):
+                        self._throttle.on_response()
+                    return _note(job, outcome)
         return job.end("not started", "The batch was stopped.")
 
-    def _fail(self, job: Job, error: WorkflowAutomationError) -> None:
-        """Note why the service started no run, or none that is known."""
-        if not isinstance(error, OutcomeUnknownError):
-            self._throttle.on_response()
-        match error:
-            case RejectedError(status=status) if (
-                status in _BATCH_ENDING_STATUSES or 300 <= (status or 0) < 400
-            ):
-                job.ends_batch = error
-                job.end("not started", reason(error))
-            case RejectedError():
-                job.end("rejected", reason(error))
-            case ResponseUnusableError():
-                job.end("unidentified", reason(error))
-            case OutcomeUnknownError():
-                job.end("unknown", reason(error))
-            case _:
-                raise error
-
-    def _request(self, job: Job) -> Run:
+    def _request(self, job: Job) -> Outcome:
         """Send an item once, and note what the metrics tell of it."""
         began = time.monotonic()
-        try:
-            run = self._hook.send_trigger(job.request)
-        except WorkflowAutomationError as error:
-            job.metric = metric_of(error)
-            if error.status is not None:
-                job.took.append(time.monotonic() - began)
-            raise
-        job.metric = "runs.started"
-        job.took.append(time.monotonic() - began)
-        return run
+        outcome = self._hook.send_trigger(job.request)
+        job.metric = _METRICS.get(type(outcome))
+        if not isinstance(outcome, Failure) or outcome.status is not None:
+            job.took.append(time.monotonic() - began)
+        return outcome
+
+
+def _note(job: Job, outcome: Outcome) -> None:
+    """Note the result of a request that the service may have acted on, or rejected."""
+    match outcome:
+        case Started(run=run):
+            job.result = _started(job.index, run)
+        case Rejected(status=status) if status in _BATCH_ENDING_STATUSES or 300 <= (status or 0) < 400:
+            job.ends_batch = outcome
+            job.end("not started", _reason(outcome))
+        case Rejected():
+            job.end("rejected", _reason(outcome))
+        case Unidentified():
+            job.end("unidentified", _reason(outcome))
+        case Unknown():
+            job.end("unknown", _reason(outcome))
+
+
+def _reason(failure: Failure) -> str:
+    return shortened(reason_of(failure))
 
 
 def _started(index: int, run: Run) -> BatchItem:

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from workflow_automation_provider.failures import consequence_of, reason_of
+
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.client.outcome import Busy, NotSent
 
 __all__ = ["Throttle"]
 
@@ -67,11 +69,11 @@ class Throttle:
             with self._lock:
                 self._pauses, self._busy_since = 0, None
 
-    def on_busy(self, error: WorkflowAutomationError, sent_at: float) -> bool:
+    def on_busy(self, failure: Busy | NotSent, sent_at: float) -> bool:
         """
         Make all threads wait, because the service is busy or cannot be reached.
 
-        :param error: outcome of a request
+        :param failure: outcome of a request
         :param sent_at: when it was sent, by the monotonic clock
         :return: whether to send the request again after the wait; False if it would take too long
         """
@@ -80,7 +82,7 @@ class Throttle:
             since = self._busy_since = min(self._busy_since or sent_at, sent_at)
             # A response that comes late says nothing about the time in which others got through.
             since = max(since, self._responded_at)
-            wait = error.retry_after or 0.0
+            wait = failure.retry_after or 0.0
             # One that was sent before the pause says nothing about what comes after it.
             is_news = sent_at >= self._paused_at
             if is_news:
@@ -93,6 +95,6 @@ class Throttle:
                 self._paused_at = now
                 self._pauses += 1
         if is_news:
-            text = " ".join(f"{error.message} {error.consequence}".split())
-            self._log.warning("%s The batch continues in %.1f s.", text, wait)
+            consequence = consequence_of(failure.request.operation, failure.accepted)
+            self._log.warning("%s %s The batch continues in %.1f s.", reason_of(failure), consequence, wait)
         return True

@@ -9,8 +9,15 @@ import time
 import pytest
 from airflow.providers.common.compat.sdk import BaseHook
 
-from workflow_automation_provider.exceptions import BusyError, NotSentError
+from workflow_automation_provider.client.outcome import Busy, NotSent
+from workflow_automation_provider.client.protocol import trigger_request
 from workflow_automation_provider.execution.batch.throttle import Throttle
+
+REQUEST = trigger_request("https://service.example/api", {})
+
+
+def busy(retry_after):
+    return Busy(request=REQUEST, status=429, retry_after=retry_after)
 
 
 @pytest.fixture
@@ -59,7 +66,7 @@ def test_a_start_that_is_a_little_late_does_not_delay_the_next(clock):
 
 def test_all_wait_for_as_long_as_the_service_asks(clock):
     waiting = throttle()
-    assert waiting.on_busy(BusyError("Busy.", retry_after=7), clock.now)
+    assert waiting.on_busy(busy(7), clock.now)
     assert waiting.wait()
     assert clock.now == pytest.approx(1008)  # with a jitter of up to a second
     assert max(clock.naps) <= 0.1
@@ -69,11 +76,11 @@ def test_the_wait_grows_with_each_pause_and_not_with_each_thread(clock):
     waiting = throttle()
     for number in range(16):
         # All were sent before the first of them told that there is no connection.
-        assert waiting.on_busy(NotSentError("No connection."), 1000 - number / 1000)
+        assert waiting.on_busy(NotSent(request=REQUEST), 1000 - number / 1000)
         clock.now += 0.001
     assert waiting.wait()
     assert clock.now == pytest.approx(1001, abs=0.05)
-    assert waiting.on_busy(NotSentError("No connection."), clock.now)
+    assert waiting.on_busy(NotSent(request=REQUEST), clock.now)
     began = clock.now
     assert waiting.wait()
     assert clock.now - began == pytest.approx(2)
@@ -81,26 +88,26 @@ def test_the_wait_grows_with_each_pause_and_not_with_each_thread(clock):
 
 def test_patience_ends_and_is_renewed_by_a_response(clock):
     waiting = throttle(patience=10)
-    assert waiting.on_busy(BusyError("Busy.", retry_after=8), clock.now)
+    assert waiting.on_busy(busy(8), clock.now)
     assert waiting.wait()
-    assert not waiting.on_busy(BusyError("Busy.", retry_after=1), clock.now)
+    assert not waiting.on_busy(busy(1), clock.now)
     waiting.on_response()
-    assert waiting.on_busy(BusyError("Busy.", retry_after=8), clock.now)
+    assert waiting.on_busy(busy(8), clock.now)
 
 
 def test_time_spent_on_a_request_counts(clock):
     waiting = throttle(patience=10)
-    assert not waiting.on_busy(NotSentError("No connection within 9.5 s."), clock.now - 9.5)
+    assert not waiting.on_busy(NotSent(request=REQUEST), clock.now - 9.5)
 
 
 def test_without_patience_nothing_is_sent_again(clock):
-    assert not throttle(patience=0).on_busy(BusyError("Busy.", retry_after=0), clock.now)
+    assert not throttle(patience=0).on_busy(busy(0), clock.now)
 
 
 def test_a_stop_ends_all_waits():
     stopped = threading.Event()
     waiting = throttle(is_stopped=stopped.is_set)
-    assert waiting.on_busy(BusyError("Busy.", retry_after=50), time.monotonic())
+    assert waiting.on_busy(busy(50), time.monotonic())
     answers: list[bool] = []
     threads = [threading.Thread(target=lambda: answers.append(waiting.wait())) for _ in range(4)]
     for thread in threads:
@@ -116,6 +123,6 @@ def test_a_late_response_does_not_count_the_time_in_which_others_got_through(clo
     sent_at = clock.now
     clock.now += 100
     waiting.on_response()
-    assert waiting.on_busy(BusyError("Busy.", retry_after=5), sent_at)
+    assert waiting.on_busy(busy(5), sent_at)
     clock.now += 59
-    assert not waiting.on_busy(BusyError("Busy.", retry_after=5), clock.now)
+    assert not waiting.on_busy(busy(5), clock.now)
