@@ -12,18 +12,13 @@ threads send, so that they wait only if the window has no room left.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from workflow_automation_provider.exceptions import (
-    NotSentError,
-    OutcomeUnknownError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.exceptions import WorkflowAutomationError
 from workflow_automation_provider.execution.batch import report
 from workflow_automation_provider.execution.batch.sender import Job, Sender
 from workflow_automation_provider.execution.batch.window import Window
@@ -138,13 +133,11 @@ class BatchDriver:
 
     def interrupted(self, error: Exception) -> WorkflowAutomationError:
         """Return the error for a batch that an unexpected one ended, such as of Airflow's task state store."""
-        kind = report.BatchInterruptedError if self._record.outlives_try else WorkflowAutomationError
-        text = ""
-        with contextlib.suppress(Exception):  # some errors have no text, and some connections no client
-            text = self._hook.get_conn().redact(f": {' '.join(str(error).split())}")
-        interrupted = kind(report.shortened(f"The batch was interrupted by {type(error).__name__}{text}"))
-        interrupted.__cause__ = error
-        return interrupted
+        return report.interrupted(
+            error,
+            lambda text: self._hook.get_conn().redact(text),
+            is_continued=self._record.outlives_try,
+        )
 
     def log_runs(self, items: Iterable[BatchItem]) -> None:
         """Name the runs in the log, where no record does."""
@@ -158,9 +151,7 @@ class BatchDriver:
             following = self._next(jobs)
             while True:
                 if self._patience.is_ended() and not self.stop:
-                    self._end_early(
-                        Stop(NotSentError("The task was ended."), "The task was ended by Airflow.")
-                    )
+                    self._end_early(Stop(report.task_ended(), "The task was ended by Airflow."))
                 more = following is not None and not self.stop
                 if not more and not self._window.open:
                     return
@@ -244,10 +235,7 @@ class BatchDriver:
         # One concurrent burst can fail together; a longer streak means that the service is failing.
         if self._unknown_in_a_row <= self._plan.max_concurrency:
             return None
-        error = OutcomeUnknownError(
-            f"{self._unknown_in_a_row} requests in a row were sent without a usable response. The last one: "
-            f"{job.result.get('why', '')}"
-        )
+        error = report.too_many_unknown(self._unknown_in_a_row, job.result.get("why", ""))
         return Stop(error, "Too many outcomes in a row were unknown.")
 
     def _settled(self, job: Job) -> BatchItem:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import (
     Accepted,
     InvalidRequestError,
+    NotSentError,
     OutcomeUnknownError,
     RejectedError,
     ResponseUnusableError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.ledger import State
-from workflow_automation_provider.failures import where_to_look
+from workflow_automation_provider.failures import Code, where_to_look
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -33,11 +35,14 @@ __all__ = [
     "changed_since",
     "consequence",
     "failure",
+    "interrupted",
     "missing_since",
     "named_runs",
     "reason",
     "shortened",
     "summarize_into",
+    "task_ended",
+    "too_many_unknown",
     "where_runs_are",
 ]
 
@@ -139,6 +144,38 @@ def changed_meanwhile(place: str) -> InvalidRequestError:
     )
 
 
+def task_ended() -> NotSentError:
+    """Return the error for a batch whose task Airflow ended."""
+    return NotSentError("The task was ended.", code=Code.NOT_SENT)
+
+
+def too_many_unknown(number: int, why: str) -> OutcomeUnknownError:
+    """Return the error for a service that gives no usable responses."""
+    return OutcomeUnknownError(
+        f"{number} requests in a row were sent without a usable response. The last one: {why}",
+        code=Code.START_UNKNOWN,
+    )
+
+
+def interrupted(
+    error: Exception, redact: Callable[[str], str], *, is_continued: bool
+) -> WorkflowAutomationError:
+    """
+    Return the error for a batch that an unexpected one ended, such as of Airflow's task state store.
+
+    :param redact: removes what must not show
+    :param is_continued: whether a retry continues the batch
+    """
+    kind = BatchInterruptedError if is_continued else WorkflowAutomationError
+    text = ""
+    with contextlib.suppress(Exception):  # some errors have no text, and some connections no client
+        text = redact(f": {' '.join(str(error).split())}")
+    message = shortened(f"The batch was interrupted by {type(error).__name__}{text}")
+    interruption = kind(message, code=Code.BATCH_INTERRUPTED)
+    interruption.__cause__ = error
+    return interruption
+
+
 def failure(
     results: ItemResults, stopped_by: WorkflowAutomationError | None, *, fails_if_rejected: bool
 ) -> WorkflowAutomationError | None:
@@ -156,16 +193,18 @@ def _worst(results: ItemResults, *, fails_if_rejected: bool) -> WorkflowAutomati
         return OutcomeUnknownError(
             f"It is unknown whether runs of {number} items were started."
             if number > 1
-            else "It is unknown whether the run of 1 item was started."
+            else "It is unknown whether the run of 1 item was started.",
+            code=Code.START_UNKNOWN,
         )
     if number := numbers[State.UNIDENTIFIED]:
         return ResponseUnusableError(
             f"Runs of {number} items were started, but their ids are unknown."
             if number > 1
-            else "The run of 1 item was started, but its id is unknown."
+            else "The run of 1 item was started, but its id is unknown.",
+            code=Code.RUN_UNIDENTIFIED,
         )
     if (number := numbers[State.REJECTED]) and fails_if_rejected:
-        return RejectedError(f"The service rejected {number} item{'s' * (number > 1)}.")
+        return RejectedError(f"The service rejected {number} item{'s' * (number > 1)}.", code=Code.REJECTED)
     return None
 
 

@@ -26,6 +26,7 @@ from workflow_automation_provider.execution.batch.results import BatchSummary, I
 from workflow_automation_provider.execution.batch.sender import Job
 from workflow_automation_provider.execution.batch.source import BatchSource
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Decision
+from workflow_automation_provider.failures import Code
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -216,7 +217,7 @@ class BatchStarter:
             self._log.exception("The output file could not be written. Its runs follow.")
             self._driver.log_runs(self._results.in_order())
             return error or WorkflowAutomationError(
-                "The output file could not be written. The log names the runs."
+                "The output file could not be written. The log names the runs.", code=Code.FILE
             )
         if error:
             self._output_path = output.path
