@@ -59,7 +59,7 @@ with DAG(
         task_id="trigger",
         batch=write_batch("{{ params.source }}", "{{ params.folder }}/batch-{{ run_id }}.jsonl"),
         output_path="{{ params.folder }}/runs-{{ run_id }}.jsonl",
-        on_refused="skip",
+        on_rejected="skip",
         retries=3,
     )
     # [END howto_operator_trigger_flow_batch]

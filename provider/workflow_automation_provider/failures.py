@@ -67,6 +67,7 @@ class Code(enum.StrEnum):
     UPLOAD_UNKNOWN = "upload-unknown"
     RUN_FAILED = "run-failed"
     RUN_OVERDUE = "run-overdue"
+    BATCH_INTERRUPTED = "batch-interrupted"
 
 
 _OF_TRIGGER = {

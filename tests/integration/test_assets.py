@@ -106,7 +106,7 @@ def test_a_batch_tells_its_counts(run, workflow_automation_service, tmp_path, to
                 task_id="batch",
                 batch=[{{"n": 0}}, {{"n": 1}}, {{"n": 2}}],
                 output_path={path!r},
-                on_refused="skip",
+                on_rejected="skip",
                 outlets=[Asset("file:///batch")],
             )
     """)

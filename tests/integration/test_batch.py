@@ -106,7 +106,7 @@ def test_a_file(run, workflow_automation_service, tmp_path, path):
     result = run(f"""
         with DAG("batch_file", schedule=None, start_date=START):
             TriggerFlowBatchOperator(
-                task_id="batch", batch={path.format(path=rows)}, on_refused="skip", output_path="{output}"
+                task_id="batch", batch={path.format(path=rows)}, on_rejected="skip", output_path="{output}"
             )
     """)
     assert result.state == "success"

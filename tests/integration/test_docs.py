@@ -456,7 +456,7 @@ def test_what_a_batch_returns(run_dag, data, workflow_automation_service, workfl
         from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
         with DAG("what_a_batch_returns", schedule=None, start_date=START):
-            options = {{"batch": "{data}/customers.jsonl", "on_refused": "skip"}}
+            options = {{"batch": "{data}/customers.jsonl", "on_rejected": "skip"}}
             TriggerFlowBatchOperator(task_id="items", **options)
             TriggerFlowBatchOperator(task_id="summary", output_path="{data}/runs.jsonl", **options)
     """)

@@ -1,27 +1,12 @@
 """
-The state of a batch, which persists across the tries of its task instance.
+The entries of a batch in the task state store, which persist across the tries of its task instance.
 
-**An item** of the batch, as the entries of the task state store tell:
-
-===============  =======================================================  =====================================
-State            Since                                                    What the next try does
-===============  =======================================================  =====================================
-none             initially                                                may open it
-*open*           a write opened it: from then on it may be sent           reports it as *unknown*, or opens it
-                                                                          again with ``start_again``
-*started*        a write recorded the run                                 returns that run
-*unidentified*   a write recorded that a run of unknown id was started    reports it
-*rejected*       a write recorded the rejection                           reports it
-*unknown*        a write recorded that a run may have been started        as *open*
-*not started*    a write recorded that it was not sent after all          may open it
-any, *cleared*   the task has been cleared since                          may open it
-===============  =======================================================  =====================================
-
-An item is sent only while it is *open*, and is *open* only once the write that says so is durable. One write
-costs 14 to 190 ms, so items share it: it records the results since the last write, and opens the next items.
+:mod:`~workflow_automation_provider.execution.ledger` has the states of an item, and what a later try does. An item is
+sent only while it is *open*, and is *open* only once the write that says so is durable. One write costs 14 to 190 ms,
+so items share it: it records the results since the last write, and opens the next items.
 
 **The entries** are numbered across the tries. A write adds to the last entry of this try and rewrites it; once that
-has reached :data:`_LARGEST` bytes, the next write begins another. So an entry stays well below the 64 KiB that
+has reached :data:`_MAX_ENTRY_BYTES` bytes, the next write begins another. So an entry stays well below the 64 KiB that
 Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows with the batch, and 100,000 items take
 300 to 500 entries. Each contains, besides what tells a retry from a Clear:
 
@@ -43,19 +28,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, Ledger, State
 from workflow_automation_provider.execution.task_state import _TaskRecord
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["DIGEST_BYTES", "BatchEntry", "BatchItem", "BatchRecord", "ItemStatus"]
+__all__ = ["STATES", "BatchEntry", "BatchItem", "BatchRecord", "ItemStatus"]
 
 _BATCH = "workflow_automation_batch"
 
-DIGEST_BYTES = 6
-"""Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
-
-_LARGEST = 16 * 1024
+_MAX_ENTRY_BYTES = 16 * 1024
 
 ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
 """What became of an item."""
@@ -80,20 +63,27 @@ class BatchItem(TypedDict, total=False):
     """Why there is no run, or none that is known."""
 
 
+STATES: Mapping[ItemStatus, State] = {
+    "started": State.STARTED,
+    "unidentified": State.UNIDENTIFIED,
+    "rejected": State.REJECTED,
+    "unknown": State.UNKNOWN,
+    "not started": State.IDLE,
+}
+"""The state of an item in the ledger, by the status of its result."""
+
+
 @dataclass(frozen=True, slots=True)
-class BatchEntry:
+class BatchEntry(Entry):
     """
     One entry of the task state store.
 
     :param at: when it was last written, as ISO 8601 text in UTC
-    :param opened: the items that it opened, each with its digest, in order
-    :param results: what became of items, by index
+    :param results: the results of items that this or an earlier entry opened
     """
 
-    try_number: int
-    at: str
-    opened: Sequence[tuple[int, bytes]]
-    results: Mapping[int, BatchItem]
+    at: str = ""
+    results: Sequence[BatchItem] = ()
 
 
 @dataclass(slots=True)
@@ -114,30 +104,39 @@ class _Last:
 class BatchRecord(_TaskRecord):
     """The entries of one batch, in order."""
 
-    was_cleared = False
-    """Whether all that was found is from before a Clear."""
-
     def __init__(self, context: Context, name: str, *, nested: bool) -> None:
         super().__init__(context, name, nested=nested)
         self._last = _Last(0)
 
-    def read(self) -> Iterator[BatchEntry]:
-        """Yield what was written since the last Clear; to be read to the end before anything is written."""
+    def ledger(self, *, start_again: bool = False) -> Ledger:
+        """Return a ledger for this try, into which nothing has been read."""
+        ti, dag_run = self._context["ti"], self._context["dag_run"]
+        started = dag_run.start_date
+        return Ledger(
+            Attempt(
+                ti.try_number,
+                ti.max_tries,
+                getattr(dag_run, "clear_number", None),
+                started.isoformat() if started else None,
+            ),
+            retries=self._context["task"].retries or 0,
+            start_again=start_again,
+            clear_deletes=hasattr(ti, "region_id"),  # as task instances have on Airflow 3.4+
+        )
+
+    def read(self, ledger: Ledger) -> Iterator[BatchEntry]:
+        """
+        Read what was written since the last Clear into a ledger, and yield it.
+
+        To be read to the end before anything is written.
+        """
         self._last = _Last(0)
-        while entry := self._get(self._key(self._last.number)):
-            if not self._counts(entry):
-                self.was_cleared = not self._last.number
-                break
+        while found := self._get(self._key(self._last.number)):
+            entry = _entry(found)
+            if not ledger.read(entry):
+                return
             self._last = _Last(self._last.number + 1)
-            yield BatchEntry(
-                entry["try_number"],
-                entry["at"],
-                _with_digests(entry["opened"], base64.b64decode(entry["digests"])),
-                {
-                    int(index): cast("BatchItem", {"index": int(index), **item})
-                    for index, item in entry["results"].items()
-                },
-            )
+            yield entry
 
     @property
     def place(self) -> str:
@@ -159,7 +158,7 @@ class BatchRecord(_TaskRecord):
         size = 0
         for item in results:
             length = _size_of(item)
-            if part and size + length > _LARGEST:
+            if part and size + length > _MAX_ENTRY_BYTES:
                 self._add((), part)
                 part, size = [], 0
             part.append(item)
@@ -167,7 +166,7 @@ class BatchRecord(_TaskRecord):
         self._add(opened, part)
 
     def _add(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
-        if self._last.size >= _LARGEST:
+        if self._last.size >= _MAX_ENTRY_BYTES:
             # In one step: two, with an interruption between them, could skip a number, and reading ends at a gap.
             self._last = _Last(self._last.number + 1)
         last = self._last
@@ -190,6 +189,19 @@ class BatchRecord(_TaskRecord):
     def _key(self, number: int) -> str:
         # The number precedes the name: after it, it could be part of another name.
         return f"{_BATCH}_{number}{self._suffix}"
+
+
+def _entry(found: Mapping[str, Any]) -> BatchEntry:
+    results = [cast("BatchItem", {"index": int(index), **item}) for index, item in found["results"].items()]
+    return BatchEntry(
+        Attempt(
+            found["try_number"], found["max_tries"], found.get("clear_number"), found.get("dag_run_start")
+        ),
+        _with_digests(found["opened"], base64.b64decode(found["digests"])),
+        [(item["index"], STATES[item["status"]]) for item in results],
+        found["at"],
+        results,
+    )
 
 
 def _size_of(value: object) -> int:

@@ -221,7 +221,7 @@ class Ledger:
 
     def counts(self) -> Counter[State]:
         """Return how many items are in each state, those that were never opened left out."""
-        return Counter(map(State, self._states))
+        return Counter({state: number for state in State if (number := self._states.count(state))})
 
     def decide(self, index: int, digest: bytes) -> Decision:
         """
@@ -276,6 +276,10 @@ class Ledger:
         self._doubted.discard(index)
         self._states[index] = outcome
         return outcome
+
+    def is_open(self, index: int) -> bool:
+        """Return whether this try opened an item and has not settled it."""
+        return index in self._open
 
     def is_doubted(self, index: int) -> bool:
         """Return whether an open item was in doubt before this try opened it."""

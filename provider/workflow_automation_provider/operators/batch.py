@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-    from workflow_automation_provider.execution.batch.engine import OnRefused
-    from workflow_automation_provider.execution.batch.report import BatchSummary
+    from workflow_automation_provider.execution.batch.driver import OnRejected
+    from workflow_automation_provider.execution.batch.results import BatchSummary
     from workflow_automation_provider.execution.batch.source import Batch
     from workflow_automation_provider.execution.batch_state import BatchItem
     from workflow_automation_provider.execution.start import OnUnknownStart
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TriggerFlowBatchOperator"]
 
 # More threads than that only wait for each other. What opens a window must fit into one entry of the task state store.
-_MOST_THREADS, _LARGEST_WINDOW = 256, 1000
+_MAX_CONCURRENCY, _MAX_WINDOW_SIZE = 256, 1000
 
 
 class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
@@ -54,7 +54,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         may be unknown after a kill; a smaller window sends more slowly
     :param on_unknown_start: what to do about items of which it is unknown whether a run was started: ``"fail"``
         at the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
-    :param on_refused: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
+    :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
         ``"skip"``: succeed
     :param output_path: path or URL of a JSON Lines file for what became of each item, also if the task fails
         (templated)
@@ -83,7 +83,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         max_starts_per_second: float | None = None,
         window_size: int = 64,
         on_unknown_start: OnUnknownStart = "fail",
-        on_refused: OnRefused = "fail",
+        on_rejected: OnRejected = "fail",
         output_path: str | None = None,
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
@@ -100,14 +100,14 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise ValueError(
                 f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
             )
-        if on_refused not in ("fail", "skip"):
-            raise ValueError(f"on_refused {on_refused!r} is not supported; expected 'fail' or 'skip'.")
-        for name, limit, most in (
-            ("max_concurrency", max_concurrency, _MOST_THREADS),
-            ("window_size", window_size, _LARGEST_WINDOW),
+        if on_rejected not in ("fail", "skip"):
+            raise ValueError(f"on_rejected {on_rejected!r} is not supported; expected 'fail' or 'skip'.")
+        for name, limit, maximum in (
+            ("max_concurrency", max_concurrency, _MAX_CONCURRENCY),
+            ("window_size", window_size, _MAX_WINDOW_SIZE),
         ):
-            if not is_limit(limit) or limit > most:
-                raise ValueError(f"{name} is {limit!r}: expected a whole number from 1 to {most}.")
+            if not is_limit(limit) or limit > maximum:
+                raise ValueError(f"{name} is {limit!r}: expected a whole number from 1 to {maximum}.")
         if max_starts_per_second is not None and not (
             isinstance(max_starts_per_second, int | float)
             and not isinstance(max_starts_per_second, bool)
@@ -122,22 +122,22 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.max_starts_per_second = max_starts_per_second
         self.window_size = window_size
         self.on_unknown_start = on_unknown_start
-        self.on_refused = on_refused
+        self.on_rejected = on_rejected
         self.output_path = output_path
 
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
         """Start the runs that no earlier try started, and return what became of the items."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.batch.engine import (
-            BatchPlan,
+        from workflow_automation_provider.execution.batch.driver import BatchPlan
+        from workflow_automation_provider.execution.batch.starter import (
             BatchStarter,
-            mentions_earlier_tries,
+            with_previous_tries_noted,
         )
         from workflow_automation_provider.execution.batch_state import BatchRecord
 
         record = BatchRecord(context, self.task_id, nested=self._is_nested(context))
         with record.in_use(self):
-            with mentions_earlier_tries(record):
+            with with_previous_tries_noted(record):
                 plan = BatchPlan(
                     batch=self.batch,
                     flow_id=self._rendered_flow_id(),
@@ -145,7 +145,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
                     max_starts_per_second=self.max_starts_per_second,
                     window_size=self.window_size,
                     on_unknown_start=self.on_unknown_start,
-                    on_refused=self.on_refused,
+                    on_rejected=self.on_rejected,
                     output_path=self._rendered_output_path(),
                 )
                 starter = BatchStarter(record, self._open_hook(), self._patience, context, plan)
@@ -185,7 +185,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
-        from workflow_automation_provider.execution.batch.engine import BatchInterruptedError
+        from workflow_automation_provider.execution.batch.report import BatchInterruptedError
 
         if self.on_unknown_start == "start_again":
             return (BatchInterruptedError, OutcomeUnknownError)

@@ -410,7 +410,7 @@ def test_host_without_address(attempt, key):
     assert text.endswith(ADDRESS)
 
 
-def test_connection_refused(attempt, key):
+def test_connection_rejected(attempt, key):
     with FlowClient(f"http://127.0.0.1:{_closed_port()}/api", api_key=key) as client:
         text = not_sent(attempt, client, key)
     assert re.search(r" was not sent: \[Errno \d+\] Connection refused\.\n", text)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.batch_state import DIGEST_BYTES, BatchRecord
+from workflow_automation_provider.execution.batch_state import BatchRecord
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES
 from workflow_automation_provider.testing.context import StateStore, has_state_store
 
 pytestmark = pytest.mark.skipif(not has_state_store(), reason="Before Airflow 3.3 nothing outlives a try")
@@ -49,11 +50,11 @@ def record_of(context, store, **options):
 def state(record):
     """Return what the entries say: the digest and the result of each item, None where it has no result."""
     found: dict[int, tuple[bytes, object]] = {}
-    for entry in record.read():
+    for entry in record.read(record.ledger()):
         for index, its_digest in entry.opened:
             found[index] = (its_digest, None)
-        for index, item in entry.results.items():
-            found[index] = (found[index][0], item)
+        for item in entry.results:
+            found[item["index"]] = (found[item["index"]][0], item)
     return found
 
 
@@ -169,24 +170,28 @@ def test_a_clear_starts_over(context, entries):
     store = SizedStore()
     for number in range(1, entries + 1):
         record = record_of(context, store, try_number=number)
-        list(record.read())
+        list(record.read(record.ledger()))
         record.write([(number, digest(number))], [])
     cleared = {"try_number": entries + 1, "max_tries": entries + 4}
     record = record_of(context, store, **cleared)
     assert state(record) == {}
-    assert record.was_cleared
+    ledger = record.ledger()
+    assert list(record.read(ledger)) == []
+    assert ledger.was_cleared
     record.write([(7, digest(7))], [])
     # What is left of the time before the Clear does not come back.
     again = record_of(context, store, try_number=entries + 2, max_tries=entries + 4)
     assert state(again) == {7: (digest(7), None)}
-    assert not again.was_cleared
+    ledger = again.ledger()
+    assert list(again.read(ledger))
+    assert ledger.was_cleared == (entries > 1)
 
 
 def test_entries_are_numbered_and_named(context):
     store = SizedStore()
     for number in (1, 2):
         record = BatchRecord(context(store, try_number=number), "ada", nested=True)
-        list(record.read())
+        list(record.read(record.ledger()))
         record.write([(number, digest(number))], [])
     assert [*store._entries] == ["workflow_automation_batch_0/ada", "workflow_automation_batch_1/ada"]
     assert all(a < b for a, b in pairwise(store._entries))

@@ -161,7 +161,7 @@ def test_a_batch(service, context, statsd):
     service.faults.add("reject", inputs={"n": 1})
     service.faults.add("busy", inputs={"n": 2}, retry_after=0)
     batch = TriggerFlowBatchOperator(
-        task_id="batch", batch=[{"n": n} for n in range(5)], on_refused="skip", send_retry_timeout=30
+        task_id="batch", batch=[{"n": n} for n in range(5)], on_rejected="skip", send_retry_timeout=30
     )
     batch.execute(context(task_id="batch"))
     assert {name: number for name, number in statsd.counters.items() if name != "runs.retried"} == {

@@ -138,7 +138,7 @@ def test_redirected_connection_is_not_followed(connect, recording, key):
     assert other.requests == []
 
 
-def test_connection_refused(connect, recording, key):
+def test_connection_rejected(connect, recording, key):
     server = recording()
     server.close()
     ok, message = connect(host=server.base_url, password=key).test_connection()

@@ -1,9 +1,9 @@
 """
 Start a run for each item of a batch, each at most once.
 
-``engine`` is where to begin: it hands the items that ``windows`` opens to threads, at the ``pace`` of the
-service. ``source`` reads the items, ``report`` keeps what became of them, and
-:mod:`~workflow_automation_provider.execution.batch_state` records it for later tries.
+``starter`` is where to begin: it has the ``driver`` open the items that the ledger and ``window`` allow, and the
+``sender`` send them as the ``throttle`` allows; ``results`` has their results, and ``report`` the words. ``source``
+reads the items, and :mod:`~workflow_automation_provider.execution.batch_state` records the results for later tries.
 """
 
 from __future__ import annotations

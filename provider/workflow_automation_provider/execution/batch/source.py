@@ -26,7 +26,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch.locations import check_regular, is_same_file, local_path
-from workflow_automation_provider.execution.batch_state import DIGEST_BYTES
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES
 
 __all__ = ["MAX_LINE", "Batch", "BatchSource", "Item"]
 

@@ -8,23 +8,25 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from workflow_automation_provider.failures import consequence_of, reason_of
+
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.client.outcome import Busy, NotSent
 
-__all__ = ["Pace"]
+__all__ = ["Throttle"]
 
 # The wait without a Retry-After, in seconds: it grows from the first to the second value.
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+_FIRST_WAIT, _MAX_WAIT = 1.0, 30.0
 
 # How soon a wait ends after the batch was stopped, in seconds.
-_NAP = 0.1
+_POLL_INTERVAL = 0.1
 
 
-class Pace:
+class Throttle:
     """
-    The pace of a batch: as the service asks, and not faster than the user wants.
+    The rate limit that the user wants, and the back-off that the service asks for, shared by all threads.
 
     :param patience: how many seconds the service may be busy or unreachable at a stretch
     :param per_second: how many requests to send in a second at most, spread evenly; None for no limit
@@ -43,8 +45,8 @@ class Pace:
         self._next = 0.0
         self._paused_at = self._paused_until = 0.0
         self._pauses = 0
-        self._held_up_since: float | None = None
-        self._got_through_at = 0.0
+        self._busy_since: float | None = None
+        self._responded_at = 0.0
 
     def wait(self) -> bool:
         """Wait for the turn of the next request; return whether it may be sent, False once stopped."""
@@ -57,35 +59,35 @@ class Pace:
                     is_on_time = now - self._next < self._interval
                     self._next = (self._next if is_on_time else now) + self._interval
                     return True
-            time.sleep(min(at - now, _NAP))
+            time.sleep(min(at - now, _POLL_INTERVAL))
         return False
 
-    def got_through(self) -> None:
+    def on_response(self) -> None:
         """Note that the service acted on a request."""
-        self._got_through_at = time.monotonic()
-        if self._pauses or self._held_up_since is not None:
+        self._responded_at = time.monotonic()
+        if self._pauses or self._busy_since is not None:
             with self._lock:
-                self._pauses, self._held_up_since = 0, None
+                self._pauses, self._busy_since = 0, None
 
-    def held_up(self, error: WorkflowAutomationError, sent_at: float) -> bool:
+    def on_busy(self, failure: Busy | NotSent, sent_at: float) -> bool:
         """
         Make all threads wait, because the service is busy or cannot be reached.
 
-        :param error: outcome of a request
+        :param failure: outcome of a request
         :param sent_at: when it was sent, by the monotonic clock
         :return: whether to send the request again after the wait; False if it would take too long
         """
         with self._lock:
             now = time.monotonic()
-            since = self._held_up_since = min(self._held_up_since or sent_at, sent_at)
+            since = self._busy_since = min(self._busy_since or sent_at, sent_at)
             # A response that comes late says nothing about the time in which others got through.
-            since = max(since, self._got_through_at)
-            wait = error.retry_after or 0.0
+            since = max(since, self._responded_at)
+            wait = failure.retry_after or 0.0
             # One that was sent before the pause says nothing about what comes after it.
             is_news = sent_at >= self._paused_at
             if is_news:
                 # The jitter spreads the requests of tasks that were told to wait at the same time.
-                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2**self._pauses, _LONGEST_WAIT)  # noqa: S311
+                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2**self._pauses, _MAX_WAIT)  # noqa: S311
             if max(now + wait, self._paused_until) - since > self._patience:
                 return False
             self._paused_until = max(now + wait, self._paused_until)
@@ -93,6 +95,6 @@ class Pace:
                 self._paused_at = now
                 self._pauses += 1
         if is_news:
-            text = " ".join(f"{error.message} {error.consequence}".split())
-            self._log.warning("%s The batch continues in %.1f s.", text, wait)
+            consequence = consequence_of(failure.request.operation, failure.accepted)
+            self._log.warning("%s %s The batch continues in %.1f s.", reason_of(failure), consequence, wait)
         return True

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem
 
-__all__ = ["Windows"]
+__all__ = ["Window"]
 
 # Seconds after which results are recorded even if few: what a kill would leave unknown.
-_LONGEST_UNRECORDED = 1.0
+_MAX_UNRECORDED = 1.0
 
 
-class Windows:
+class Window:
     """
     The open items of a batch.
 
@@ -76,7 +76,7 @@ class Windows:
         :param waiting: how many open items are not being sent yet
         :param more: whether there are items to be opened
         """
-        if self._unrecorded_since is not None and now - self._unrecorded_since >= _LONGEST_UNRECORDED:
+        if self._unrecorded_since is not None and now - self._unrecorded_since >= _MAX_UNRECORDED:
             return True
         if not more:
             return bool(self._settled) and not self.sent_or_waiting

@@ -9,8 +9,15 @@ import time
 import pytest
 from airflow.providers.common.compat.sdk import BaseHook
 
-from workflow_automation_provider.exceptions import BusyError, NotSentError
-from workflow_automation_provider.execution.batch.pace import Pace
+from workflow_automation_provider.client.outcome import Busy, NotSent
+from workflow_automation_provider.client.protocol import trigger_request
+from workflow_automation_provider.execution.batch.throttle import Throttle
+
+REQUEST = trigger_request("https://service.example/api", {})
+
+
+def busy(retry_after):
+    return Busy(request=REQUEST, status=429, retry_after=retry_after)
 
 
 @pytest.fixture
@@ -33,12 +40,12 @@ def clock(monkeypatch):
     return clock
 
 
-def pace(patience=60.0, per_second=None, is_stopped=lambda: False):
-    return Pace(patience, per_second, BaseHook().log, is_stopped)
+def throttle(patience=60.0, per_second=None, is_stopped=lambda: False):
+    return Throttle(patience, per_second, BaseHook().log, is_stopped)
 
 
 def test_starts_are_spread_evenly(clock):
-    waiting = pace(per_second=4)
+    waiting = throttle(per_second=4)
     times = []
     for _ in range(9):
         assert waiting.wait()
@@ -47,7 +54,7 @@ def test_starts_are_spread_evenly(clock):
 
 
 def test_a_start_that_is_a_little_late_does_not_delay_the_next(clock):
-    waiting = pace(per_second=2)
+    waiting = throttle(per_second=2)
     assert waiting.wait()
     times = []
     for late in (0.7, 0.2, 10, 0):
@@ -58,49 +65,49 @@ def test_a_start_that_is_a_little_late_does_not_delay_the_next(clock):
 
 
 def test_all_wait_for_as_long_as_the_service_asks(clock):
-    waiting = pace()
-    assert waiting.held_up(BusyError("Busy.", retry_after=7), clock.now)
+    waiting = throttle()
+    assert waiting.on_busy(busy(7), clock.now)
     assert waiting.wait()
     assert clock.now == pytest.approx(1008)  # with a jitter of up to a second
     assert max(clock.naps) <= 0.1
 
 
 def test_the_wait_grows_with_each_pause_and_not_with_each_thread(clock):
-    waiting = pace()
+    waiting = throttle()
     for number in range(16):
         # All were sent before the first of them told that there is no connection.
-        assert waiting.held_up(NotSentError("No connection."), 1000 - number / 1000)
+        assert waiting.on_busy(NotSent(request=REQUEST), 1000 - number / 1000)
         clock.now += 0.001
     assert waiting.wait()
     assert clock.now == pytest.approx(1001, abs=0.05)
-    assert waiting.held_up(NotSentError("No connection."), clock.now)
+    assert waiting.on_busy(NotSent(request=REQUEST), clock.now)
     began = clock.now
     assert waiting.wait()
     assert clock.now - began == pytest.approx(2)
 
 
 def test_patience_ends_and_is_renewed_by_a_response(clock):
-    waiting = pace(patience=10)
-    assert waiting.held_up(BusyError("Busy.", retry_after=8), clock.now)
+    waiting = throttle(patience=10)
+    assert waiting.on_busy(busy(8), clock.now)
     assert waiting.wait()
-    assert not waiting.held_up(BusyError("Busy.", retry_after=1), clock.now)
-    waiting.got_through()
-    assert waiting.held_up(BusyError("Busy.", retry_after=8), clock.now)
+    assert not waiting.on_busy(busy(1), clock.now)
+    waiting.on_response()
+    assert waiting.on_busy(busy(8), clock.now)
 
 
 def test_time_spent_on_a_request_counts(clock):
-    waiting = pace(patience=10)
-    assert not waiting.held_up(NotSentError("No connection within 9.5 s."), clock.now - 9.5)
+    waiting = throttle(patience=10)
+    assert not waiting.on_busy(NotSent(request=REQUEST), clock.now - 9.5)
 
 
 def test_without_patience_nothing_is_sent_again(clock):
-    assert not pace(patience=0).held_up(BusyError("Busy.", retry_after=0), clock.now)
+    assert not throttle(patience=0).on_busy(busy(0), clock.now)
 
 
 def test_a_stop_ends_all_waits():
     stopped = threading.Event()
-    waiting = pace(is_stopped=stopped.is_set)
-    assert waiting.held_up(BusyError("Busy.", retry_after=50), time.monotonic())
+    waiting = throttle(is_stopped=stopped.is_set)
+    assert waiting.on_busy(busy(50), time.monotonic())
     answers: list[bool] = []
     threads = [threading.Thread(target=lambda: answers.append(waiting.wait())) for _ in range(4)]
     for thread in threads:
@@ -112,10 +119,10 @@ def test_a_stop_ends_all_waits():
 
 
 def test_a_late_response_does_not_count_the_time_in_which_others_got_through(clock):
-    waiting = pace(patience=60)
+    waiting = throttle(patience=60)
     sent_at = clock.now
     clock.now += 100
-    waiting.got_through()
-    assert waiting.held_up(BusyError("Busy.", retry_after=5), sent_at)
+    waiting.on_response()
+    assert waiting.on_busy(busy(5), sent_at)
     clock.now += 59
-    assert not waiting.held_up(BusyError("Busy.", retry_after=5), clock.now)
+    assert not waiting.on_busy(busy(5), clock.now)

@@ -1,0 +1,253 @@
+"""
+Start a run for each item of a batch at most once.
+
+1. **Read** what earlier tries recorded, and all items of the batch, to check them. Nothing is sent yet.
+2. **Open, send and collect** the items that the ledger says are to be sent (:mod:`~.driver`).
+3. **Report**, in the order of the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workflow_automation_provider.client.protocol import with_inputs
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    InvalidRequestError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.batch import report
+from workflow_automation_provider.execution.batch.driver import BatchDriver, BatchPlan
+from workflow_automation_provider.execution.batch.output import OutputFile
+from workflow_automation_provider.execution.batch.results import BatchSummary, ItemResults
+from workflow_automation_provider.execution.batch.sender import Job
+from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Decision
+from workflow_automation_provider.failures import Code
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.execution.batch.source import Item
+    from workflow_automation_provider.execution.batch_state import BatchItem, BatchRecord
+    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["BatchStarter", "with_previous_tries_noted"]
+
+
+class BatchStarter:
+    """
+    Start the runs of a batch that no earlier try started.
+
+    :param record: what the task instance knows about the batch
+    :param hook: sends the requests; closed afterwards
+    :param patience: how long the service may be busy or unreachable at a stretch
+    :param context: of the task, for the XComs
+    """
+
+    def __init__(
+        self,
+        record: BatchRecord,
+        hook: WorkflowAutomationHook,
+        patience: Patience,
+        context: Context,
+        plan: BatchPlan,
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._log = patience.log
+        self._ti = context["ti"]
+        self._telemetry = record.telemetry
+        self._plan = plan
+        self._source = BatchSource(plan.batch, plan.flow_id)
+        self._digests = bytearray()
+        self._ledger = record.ledger(start_again=plan.on_unknown_start == "start_again")
+        self._results = ItemResults(self._ledger)
+        self._progress = report.Progress(self._log, self._ti)
+        self._driver = BatchDriver(record, self._results, hook, patience, plan, self._progress)
+        self._output_path: str | None = None  # once it is written
+
+    def start(self) -> list[BatchItem] | BatchSummary:
+        """
+        Start the runs, and return what became of the items.
+
+        :return: all items in the order of the batch; with an ``output_path``, the path and the counts
+        :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they were
+        """
+        began = time.monotonic()
+        try:
+            attributes = {
+                "conn_id": self._hook.workflow_automation_conn_id,
+                "flow_id": self._plan.flow_id,
+            }
+            with self._telemetry.span("batch", attributes) as told:
+                result = self._start(told)
+        except Exception:
+            self._telemetry.count("batches.failed")
+            raise
+        self._telemetry.count("batches.succeeded")
+        self._telemetry.time("batches.duration", time.monotonic() - began)
+        return result
+
+    def _start(self, told: dict[str, object]) -> list[BatchItem] | BatchSummary:
+        output = OutputFile(self._plan.output_path) if self._plan.output_path else None
+        with self._results:
+            try:
+                missing = self._check()
+                if output and self._source.is_read_from(output.path):
+                    raise InvalidRequestError(
+                        f"output_path is {output.path!r}, the file of the batch: expected another file."
+                    )
+                with self._hook:
+                    template = self._hook.prepare_trigger({}, self._plan.flow_id) if missing else None
+                    if output:
+                        output.prepare()
+                    if template:
+                        self._start_missing(missing, template)
+                result = self._report(output)
+                told.update(self._results.counts)
+                return result
+            except WorkflowAutomationError as error:
+                self._summarize_into(error)
+                raise
+            except BaseException as error:
+                if not self._results.total:
+                    raise  # nothing was sent
+                if isinstance(error, Exception):
+                    interrupted = self._driver.interrupted(error)
+                    self._summarize_into(interrupted)
+                    raise interrupted from error
+                where = report.where_runs_are(self._results, self._record, is_logged=self._driver.is_logged)
+                self._log.warning("%s", f"{report.consequence(self._results.counts)} {where}".strip())
+                raise
+
+    # Read ---------------------------------------------------------------------------------------------------
+
+    def _check(self) -> int:
+        """Read what earlier tries recorded, and check all items of the batch; return how many are to be sent."""
+        is_any = self._results.read(self._record)
+        if not self._record.outlives_try:
+            self._log.warning(
+                "Task state does not persist across tries before Airflow 3.3: if this try fails after it started runs, "
+                "the next starts all items again. The log names the runs."
+            )
+        if self._ledger.was_cleared and not is_any:
+            self._log.warning("The task has been cleared since an earlier try: starting all items again.")
+        missing = 0
+        for item in self._source:
+            missing += self._is_missing(item)
+            self._digests += item.digest
+        total = len(self._digests) // DIGEST_BYTES
+        if (lost := self._ledger.missing_from(total)) is not None:
+            raise report.missing_since(lost, total, self._ledger.try_of(lost))
+        self._results.total = total
+        if is_any:
+            self._log.info("Earlier tries: %s", report.consequence(self._results.counts))
+            self._telemetry.count("runs.returned", self._results.counts["started"])
+        return missing
+
+    def _is_missing(self, item: Item) -> bool:
+        decision = self._ledger.decide(item.index, item.digest)
+        if decision is Decision.CHANGED:
+            raise report.changed_since(item.place, self._ledger.try_of(item.index))
+        return decision is Decision.SEND
+
+    def _jobs(self, template: Request) -> Iterator[Job]:
+        """Yield what is to be sent."""
+        number = 0
+        for number, item in enumerate(self._source, start=1):  # noqa: B007 - used after the loop
+            if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
+                raise report.changed_meanwhile(item.place)
+            if self._is_missing(item):
+                yield Job(item.index, with_inputs(template, item.inputs), item.digest)
+        if number < self._results.total:
+            raise report.changed_meanwhile(self._source.place_of(number))
+
+    def _start_missing(self, missing: int, template: Request) -> None:
+        number = min(self._plan.max_concurrency, self._plan.window_size, missing)
+        self._log.info(
+            "Starting %d runs of %s via connection %s, %d at a time.",
+            missing,
+            f"flow {flow}" if (flow := self._hook.flow_of(template)) else "the flow of the API key",
+            self._hook.workflow_automation_conn_id,
+            number,
+        )
+        self._log.info(
+            "If this try is killed, up to %d runs may have been started that only a later try reports. After the last "
+            "try, look in the workflow's list of runs.",
+            min(self._plan.window_size, missing),
+        )
+        self._driver.run(self._jobs(template), number)
+
+    # Report -------------------------------------------------------------------------------------------------
+
+    def _report(self, output: OutputFile | None) -> list[BatchItem] | BatchSummary:
+        self._progress.log(self._results, at_the_end=True)
+        error = report.failure(
+            self._results,
+            self._driver.stop.error if self._driver.stop else None,
+            fails_if_rejected=self._plan.on_rejected == "fail",
+        )
+        # An interrupted try leaves the file to the next one, which may be running already.
+        if output and not (self._is_continued and isinstance(error, report.BatchInterruptedError)):
+            error = self._write_output(output, error)
+        if error:
+            raise error
+        return {"path": output.path, **self._results.counts} if output else list(self._items())
+
+    @property
+    def _is_continued(self) -> bool:
+        """Whether Airflow has a retry left that goes on with what this try recorded."""
+        return self._record.outlives_try and self._ti.try_number <= self._ti.max_tries
+
+    def _write_output(
+        self, output: OutputFile, error: WorkflowAutomationError | None
+    ) -> WorkflowAutomationError | None:
+        """Write the output file; return the error to end with."""
+        try:
+            output.write(self._items())
+        except FileUnavailableError as failure:
+            if self._is_continued:
+                return error or failure  # the next try starts nothing again, and writes it
+            self._log.exception("The output file could not be written. Its runs follow.")
+            self._driver.log_runs(self._results.in_order())
+            return error or WorkflowAutomationError(
+                "The output file could not be written. The log names the runs.", code=Code.FILE
+            )
+        if error:
+            self._output_path = output.path
+        return error
+
+    def _items(self) -> Iterator[BatchItem]:
+        for item in self._results.in_order(self._driver.stop.why if self._driver.stop else ""):
+            if item["status"] == "started" and self._plan.flow_id is not None:
+                # So that an upload can be mapped over the items.
+                item["flow_id"] = self._plan.flow_id
+            yield item
+
+    def _summarize_into(self, error: WorkflowAutomationError) -> None:
+        report.summarize_into(
+            error,
+            self._results,
+            self._record,
+            is_stopped=self._driver.stop is not None,
+            is_logged=self._driver.is_logged,
+            output_path=self._output_path,
+        )
+
+
+@contextlib.contextmanager
+def with_previous_tries_noted(record: BatchRecord) -> Iterator[None]:
+    """Add what previous tries did to errors raised before the record is read."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        with ItemResults(record.ledger()) as results:
+            results.read(record)
+            report.summarize_into(error, results, record)
+        raise

@@ -1,0 +1,188 @@
+"""What a batch is made from, and where its results go: checked before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from raw_server import response
+from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
+)
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.testing.context import has_state_store
+
+from ..batches import needs_store, rows, times_started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"batch": None}, "batch is None"),
+        ({"flow_id": None}, "flow_id is None"),
+        ({"max_concurrency": 0}, "max_concurrency is 0: expected a whole number from 1 to 256"),
+        ({"max_concurrency": 257}, "max_concurrency is 257"),
+        ({"window_size": 0}, "window_size is 0: expected a whole number from 1 to 1000"),
+        ({"window_size": 1001}, "window_size is 1001"),
+        ({"window_size": True}, "window_size is True"),
+        ({"max_starts_per_second": 0}, "max_starts_per_second is 0"),
+        ({"max_starts_per_second": float("inf")}, "max_starts_per_second is inf"),
+        ({"on_unknown_start": "retry"}, "on_unknown_start 'retry' is not supported"),
+        ({"on_rejected": "ignore"}, "on_rejected 'ignore' is not supported; expected 'fail' or 'skip'"),
+        ({"request_timeout": 0}, "request_timeout is 0"),
+        ({"send_retry_timeout": -1}, "send_retry_timeout is -1"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_of_the_dag_file(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        TriggerFlowBatchOperator(**{"task_id": "batch", "batch": [], **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"batch": [{"a": 1}, {"a": {1}}]}, InvalidRequestError, r"batch\[1\]\.a is a set"),
+        ({"batch": 7}, InvalidRequestError, "batch is an int"),
+        ({"batch": [{}], "flow_id": ""}, InvalidRequestError, "flow_id is ''"),
+        ({"batch": [{}], "output_path": ""}, InvalidRequestError, "output_path is ''"),
+        ({"batch": [{}], "output_path": 7}, InvalidRequestError, "output_path is an int"),
+        (
+            {"batch": [{}], "output_path": "/nowhere/output.jsonl"},
+            InvalidRequestError,
+            "(?s)'/nowhere/output.jsonl', which cannot be written: No such file.*Create its folder or bucket first",
+        ),
+        (
+            {"batch": [{}], "output_path": "/"},
+            InvalidRequestError,
+            "output_path is '/', a folder: expected a file",
+        ),
+        (
+            {"batch": [{}], "output_path": "/tmp"},
+            InvalidRequestError,
+            "output_path is '/tmp', .*: Is a directory",
+        ),
+        (
+            {"batch": [{}], "output_path": "/etc/hosts/x"},
+            InvalidRequestError,
+            "cannot be written: Not a directory",
+        ),
+        (
+            {"batch": [{}], "output_path": "nowhere://a/b"},
+            InvalidRequestError,
+            "output_path is 'nowhere://a/b'",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_before_anything_is_sent(batch, service, arguments, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        batch(arguments.pop("batch"), **arguments)
+    assert "Nothing was sent." in str(caught.value)
+    assert service.journal.requests() == []
+
+
+def test_a_pipe_or_a_device_is_named_before_anything_is_sent(batch, service, tmp_path):
+    """Reading or writing a pipe would wait for ever, and a device must not be replaced."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for items, output in (
+        (str(pipe), None),
+        (f"file://{pipe}", None),
+        (rows(1), str(pipe)),
+        (rows(1), os.devnull),
+    ):
+        with pytest.raises(InvalidRequestError, match="a pipe or a device: expected a regular file"):
+            batch(items, output_path=output)
+    assert service.journal.requests() == []
+
+
+def test_the_numbers_of_a_file_are_sent_as_written(batch, raw_server, tmp_path):
+    path = tmp_path / "batch.jsonl"
+    numbers = ["1234567890123456789.25", "1.10", "1E400", "-0", f"{'9' * 4000}", "0.1e-7"]
+    server = raw_server(lambda _: response("7"))
+    path.write_text(f'{{"ü \\" 1.50": [{", ".join(numbers)}], "b": "2.50  3"}}\n')
+    assert batch(str(path), workflow_automation_conn_id="raw")[0]["status"] == "started"
+    body = f'{{"inputs":{{"\\u00fc \\" 1.50":[{",".join(numbers)}],"b":"2.50  3"}}}}'
+    assert server.bodies == [body.encode()]
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter):
+    """All items were checked, and not all were read again."""
+    path = tmp_path / "batch.jsonl"
+
+    def lines(letter):
+        # Longer than the blocks in which a file is read.
+        return "".join(f"{json.dumps(row)}\n" for row in rows(300, filling=letter * 2000))
+
+    def change_soon(task):
+        def wait_and_change():
+            while not service.journal.requests():
+                time.sleep(0.001)
+            with path.open("r+") as file:
+                if shorter:
+                    file.truncate(lines("a").rindex("\n", 0, -1) + 1)
+                else:
+                    file.write(lines("b"))
+
+        threading.Thread(target=wait_and_change, daemon=True).start()
+
+    path.write_text(lines("a"))
+    place = rf"^batch\[\d+\] \({'' if shorter else 'line [0-9]+ '}of '{path}'\)"
+    with pytest.raises(InvalidRequestError, match=f"{place} changed while the batch was read") as caught:
+        batch(str(path), before=change_soon, output_path=str(tmp_path / "output.jsonl"))
+    left = 300 - len(service.runs)
+    assert (
+        f"Of 300 items: {len(service.runs)} started, 0 rejected, 0 unknown, {left} not started."
+        in str(caught.value).splitlines()
+    )
+    items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
+    assert {item["run_id"] for item in items if item["status"] == "started"} == {
+        run.run_id for run in service.runs
+    }
+    assert max(times_started(service).values()) == 1
+    assert {run.inputs["filling"][0] for run in service.runs} == {"a"}
+
+
+@pytest.mark.parametrize("output", ["./batch.jsonl", "hard", "soft"])
+@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+@pytest.mark.parametrize("batch_scheme", ["", "local://"])
+def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme, batch_scheme, output):
+    path = tmp_path / "batch.jsonl"
+    path.write_text('{"n": 1}\n')
+    (tmp_path / "hard").hardlink_to(path)
+    (tmp_path / "soft").symlink_to(path)
+    with pytest.raises(InvalidRequestError, match="the file of the batch: expected another file"):
+        batch(f"{batch_scheme}{path}", output_path=f"{scheme}{tmp_path}/{output}")
+    assert path.read_text() == '{"n": 1}\n'
+    assert service.journal.requests() == []
+
+
+@needs_store
+def test_an_error_before_anything_is_sent_leaves_the_output_file_as_it_is(batch, service, tmp_path):
+    path = tmp_path / "output.jsonl"
+    batch(rows(3), output_path=str(path))
+    written = path.read_text()
+    with pytest.raises(InvalidRequestError, match=r"batch\[0\] has other inputs"):
+        batch([{"n": "another"}], output_path=str(path), try_number=2)
+    assert path.read_text() == written
+
+
+def test_a_batch_inside_a_task(workflow_automation_context, service):
+    outer = TriggerFlowBatchOperator(task_id="outer", batch=[])
+    context = workflow_automation_context(outer)
+    for name in ("ada", "bob"):
+        inner = TriggerFlowBatchOperator(task_id=name, batch=[{"n": name}])
+        items: Any = inner.execute(context)
+        assert items[0]["status"] == "started"
+    with pytest.raises(InvalidRequestError, match="already used"):
+        TriggerFlowBatchOperator(task_id="ada", batch=[{"n": "again"}]).execute(context)
+    if has_state_store():
+        assert [*context["task_state_store"]._entries] == [
+            "workflow_automation_batch_0/ada",
+            "workflow_automation_batch_0/bob",
+        ]

@@ -1,0 +1,209 @@
+"""Later tries of a batch: what is recorded is returned, and what may have run is not sent again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    RejectedError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+
+from ..batches import Watched, needs_store, rows, statuses, times_started
+
+
+@needs_store
+def test_a_later_try_returns_what_is_recorded(batch, service, tmp_path):
+    service.faults.add("reject", inputs={"n": 5})
+    output = str(tmp_path / "output.jsonl")
+    first = batch(rows(50), on_rejected="skip", output_path=output)
+    written = (tmp_path / "output.jsonl").read_bytes()
+    service.stop()  # not even asked
+    assert batch(rows(50), on_rejected="skip", output_path=output, try_number=2) == first
+    assert (tmp_path / "output.jsonl").read_bytes() == written
+    assert len(service.runs) == 49
+
+
+@needs_store
+def test_a_clear_starts_all_anew(batch, service, log):
+    batch(rows(10))
+    store = batch.context["task_state_store"]
+    batch.task = TriggerFlowBatchOperator(task_id="batch", batch=rows(10), retries=3)
+    context = {**batch.context, "ti": type(batch.context["ti"])("batch", 2, max_tries=4)}
+    assert context["task_state_store"] is store
+    assert statuses(batch.task.execute(context)) == {"started": 10}
+    assert times_started(service) == Counter(dict.fromkeys(range(10), 2))
+    assert "The task has been cleared since an earlier try: starting all items again." in log()
+
+
+@needs_store
+@pytest.mark.parametrize("on_unknown_start", ["fail", "start_again"])
+def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
+    """The process is gone: what it had opened and not recorded may have been sent."""
+    killed = RuntimeError("Killed")
+
+    def store(inner):
+        return Watched(inner, lambda: times_started(service), fail_at=3, error=killed)
+
+    with pytest.raises(WorkflowAutomationError, match="Killed"):
+        batch(rows(200), store=store, window_size=16, max_concurrency=4)
+    before = times_started(service)
+    assert 0 < len(before) < 200
+    if on_unknown_start == "fail":
+        with pytest.raises(OutcomeUnknownError) as caught:
+            batch(rows(200), try_number=2, on_unknown_start="fail")
+        lost = [line for line in str(caught.value).splitlines() if line.startswith("batch[")]
+        assert 0 < len(lost) <= 16
+        assert all("Try 1 ended before its outcome was known" in line for line in lost)
+        assert max(times_started(service).values()) == 1
+        # And a third one says the same.
+        with pytest.raises(OutcomeUnknownError) as again:
+            batch(rows(200), try_number=3, on_unknown_start="fail")
+        assert [line for line in str(again.value).splitlines() if line.startswith("batch[")] == lost
+    else:
+        items = batch(rows(200), try_number=2, on_unknown_start="start_again")
+        assert statuses(items) == {"started": 200}
+        assert times_started(service).keys() == {*range(200)}
+        assert sum(times_started(service).values()) <= 200 + 16
+
+
+@needs_store
+def test_start_again_is_left_to_the_next_try(batch, service):
+    service.faults.add("drop_after", inputs={"n": 3})
+    with pytest.raises(OutcomeUnknownError, match="which may start a second run") as caught:
+        batch(rows(20), on_unknown_start="start_again")
+    assert not isinstance(caught.value, AirflowFailException)
+    assert times_started(service)[3] == 1
+    items = batch(rows(20), on_unknown_start="start_again", try_number=2)
+    assert statuses(items) == {"started": 20}
+    assert times_started(service)[3] == 2
+    assert sum(times_started(service).values()) == 21
+
+
+@needs_store
+def test_a_404_for_the_record_starts_no_second_run(batch, service):
+    first = batch(rows(5))
+
+    def store(inner):
+        inner.lost = ["workflow_automation_batch_0"]
+        return inner
+
+    assert batch(rows(5), try_number=2, store=store) == first
+    assert times_started(service) == Counter(range(5))
+
+
+@needs_store
+@pytest.mark.parametrize("status", [400, 401, 429])
+def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
+    """Of the later try that is all; of the task it is not."""
+    service.faults.add("drop_after", inputs={"n": 3})
+    with pytest.raises(OutcomeUnknownError):
+        batch(rows(5), on_unknown_start="start_again")
+    service.faults.add("reject" if status < 429 else "busy", status=status, inputs={"n": 3})
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(rows(5), on_unknown_start="start_again", try_number=2)
+    assert "1 unknown, 0 not started." in str(caught.value)
+    assert "batch[3]  unknown: POST" in str(caught.value)
+    assert "was sent, but got no response" in str(caught.value)
+    with pytest.raises(OutcomeUnknownError, match=r"It is unknown whether the run of 1 item was started\."):
+        batch(rows(5), on_unknown_start="fail", try_number=3)
+    assert times_started(service) == Counter(range(5))
+
+
+@needs_store
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda items: items[7].update(n=77), r"batch\[7\] has other inputs than in try 1"),
+        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] has other inputs than in try 1"),
+        (lambda items: items.pop(), r"batch has 29 items, and batch\[29\], which try 1 sent, is missing"),
+    ],
+)
+def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, change, words):
+    batch(rows(30))
+    items = rows(30)
+    change(items)
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        batch(items, try_number=2)
+    assert isinstance(caught.value, AirflowFailException)
+    assert caught.value.accepted is Accepted.YES
+    assert str(caught.value).splitlines()[1:3] == [
+        "Nothing was sent in this try.",
+        "In earlier tries: 30 items started, 0 rejected, 0 unknown.",
+    ]
+    assert len(service.runs) == 30
+
+
+@needs_store
+def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
+    path = tmp_path / "batch.jsonl"
+    path.write_text('{"n": 0}\n\n{"n": 1}\n')
+    batch(str(path))
+    path.write_text('{"n": 0}\n\n{"n": 2}\n')
+    words = rf"^batch\[1\] \(line 3 of '{path}'\) has other inputs than in try 1"
+    with pytest.raises(InvalidRequestError, match=words):
+        batch(str(path), try_number=2)
+
+
+@needs_store
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"items": 5}, "batch is an int"),
+        ({"items": "{{ a }}"}, "batch is "),
+        ({"flow_id": "{{ a }}"}, "flow_id is "),
+        ({"output_path": 5}, "output_path is an int"),
+    ],
+)
+def test_a_wrong_argument_does_not_hide_what_earlier_tries_started(batch, service, change, words):
+    batch(rows(3))
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        batch(**{"items": rows(3), **change}, try_number=2)
+    assert isinstance(caught.value, AirflowFailException)
+    assert caught.value.accepted is Accepted.YES
+    lines = str(caught.value).splitlines()
+    assert "In earlier tries: 3 items started, 0 rejected, 0 unknown." in lines
+    assert "Fix the cause, then clear the task." not in lines
+    assert len(service.runs) == 3
+
+
+@needs_store
+def test_the_file_of_the_batch_as_its_output_does_not_hide_it_either(batch, service, tmp_path):
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"n": 0}\n{"n": 1}\n')
+    batch(str(items))
+    with pytest.raises(InvalidRequestError, match="the file of the batch") as caught:
+        batch(str(items), output_path=str(items), try_number=2)
+    assert caught.value.accepted is Accepted.YES
+    assert "Of 2 items: 2 started, 0 rejected, 0 unknown, 0 not started." in str(caught.value)
+    assert len(service.runs) == 2
+
+
+@needs_store
+def test_another_flow_is_a_change(batch, service):
+    batch(rows(3))
+    with pytest.raises(InvalidRequestError, match="or the flow_id changed"):
+        batch(rows(3), flow_id="demo-flow", try_number=2)
+    assert len(service.runs) == 3
+
+
+@needs_store
+def test_items_may_be_added_at_the_end(batch, service):
+    batch(rows(3))
+    assert len(batch(rows(5), try_number=2)) == 5
+    assert times_started(service) == Counter(range(5))
+
+
+@needs_store
+def test_what_was_not_started_may_change(batch, service):
+    service.faults.add("reject", status=401)
+    with pytest.raises(RejectedError):
+        batch([{"n": 1}])
+    assert batch([{"n": 2}], try_number=2)[0]["status"] == "started"
