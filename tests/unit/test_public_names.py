@@ -102,11 +102,11 @@ PUBLIC = {
         "BatchItem": "index, status, run_id, run_link, flow_id, response, why",
         "ItemStatus": "'started', 'unidentified', 'rejected', 'unknown', 'not started'",
     },
-    "execution.start": {
-        "OnUnknownStart": "'fail', 'start_again'",
+    "execution.start": {"OnUnknownStart": "'fail', 'start_again'"},
+    "execution.start_record": {"StartedRun": "run_id, run_link, flow_id, response, result"},
+    "taskflow": {
         "trigger_flow_once": "(name, *, inputs=mappingproxy({}), flow_id=None, workflow_automation_conn_id='workflow_automation_default', on_unknown_start='fail', request_timeout=None, send_retry_timeout=60.0, context=None)",
     },
-    "execution.task_state": {"StartedRun": "run_id, run_link, flow_id, response, result"},
     "execution.upload": {
         "OnUnknownUpload": "'send_again', 'fail'",
         "UploadRequest": "files, count, bytes, response",
@@ -266,7 +266,7 @@ PARTLY_PUBLIC = {
     "execution.batch.source",
     "execution.batch_state",
     "execution.start",
-    "execution.task_state",
+    "execution.start_record",
     "execution.upload",
     "get_provider_info",
     "testing.context",
@@ -286,6 +286,8 @@ INNER_METHODS = {
 
 # For the rest of the package alone. So is each module below one whose name begins with an underscore.
 INNER = {
+    "execution.ledger",
+    "execution.store",
     "",
     "client",
     "client.checks",

@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
-from workflow_automation_provider.execution.task_state import _TaskRecord
+from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -111,14 +111,14 @@ class _Last:
     size: int = 0
 
 
-class BatchRecord(_TaskRecord):
+class BatchRecord(TaskRecord):
     """The entries of one batch, in order."""
 
     was_cleared = False
     """Whether all that was found is from before a Clear."""
 
-    def __init__(self, context: Context, name: str, *, nested: bool) -> None:
-        super().__init__(context, name, nested=nested)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._last = _Last(0)
 
     def read(self) -> Iterator[BatchEntry]:
@@ -188,8 +188,7 @@ class BatchRecord(_TaskRecord):
         last.size += _size_of(more) + len(opened) * DIGEST_BYTES * 4 // 3
 
     def _key(self, number: int) -> str:
-        # The number precedes the name: after it, it could be part of another name.
-        return f"{_BATCH}_{number}{self._suffix}"
+        return f"{_BATCH}_{number}"
 
 
 def _size_of(value: object) -> int:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.doubt import StartQuestion
     from workflow_automation_provider.execution.parking import Reply
     from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
-    from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
+    from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
     from workflow_automation_provider.execution.upload import OnUnknownUpload, UploadResult
     from workflow_automation_provider.execution.wait import CompletionWait
     from workflow_automation_provider.hooks.file_sources import FileSource
@@ -97,6 +97,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     """
 
     _flow_left_out = "to trigger the flow of the API key"
+    _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow"
     _uploaded: dict[str, Any] | None = None
     """What this process uploaded, for lineage."""
 
@@ -183,6 +184,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.notifiers = called
         self._started: StartedRun | None = None
         """The run of this execution, once it is known."""
+        self._starter: RunStarter | None = None
 
     def execute_complete(
         self,
@@ -216,29 +218,18 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     def _run_once(self, context: Context, resumed: _Resumed | None = None) -> StartedRun:
         """Start the run, unless an earlier try did, and follow it as far as asked for."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.start import (
-            RunStarter,
-            mentions_earlier_try,
-            request_digest,
-        )
-        from workflow_automation_provider.execution.task_state import StartRecord
+        from workflow_automation_provider.execution.start import RunStarter
+        from workflow_automation_provider.execution.start_record import StartRecord
 
-        self._started = None
-        nested = self._is_nested(context)
-        record = StartRecord(context, self.task_id, nested=nested)
-        with record.in_use(self):
-            starter = RunStarter(
+        self._started = self._starter = None
+        record = StartRecord(context)
+        with record.in_use(id(self)):
+            starter = self._starter = RunStarter(
                 record,
                 self._open_hook(),
                 self._patience,
                 on_unknown_start="start_again" if self.on_unknown_start == "start_again" else "fail",
             )
-            if nested:
-                with mentions_earlier_try(record):
-                    self._check_nested()
-                    inputs = self._make_inputs(context)
-                    record.request = request_digest(inputs, self.flow_id)
-                return starter.start(lambda: self.hook.prepare_trigger(inputs, self._rendered_flow_id()))
             record.request = self._request_digest()
             return self._follow(context, record, starter, resumed or _Resumed())
 
@@ -296,7 +287,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 return self.hook.prepare_trigger(inputs, flow_id)
             return wait.open(inputs, lambda inputs: self.hook.prepare_trigger(inputs, flow_id))
 
-        if wait and self.on_unknown_start == "start_again" and record.in_doubt() and wait.answered():
+        if wait and self.on_unknown_start == "start_again" and starter.is_in_doubt() and wait.answered():
             return {}
         if question and doubt:
             if wait and wait.answered():
@@ -304,7 +295,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             if found := question.resolve(reply, doubt):
                 return starter.adopt(found)
         try:
-            return starter.start(prepare, on_given=wait.given if wait else None)
+            return starter.start(prepare, on_supplied=wait.supplied if wait else None)
         except (OutcomeUnknownError, ResponseUnusableError) as error:
             if wait and wait.answered():
                 return {}
@@ -336,7 +327,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         if not self.wait_for_completion and resumed.timeout is not None:
             timeout = timedelta(seconds=resumed.timeout)
         return CompletionWait(
-            WaitRecord(context, self.task_id),
+            WaitRecord(context),
             self.hook,
             self._patience,
             context,
@@ -350,7 +341,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             return False
         from workflow_automation_provider.execution.wait_state import WaitRecord
 
-        waiting = WaitRecord(context, self.task_id).read()
+        waiting = WaitRecord(context).read()
         return waiting.since is not None or bool(resumed.doubt and waiting.digest)
 
     def _question(self, context: Context, record: StartRecord, *, then_waits: bool) -> StartQuestion:
@@ -381,25 +372,20 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         uploaded = self._uploaded or {"inputs": [] if self.files is None else inputs_of(self.files)}
         return Lineage(outputs=self._run_or_flow(extra), run_link=extra.get("run_link"), **uploaded)
 
-    def _check_nested(self) -> None:
-        for name, value in (
-            ("wait_for_completion", self.wait_for_completion),
-            ("files", self.files is not None),
-            ("on_unknown_start='ask'", self.on_unknown_start == "ask"),
-        ):
-            if value:
-                raise InvalidRequestError(
-                    f"{name} needs a task of its own, but this operator is executed inside another task.",
-                    next_step="Make it a task of the DAG, or leave it out.",
-                )
-
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
         from workflow_automation_provider.execution.wait import ResultUnreadableError
 
         # Of a run that failed, or whose id is unknown, the error says all.
         if self._started is None or isinstance(error, RunFailedError | ResponseUnusableError):
-            return super()._failure(context, error)
+            return task_error(
+                error,
+                context,
+                self._advice(context),
+                but_for=self._retried_after,
+                is_ended=self.is_ended,
+                previous=self._starter.previous if self._starter else None,
+            )
         run_id = self._started.get("run_id")
         error.locate(None, self._started.get("flow_id"), run_id)
         sent = "" if isinstance(error, InvalidRequestError) else error.consequence
@@ -418,7 +404,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
-        return start_advice(context, self.task_id if self._is_nested(context) else None)
+        return start_advice(context)
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
@@ -440,7 +426,7 @@ class _RunUpload:
         from workflow_automation_provider.execution.upload_record import UploadRecord
 
         self._operator = operator
-        self._record = UploadRecord(context, operator.task_id, nested=False, of_own_run=True)
+        self._record = UploadRecord(context, of_own_run=True)
         self._uploader = Uploader(self._record, operator._open_hook(), operator._patience)
         self._what = FilesToUpload(files=files, file_format=operator.file_format)
 
@@ -455,7 +441,7 @@ class _RunUpload:
                 "The files cannot be uploaded: the run that was started has no run_id.",
                 next_step="Look in the workflow's list of runs.",
             )
-        with self._record.in_use(self._operator):
+        with self._record.in_use(id(self._operator)):
             flow_id = run.get("flow_id") or self._operator.flow_id
             uploaded = self._uploader.upload(run["run_id"], flow_id, self._what)
         self._operator._uploaded = {
@@ -506,6 +492,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     """
 
     _flow_left_out = "to use the connection's"
+    _inside_a_task = "call upload_files of the WorkflowAutomationHook"
     _inputs: Sequence[str] = ()
     """The files, for lineage."""
 
@@ -580,8 +567,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
         from workflow_automation_provider.execution.upload_record import UploadRecord
 
-        record = UploadRecord(context, self.task_id, nested=self._is_nested(context))
-        with record.in_use(self):
+        record = UploadRecord(context)
+        with record.in_use(id(self)):
             run_id, flow_id = self._run()
             uploader = Uploader(
                 record, self._open_hook(), self._patience, on_unknown_upload=self.on_unknown_upload
