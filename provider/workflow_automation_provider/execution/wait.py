@@ -182,7 +182,7 @@ class CompletionWait:
         else:
             self._record.forget_token()
 
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Return whether the flow has called back, whatever is known of the start of its run."""
         return self._record.answer(self._record.read().digest) is not None
 
