@@ -58,6 +58,7 @@ class WorkflowAutomationError(Exception):
     :param message: what happened
     :param consequence: what that means, such as "No run was started."
     :param next_step: what to do about it
+    :param code: the kind of failure: docs/if-it-fails.md is ordered by it
     :param status: HTTP status of the response, None if there was none
     :param retry_after: seconds that the service asked to wait, None if it did not
     """
@@ -72,6 +73,7 @@ class WorkflowAutomationError(Exception):
         *,
         consequence: str = "",
         next_step: str = "",
+        code: str = "",
         status: int | None = None,
         retry_after: float | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class WorkflowAutomationError(Exception):
         self.message = message
         self.consequence = consequence or self._consequence
         self.next_step = next_step
+        self.code = code
         self.status = status
         self.retry_after = retry_after
         self.conn_id: str | None = None
@@ -107,7 +110,8 @@ class WorkflowAutomationError(Exception):
             for name, value in (("Connection", self.conn_id), ("Flow", self.flow_id), ("Run", self.run_id))
             if value
         ]
-        return "\n".join(filter(None, (self.message, self.consequence, self.next_step, *where)))
+        message = f"[{self.code}] {self.message}" if self.code else self.message
+        return "\n".join(filter(None, (message, self.consequence, self.next_step, *where)))
 
 
 class InvalidRequestError(WorkflowAutomationError, ValueError):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, cast
 from urllib.parse import urlsplit
 
 import httpcore
@@ -36,22 +35,24 @@ from workflow_automation_provider.client.files import (
     check_file_format,
 )
 from workflow_automation_provider.client.kept_connections import KeepingTransport
-from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
-from workflow_automation_provider.exceptions import (
-    Accepted,
-    InvalidRequestError,
-    NotSentError,
-    OutcomeUnknownError,
-    ResponseUnusableError,
-    WorkflowAutomationError,
+from workflow_automation_provider.client.outcome import (
+    Check,
+    Failure,
+    NotSent,
+    Outcome,
+    Proxy,
+    Reason,
+    Started,
+    Unidentified,
+    Unknown,
 )
+from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
+from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError, WorkflowAutomationError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.upload_body import Measured
 
 __all__ = ["FlowClient"]
-
-_Result = TypeVar("_Result")
 
 # A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
 _RESPONSE_LIMIT = 1024 * 1024
@@ -109,12 +110,12 @@ class FlowClient:
         self._busy_statuses = checked_busy_statuses(busy_statuses)
         headers = checked_headers(headers or {})
         self._seconds = checked_timeout(timeout)
-        self._via_proxy = " via the connection's proxy" if proxy else ""
+        self._via = Proxy.CONNECTION if proxy else None
         if not proxy and not protocol.is_loopback(_host(self.base_url)):
             # Without an explicit proxy, the environment's applies, but never for this machine itself.
             proxy = environment_proxy(self.base_url)
             if proxy:
-                self._via_proxy = " via the proxy from the environment (HTTPS_PROXY and the like)"
+                self._via = Proxy.ENVIRONMENT
         tls = tls_context(
             verify=verify,
             ca_bundle=ca_bundle,
@@ -152,7 +153,7 @@ class FlowClient:
         except (httpx.InvalidURL, ValueError, RuntimeError):
             # Without the original message, which quotes the URL: it may contain a password.
             name = "The proxy from the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
-            if "connection" in self._via_proxy:
+            if self._via is Proxy.CONNECTION:
                 name = "proxy"
             raise InvalidRequestError(
                 f"{name} is not a usable URL: expected one such as http://proxy.example:3128 "
@@ -208,105 +209,33 @@ class FlowClient:
         finally:
             self._seen_runs = None
 
-    def trigger_flow(
-        self, inputs: Mapping[str, Any], flow_id: str | None = None, *, timeout: float | None = None
-    ) -> protocol.Run:
-        """
-        Start a run: by path with a ``flow_id``, otherwise by key. Send the request once.
-
-        Follows sections 4.1 and 4.2 of the interface.
-
-        :param inputs: input names and JSON values, see :func:`~.json_values.encode`
-        :param flow_id: the flow to start; None for the one that the API key identifies
-        :param timeout: seconds, instead of the client's timeout
-        :return: the run that was started
-        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was, see
-            ``accepted``
-        """
-        request = self.checked(protocol.trigger_request(self.base_url, inputs, flow_id))
-        return self.send(request, responses.read_trigger_response, timeout=timeout)
-
-    def _check_new(self, run: protocol.Run, request: protocol.Request) -> None:
-        """Raise if a run is not new, while connections are kept."""
-        seen = self._seen_runs
-        if seen is None or run.run_id is None:
-            return
-        digest = _digest(run.run_id)
-        with self._seen_lock:
-            is_new = digest not in seen
-            seen.add(digest)
-        if not is_new:
-            raise OutcomeUnknownError(
-                f"{request.title} was sent, but got the response to an earlier request: run {run.run_id} was known.",
-                consequence=request.operation.consequence(Accepted.MAYBE),
-                next_step=request.operation.look,
-            )
-
-    def upload_files(
-        self,
-        run_id: str,
-        files: Iterable[Element],
-        flow_id: str,
-        *,
-        file_format: FileFormat | None = None,
-        timeout: float | None = None,
-        progress: Callable[[int], Callable[[int], None]] | None = None,
-    ) -> str:
-        """
-        Upload files for a run, in one request. Send it once.
-
-        Follows section 4.3 of the interface.
-
-        :param run_id: the run that the files belong to
-        :param files: files, or mappings that are sent unchanged
-        :param flow_id: the flow that the run belongs to
-        :param file_format: instead of the client's file format
-        :param timeout: seconds, instead of the client's timeout
-        :param progress: called with the total number of bytes; returns a callback for the number of bytes
-            sent
-        :return: the service's response
-        :raises WorkflowAutomationError: if the files were not accepted, or it is unknown whether they were,
-            see ``accepted``
-        """
-        request = self.upload_request(run_id, self.measured(files, file_format), flow_id)
-        return self.send(request, responses.read_upload_response, timeout=timeout, progress=progress)
-
     def send(
         self,
         request: protocol.Request,
-        read: Callable[[protocol.Response, protocol.Request, Redactor, frozenset[int]], _Result],
         *,
         timeout: float | None = None,
-        handing_over: Callable[[], None] | None = None,
+        before_last_byte: Callable[[], None] | None = None,
         progress: Callable[[int], Callable[[int], None]] | None = None,
         begun: Callable[[Element], None] | None = None,
-    ) -> _Result:
+    ) -> Outcome:
         """
         Send a request, once.
 
-        :param read: reads the response, see :mod:`~.responses`
         :param timeout: seconds, instead of the client's timeout
-        :param handing_over: called before the last byte is sent: until then no run can have been started,
+        :param before_last_byte: called before the last byte is sent: until then no run can have been started,
             whatever interrupts the call
         :param progress: called with the total number of bytes of an upload; returns a callback for the number
             of bytes sent
         :param begun: called with each element of an upload before it is read
-        :raises WorkflowAutomationError: if the service did not accept the request, or it is unknown whether it
-            did, see ``accepted``
+        :return: started, confirmed, or a failure
+        :raises FileUnavailableError: if a file is missing, or changes while it is sent
         """
-
-        def read_new(response: protocol.Response) -> _Result:
-            result = _read_safely(response, lambda r: read(r, request, self._redactor, self._busy_statuses))
-            if isinstance(result, protocol.Run):
-                self._check_new(result, request)
-            return result
-
         content = request.content
         if isinstance(content, protocol.UploadBody):
             sent = None if progress is None else progress(len(content))
             with content.opened(lambda: self._stopped, begun, sent) as pieces:
-                return self._post(request, pieces, timeout, read_new, handing_over)
-        return self._post(request, content, timeout, read_new, handing_over)
+                return self._post(request, pieces, timeout, before_last_byte)
+        return self._post(request, content, timeout, before_last_byte)
 
     def measured(self, files: Iterable[Element], file_format: FileFormat | None) -> list[Measured]:
         """Measure files and mappings, in the client's file format if there is no other."""
@@ -331,32 +260,20 @@ class FlowClient:
             protocol.upload_request(self.base_url, flow_id, body, [file.element for file in measured])
         )
 
-    def check(self) -> str:
-        """
-        Check that the service can be reached, with a request that starts nothing, without the API key.
-
-        :return: a description of the response
-        :raises NotSentError: if the service cannot be reached, does not respond, or responds with a 5xx
-            status
-        """
-        title = f"HEAD {self.base_url}"
+    def check(self) -> Check:
+        """Check that the service can be reached, with a request that starts nothing, without the API key."""
         exchange = Exchange(self._seconds, 0, lambda: self._stopped)
         try:
             response = self._http.head(self.base_url, extensions={"exchange": exchange})
-        except StoppedError:
-            raise NotSentError(f"{title} was not sent: the task was ended.") from None
         except Exception as error:
-            raise NotSentError(
-                f"{title} got no response{self._via_proxy}: {self._describe(error, exchange)}.",
-                next_step=_hint(error, via_proxy=bool(self._via_proxy)),
-            ) from None
-        status = response.status_code
-        if 300 <= status < 400:
-            location = self._redactor.text(response.extensions.get("location", "another URL"))
-            return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
-        if status >= 500:
-            raise NotSentError(f"{title} returned {status}: the service is not working.", status=status)
-        return f"{title} returned {status}"
+            return Check(
+                url=self.base_url,
+                detail=self._describe(error, exchange),
+                reason=_reason(error, exchange),
+                via=self._via,
+            )
+        location = self._redactor.text(response.extensions.get("location", ""))
+        return Check(url=self.base_url, status=response.status_code, location=location, via=self._via)
 
     def checked(self, request: protocol.Request) -> protocol.Request:
         """
@@ -385,9 +302,8 @@ class FlowClient:
         request: protocol.Request,
         content: bytes | Iterable[bytes],
         timeout: float | None,
-        read: Callable[[protocol.Response], _Result],
-        handing_over: Callable[[], None] | None = None,
-    ) -> _Result:
+        before_last_byte: Callable[[], None] | None,
+    ) -> Outcome:
         headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
@@ -396,7 +312,7 @@ class FlowClient:
         if request.operation.takes_key and self._api_key is not None:
             headers[protocol.API_KEY_HEADER] = self._api_key
         seconds = self._seconds if timeout is None else checked_timeout(timeout)
-        exchange = Exchange(seconds, len(request.content), lambda: self._stopped, handing_over)
+        exchange = Exchange(seconds, len(request.content), lambda: self._stopped, before_last_byte)
         message = self._http.build_request(
             "POST",
             request.url,
@@ -408,41 +324,45 @@ class FlowClient:
         try:
             response = self._http.send(message, stream=True)
         except WorkflowAutomationError:
-            raise  # from the body, with its own message
+            raise  # of a file
         except Exception as error:
-            raise self._failure(error, exchange, request) from None
+            return self._without_response(error, exchange, request)
         try:
-            return read(self._read(response, exchange))
-        except (OutcomeUnknownError, ResponseUnusableError):
-            exchange.may_keep = False  # what arrives next on the connection may belong to this request
-            raise
+            outcome = responses.read(
+                self._read(response, exchange), request, self._redactor, self._busy_statuses
+            )
+            if isinstance(outcome, Started) and not self._is_new(outcome.run):
+                outcome = Unknown(
+                    request=request, reason=Reason.REPEATED, detail=outcome.run.run_id or "", via=self._via
+                )
+            if isinstance(outcome, Unknown | Unidentified):
+                exchange.may_keep = False  # what arrives next on the connection may belong to this request
+            return outcome
         finally:
             with contextlib.suppress(Exception):  # the response is known
                 response.close()
 
-    def _failure(
-        self, error: Exception, exchange: Exchange, request: protocol.Request
-    ) -> WorkflowAutomationError:
-        """Return the error for a request without a response: not sent, or of unknown outcome."""
-        operation = request.operation
-        why = self._describe(exchange.write_error or error, exchange)
-        if exchange.whole and not isinstance(error, StoppedError):
-            return OutcomeUnknownError(
-                f"{request.title} was sent, but got no response: {why}.",
-                consequence=operation.consequence(Accepted.MAYBE),
-                next_step=operation.look,
-            )
-        if isinstance(error, StoppedError):
-            why, hint = "the task was ended", ""
-        elif exchange.write_error:
-            hint = "The request may be too large for the service."
-        else:
-            hint = "" if exchange.begun else _hint(error, via_proxy=bool(self._via_proxy))
-        what = "aborted before all of it was sent" if exchange.begun else f"not sent{self._via_proxy}"
-        return NotSentError(
-            f"{request.title} was {what}: {why}.",
-            consequence=operation.consequence(Accepted.NO),
-            next_step=hint,
+    def _is_new(self, run: protocol.Run) -> bool:
+        """Return whether a run was not seen before, while connections are kept."""
+        seen = self._seen_runs
+        if seen is None or run.run_id is None:
+            return True
+        digest = _digest(run.run_id)
+        with self._seen_lock:
+            is_new = digest not in seen
+            seen.add(digest)
+        return is_new
+
+    def _without_response(self, error: Exception, exchange: Exchange, request: protocol.Request) -> Failure:
+        """Return the outcome of a request without a response: not sent, or unknown."""
+        reason = _reason(error, exchange)
+        kind = Unknown if exchange.whole and reason is not Reason.STOPPED else NotSent
+        return kind(
+            request=request,
+            detail=self._describe(exchange.write_error or error, exchange),
+            reason=reason,
+            begun=exchange.begun,
+            via=self._via,
         )
 
     def _read(self, response: httpx.Response, exchange: Exchange) -> protocol.Response:
@@ -469,6 +389,8 @@ class FlowClient:
 
     def _describe(self, error: Exception, exchange: Exchange) -> str:
         match error:
+            case StoppedError():
+                return ""
             case httpcore.ConnectTimeout():
                 return f"no connection within {exchange.seconds:g} s (the timeout)"
             case httpcore.ReadTimeout():
@@ -481,18 +403,6 @@ class FlowClient:
             return text or "the connection failed"
         kind = type(error).__name__
         return f"{kind}: {text}" if text else kind
-
-
-def _read_safely(response: protocol.Response, read: Callable[[protocol.Response], _Result]) -> _Result:
-    """Read a response; after an unexpected error, by its status and ``Retry-After`` alone."""
-    try:
-        return read(response)
-    except WorkflowAutomationError:
-        raise
-    except Exception as error:
-        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        why = f"it could not be read ({type(error).__name__})"
-        return read(dataclasses.replace(response, headers=headers, body=b"", incomplete=why))
 
 
 def _digest(run_id: str) -> bytes:
@@ -508,13 +418,20 @@ def _host(base_url: str) -> str:
         ) from None
 
 
-def _hint(error: Exception, *, via_proxy: bool) -> str:
-    """Return what to check if the service was not reached."""
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "Check the connection's CA bundle, and that the base URL has the host name that the certificate is for."
-    if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
-        return "Check the connection's base URL: it must begin with http:// if the service does not use TLS."
-    return f"Check {'the proxy and ' if via_proxy else ''}the connection's base URL."
+def _reason(error: Exception, exchange: Exchange) -> Reason:
+    """Return why a request has no response."""
+    text = str(error)
+    if isinstance(error, StoppedError):
+        return Reason.STOPPED
+    if exchange.write_error:
+        return Reason.WRITE
+    if exchange.begun:
+        return Reason.CONNECTION
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return Reason.CERTIFICATE
+    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+        return Reason.NO_TLS
+    return Reason.UNREACHABLE
 
 
 def _hide_location(response: httpx.Response) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import kind_of
-from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
+from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import Element
@@ -58,28 +58,6 @@ class Operation(enum.Enum):
     def takes_key(self) -> bool:
         """Whether the request carries the API key. Follows section 5 of the interface."""
         return self is not Operation.TRIGGER_BY_PATH
-
-    def consequence(self, accepted: Accepted) -> str:
-        """Describe the outcome of a request."""
-        return (_UPLOAD_OUTCOMES if self is Operation.UPLOAD else _TRIGGER_OUTCOMES)[accepted]
-
-    @property
-    def look(self) -> str:
-        """Where to look if the outcome of a request is unknown."""
-        where = "the run's files" if self is Operation.UPLOAD else "the workflow's list of runs"
-        return f"Look in {where}."
-
-
-_TRIGGER_OUTCOMES = {
-    Accepted.NO: "No run was started.",
-    Accepted.MAYBE: "A run may have been started.",
-    Accepted.YES: "A run was started, but its run_id is unknown.",
-}
-_UPLOAD_OUTCOMES = {
-    Accepted.NO: "No files were accepted.",
-    Accepted.MAYBE: "The files may have been accepted.",
-    Accepted.YES: "The files were accepted.",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Turn each response of the service into a result or an error: the only place that does, without any I/O."""
+"""Turn each response of the service into an :mod:`~.outcome`: the only place that does, without any I/O."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import contextlib
 import json
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from typing import Any
 
+from workflow_automation_provider.client.outcome import (
+    Busy,
+    Confirmed,
+    Failure,
+    NotSent,
+    Outcome,
+    Rejected,
+    Started,
+    Unidentified,
+    Unknown,
+    Unquoted,
+)
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor, readable_text
-from workflow_automation_provider.exceptions import (
-    Accepted,
-    BusyError,
-    NotSentError,
-    OutcomeUnknownError,
-    RejectedError,
-    ResponseUnusableError,
-    WorkflowAutomationError,
-)
 
-__all__ = ["read_trigger_response", "read_upload_response", "response_error", "retry_after"]
+__all__ = ["read", "read_trigger_response", "read_upload_response", "retry_after"]
 
 # The status says that nothing was done, and that the same request may be sent later.
 _BUSY = frozenset({425, 429})
@@ -32,26 +35,45 @@ _BUSY = frozenset({425, 429})
 # gateways return it also if the service was too slow with its response.
 _MAYBE_ACCEPTED = frozenset({302, 303, 408})
 
-# How much of the service's response an error quotes, in characters.
+# How much of the service's response an outcome quotes, in characters.
 _QUOTE_LIMIT = 500
 
 # A longer wait is a fault rather than advice (and a much longer one overflows a timedelta).
-_LONGEST_RETRY_AFTER = timedelta(days=7).total_seconds()
+_MAX_RETRY_AFTER = timedelta(days=7).total_seconds()
+
+
+def read(
+    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
+) -> Outcome:
+    """
+    Read the response to a request, as :func:`read_trigger_response` or :func:`read_upload_response` does.
+
+    After an unexpected error, its status and ``Retry-After`` count alone.
+    """
+    reader = read_upload_response if request.operation is Operation.UPLOAD else read_trigger_response
+    try:
+        return reader(response, request, redact, busy_statuses)
+    except Exception as error:
+        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
+        why = f"it could not be read ({type(error).__name__})"
+        return reader(
+            replace(response, headers=headers, body=b"", incomplete=why), request, redact, busy_statuses
+        )
 
 
 def read_trigger_response(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
-) -> Run:
+) -> Outcome:
     """
     Read the response to a trigger request.
 
-    :param busy_statuses: see :func:`response_error`
-    :raises ResponseUnusableError: if a run was started, but the response does not identify it
-    :raises WorkflowAutomationError: if the status is not 2xx, see :func:`response_error`
+    Follows sections 4.1 and 4.2 of the interface.
+
+    :param busy_statuses: with which the service rejects a request before it has done anything
+    :return: started, or a failure
     """
     if not 200 <= response.status < 300:
-        raise response_error(response, request, redact, busy_statuses)
-    unusable = _early if response.early else _unusable
+        return _failure(response, request, redact, busy_statuses)
     try:
         document = _read_json(response)
         run_id, run_link = _run_fields(
@@ -59,15 +81,19 @@ def read_trigger_response(
         )
         kept = _kept(response, _plain_numbers(document), redact)
     except RecursionError:
-        raise unusable(response, "it is nested too deeply", request, redact) from None
+        why = "it is nested too deeply"
     except ValueError as error:
-        raise unusable(response, redact.text(str(error)), request, redact) from None
-    return Run(run_id, run_link, request.flow_id, kept)
+        why = redact.text(str(error))
+    else:
+        return Started(request=request, run=Run(run_id, run_link, request.flow_id, kept))
+    # One that came early is from a proxy or a login page, for example: the service itself has no complete request.
+    kind = NotSent if response.early else Unidentified
+    return kind(**_facts(response, request, redact), detail=why)
 
 
 def read_upload_response(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
-) -> str:
+) -> Outcome:
     """
     Read the response to an upload, whose body is of type string.
 
@@ -77,17 +103,21 @@ def read_upload_response(
 
     Follows section 4.3 of the interface.
 
-    :param busy_statuses: see :func:`response_error`
-    :raises OutcomeUnknownError: if the body is a web page
-    :raises WorkflowAutomationError: if the status is not 2xx, see :func:`response_error`
+    :param busy_statuses: with which the service rejects a request before it has done anything
+    :return: confirmed, or a failure: unknown if the body is a web page
     """
     if not 200 <= response.status < 300:
-        raise response_error(response, request, redact, busy_statuses)
+        return _failure(response, request, redact, busy_statuses)
     if response.early:
-        raise _early(response, "not all files had been sent", request, redact)
+        return NotSent(**_facts(response, request, redact), detail="not all files had been sent")
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "text/html" and (response.body.strip() or response.incomplete):
-        raise _web_page(response, request, redact)
+        return Unknown(**_facts(response, request, redact), detail="with a web page")
+    return Confirmed(request=request, response=_returned(response, redact))
+
+
+def _returned(response: Response, redact: Redactor) -> str:
+    """Return the response to an upload as it is kept."""
     if response.incomplete:
         return f"(not shown: {response.incomplete})"
     text = _text(response)
@@ -96,89 +126,38 @@ def read_upload_response(
     document = _document(text)
     if _reveals(response, document, redact):
         return WITHHELD
-    returned: str = _storable(document if isinstance(document, str) else text.strip())
-    return returned
+    kept: str = _storable(document if isinstance(document, str) else text.strip())
+    return kept
 
 
-def _early(response: Response, why: str, request: Request, redact: Redactor) -> NotSentError:
-    # From a proxy or a login page, for example: the service itself has no complete request to act on.
-    return NotSentError(
-        f"{request.title} returned {_status(response.status)} before all of it was sent, and was then "
-        f"aborted: {why}.{_quote(response, redact)}",
-        consequence=request.operation.consequence(Accepted.NO),
-        next_step="Check the connection's base URL, and any proxy in front of the service.",
-        status=response.status,
-    )
-
-
-def _web_page(response: Response, request: Request, redact: Redactor) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"{request.title} returned {_status(response.status)} with a web page.{_quote(response, redact)}",
-        consequence=request.operation.consequence(Accepted.MAYBE),
-        next_step="\n".join(
-            (
-                "It may be a login page: check the connection's base URL, and any proxy in front of the service.",
-                request.operation.look,
-            )
-        ),
-        status=response.status,
-    )
-
-
-def _unusable(response: Response, why: str, request: Request, redact: Redactor) -> ResponseUnusableError:
-    return ResponseUnusableError(
-        f"{request.title} returned {_status(response.status)}, but the response cannot be used: {why}."
-        f"{_quote(response, redact)}",
-        consequence=request.operation.consequence(Accepted.YES),
-        next_step="Find it in the workflow's list of runs. Sending the request again would start another run.",
-        status=response.status,
-    )
-
-
-def response_error(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
-) -> WorkflowAutomationError:
-    """
-    Return the error for a response outside 2xx: busy, rejected, or of unknown outcome.
-
-    :param busy_statuses: with which the service rejects a request before it has done anything
-    """
-    status, operation = response.status, request.operation
-    quote = _quote(response, redact)
-    wait = retry_after(response.headers.get("retry-after"))
-    nothing = operation.consequence(Accepted.NO)
-    if status in _BUSY or status in busy_statuses or _says_busy(response, operation, wait):
-        asked = "" if wait is None else f", with a Retry-After of {wait:.0f} s"
-        return BusyError(
-            f"{request.title} was rejected as busy: {_status(status)}{asked}.{quote}",
-            consequence=nothing,
-            status=status,
-            retry_after=wait,
-        )
-    hint = _hint(response, operation, redact)
+def _failure(
+    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
+) -> Failure:
+    """Return the outcome of a response outside 2xx."""
+    status = response.status
+    facts = _facts(response, request, redact)
+    if (
+        status in _BUSY
+        or status in busy_statuses
+        or _says_busy(response, request.operation, facts["retry_after"])
+    ):
+        return Busy(**facts)
     if 300 <= status < 500 and status not in _MAYBE_ACCEPTED:
-        return RejectedError(
-            f"{request.title} was rejected: {_status(status)}.{quote}",
-            consequence=nothing,
-            next_step=hint,
-            status=status,
-            retry_after=wait,
-        )
-    if response.early:
-        return NotSentError(
-            f"{request.title} returned {_status(status)} before all of it was sent.{quote}",
-            consequence=nothing,
-            next_step=hint,
-            status=status,
-            retry_after=wait,
-        )
-    return OutcomeUnknownError(
-        f"{request.title} returned {_status(status)}.{quote}",
-        consequence=operation.consequence(Accepted.MAYBE),
-        next_step="\n".join(filter(None, (hint, request.operation.look))),
-        status=status,
-        retry_after=wait,
-    )
+        return Rejected(**facts)
+    return NotSent(**facts) if response.early else Unknown(**facts)
+
+
+def _facts(response: Response, request: Request, redact: Redactor) -> dict[str, Any]:
+    """Return what every failure tells of its response."""
+    location = redact.text(response.headers.get("location", ""))[:_QUOTE_LIMIT]
+    return {
+        "request": request,
+        "status": response.status,
+        "quote": _quote(response, redact),
+        "location": location if 300 <= response.status < 400 else "",
+        "retry_after": retry_after(response.headers.get("retry-after")),
+        "early": response.early,
+    }
 
 
 def _says_busy(response: Response, operation: Operation, wait: float | None) -> bool:
@@ -204,13 +183,13 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
         return None
     value = value.strip()
     if value.isascii() and value.isdecimal():
-        return min(float(value), _LONGEST_RETRY_AFTER)
+        return min(float(value), _MAX_RETRY_AFTER)
     try:
         when = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _LONGEST_RETRY_AFTER)
+    return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _MAX_RETRY_AFTER)
 
 
 class _Constant(str):
@@ -316,13 +295,6 @@ def _plain_numbers(document: Any) -> Any:
     return document
 
 
-def _status(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
-
-
 def _text(response: Response) -> str | None:
     return readable_text(response.body, response.headers.get("content-type", ""))
 
@@ -334,58 +306,14 @@ def _document(text: str) -> Any:
     return None
 
 
-def _quote(response: Response, redact: Redactor) -> str:
-    """Return the body of the response as a separate line of an error message."""
+def _quote(response: Response, redact: Redactor) -> str | Unquoted:
+    """Return the service's own words, or why they are not quoted."""
     if response.body.strip() and response.incomplete:
-        # The redactor would not find a part of a secret.
-        return "\nThe response is not shown, because it is incomplete."
+        return Unquoted.INCOMPLETE  # the redactor would not find a part of a secret
     text = _text(response)
     if text is None:
-        return "\nThe response is not shown, because it is neither JSON nor plain text."
+        return Unquoted.NOT_TEXT
     if _reveals(response, _document(text), redact):
-        return "\nThe response is withheld: it contains the API key or another secret."
+        return Unquoted.SECRET
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if not text:
-        return ""
-    return f'\nThe service said: "{text[:_QUOTE_LIMIT]}{"…" if len(text) > _QUOTE_LIMIT else ""}"'
-
-
-def _hint(response: Response, operation: Operation, redact: Redactor) -> str:
-    match response.status:
-        case 400 | 422 if operation is not Operation.UPLOAD:
-            return "Compare the inputs with those that the workflow defines."
-        case 401 | 402 | 403 | 404 if operation is Operation.UPLOAD:
-            return "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
-        case 401 | 402 | 403 if operation.takes_key:
-            return "Check the API key: it must be this workflow's, not expired, and have runs left."
-        case 401 | 402 | 403:
-            return "A trigger with a flow_id does not send the API key: to send it, leave flow_id out."
-        case 400 | 422:
-            return "Check that file_format is what the service expects."
-        case 404 | 405 if operation is Operation.TRIGGER_BY_PATH:
-            return "Check the connection's base URL and the flow_id."
-        case 404 | 405:
-            return "Check the connection's base URL."
-        case 407:
-            return "Check the connection's proxy."
-        case 413 if operation is Operation.UPLOAD:
-            return "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."
-        case 413:
-            return "Shorten the inputs: for example, pass the URL of a file instead of its content."
-        case 408 | 503 as status if not response.early:
-            return (
-                "A gateway may have returned this after it had forwarded the request. If the service returns "
-                f"{status} only before it does anything, add {status} to the connection's busy_statuses."
-            )
-        case status if 300 <= status < 400:
-            location = redact.text(response.headers.get("location", "another URL"))[:_QUOTE_LIMIT]
-            if status in _MAYBE_ACCEPTED:
-                return (
-                    f"It redirects to {location!a}: the result, a login page, or the service's new URL. If it is "
-                    "the new URL, set it as the connection's base URL. Redirects are never followed."
-                )
-            return (
-                f"It redirects to {location!a}. Redirects are never followed, because the API key would be sent "
-                "there too: set the correct URL as the connection's base URL."
-            )
-    return ""
+    return text if len(text) <= _QUOTE_LIMIT else f"{text[:_QUOTE_LIMIT]}…"

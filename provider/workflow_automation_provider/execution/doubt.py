@@ -24,6 +24,7 @@ from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.ledger import State
 from workflow_automation_provider.execution.parking import Question, Reply
 from workflow_automation_provider.execution.wait import ANSWER_FIELDS, FAILED, SUCCEEDED
+from workflow_automation_provider.failures import consequence_of, where_to_look
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -162,8 +163,8 @@ class StartQuestion:
         operation = Operation.TRIGGER_BY_KEY
         return kind(
             "\n".join(filter(None, (doubt["message"], why))),
-            consequence=operation.consequence(accepted),
-            next_step=operation.look,
+            consequence=consequence_of(operation, accepted),
+            next_step=where_to_look(operation),
         )
 
     def _question(self, doubt: dict[str, Any]) -> Question:

@@ -353,10 +353,11 @@ def task_error(
 def _mention(previous: PreviousTry, error: WorkflowAutomationError) -> None:
     """Have the error say that nothing was started by this try, but by an earlier one, or perhaps."""
     from workflow_automation_provider.client.protocol import Operation
+    from workflow_automation_provider.failures import where_to_look
 
     error.accepted = previous.accepted
     error.consequence += f"\nBut {previous.text}"
-    look = Operation.TRIGGER_BY_KEY.look if previous.accepted is Accepted.MAYBE else ""
+    look = where_to_look(Operation.TRIGGER_BY_KEY) if previous.accepted is Accepted.MAYBE else ""
     error.next_step = "\n".join(filter(None, (error.next_step, look)))
 
 

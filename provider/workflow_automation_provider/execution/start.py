@@ -28,6 +28,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.ledger import IN_DOUBT, Decision, State
 from workflow_automation_provider.execution.retry import PreviousTry
 from workflow_automation_provider.execution.telemetry import metric_of
+from workflow_automation_provider.failures import consequence_of, run_of, where_to_look
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
@@ -40,7 +41,7 @@ __all__ = ["OnUnknownStart", "RunStarter", "request_digest"]
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also ``"ask"``."""
 
-_LOOK = Operation.TRIGGER_BY_KEY.look
+_LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
 
 
 def request_digest(inputs: object, flow_id: object) -> str:
@@ -211,7 +212,7 @@ class RunStarter:
         if self._patience.is_ended():
             raise NotSentError(
                 "The trigger request was not sent: the task was ended.",
-                consequence=request.operation.consequence(Accepted.NO),
+                consequence=consequence_of(request.operation, Accepted.NO),
             )
         # Logged before the record is written, which waits for a response from Airflow: by then these lines
         # are in the log, even if the task is killed in its last try, after which no other try reports it.
@@ -227,7 +228,7 @@ class RunStarter:
         try:
             self._record.starting()
             began = time.monotonic()
-            run = self._hook.send_trigger(request, handing_over=self._hand_over)
+            run = run_of(self._hook.send_trigger(request, before_last_byte=self._hand_over))
             took = time.monotonic() - began
         except WorkflowAutomationError as error:
             self._failed(error, time.monotonic() - began)

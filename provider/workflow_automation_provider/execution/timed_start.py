@@ -30,6 +30,7 @@ from workflow_automation_provider.execution.retry import Patience
 from workflow_automation_provider.execution.start import RunStarter
 from workflow_automation_provider.execution.start_record import StartRecord
 from workflow_automation_provider.execution.telemetry import NoTelemetry
+from workflow_automation_provider.failures import consequence_of, where_to_look
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -128,12 +129,12 @@ class TimedStart:
         if self._starter.handed_over:
             return OutcomeUnknownError(
                 f"{request.title} got no response {within}.",
-                consequence=request.operation.consequence(Accepted.MAYBE),
-                next_step=request.operation.look,
+                consequence=consequence_of(request.operation, Accepted.MAYBE),
+                next_step=where_to_look(request.operation),
             )
         return NotSentError(
             f"{request.title} was not sent {within}.",
-            consequence=request.operation.consequence(Accepted.NO),
+            consequence=consequence_of(request.operation, Accepted.NO),
         )
 
     def _log_failure(self, error: Exception) -> None:
@@ -164,7 +165,7 @@ def _text_of(error: Exception, accepted: Accepted) -> str:
     from jinja2 import TemplateError
 
     kind = type(error).__name__
-    consequence = Operation.TRIGGER_BY_KEY.consequence(accepted)
+    consequence = consequence_of(Operation.TRIGGER_BY_KEY, accepted)
     with contextlib.suppress(Exception):  # the text of an error may need what is gone
         if isinstance(error, WorkflowAutomationError):
             return str(error)

@@ -22,6 +22,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.confirmed_files import MAX_FILES, identities_of, without
+from workflow_automation_provider.failures import consequence_of, response_of, where_to_look
 from workflow_automation_provider.hooks.file_sources import FileSource, resolve
 from workflow_automation_provider.hooks.lineage import inputs_of
 from workflow_automation_provider.hooks.upload_progress import (
@@ -273,7 +274,7 @@ class Uploader:
         }
         with telemetry.span("upload", attributes):
             began = time.monotonic()
-            response = self._hook.send_upload(request, progress=progress)
+            response = response_of(self._hook.send_upload(request, progress=progress))
             took = time.monotonic() - began
             progress.confirmed()
             confirmed: UploadRequest = {
@@ -311,8 +312,8 @@ class Uploader:
         if not self._retry and self._record.interrupted():
             raise OutcomeUnknownError(
                 "An earlier try ended while it was uploading, before the outcome was known.",
-                consequence=Operation.UPLOAD.consequence(Accepted.MAYBE),
-                next_step=Operation.UPLOAD.look,
+                consequence=consequence_of(Operation.UPLOAD, Accepted.MAYBE),
+                next_step=where_to_look(Operation.UPLOAD),
             )
         # For a run_id that has changed since, nothing was sent yet.
         earlier = [request for request in recorded if request["target"] == target]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import BaseHook
 
 from workflow_automation_provider.client.config import checked_timeout
+from workflow_automation_provider.client.outcome import Outcome, Started
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
-from workflow_automation_provider.client.responses import read_trigger_response, read_upload_response
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.failures import check_text, response_of, run_of
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 from workflow_automation_provider.hooks.connection import ConnectionExtra, client_for
 from workflow_automation_provider.hooks.lineage import collect_run
@@ -154,7 +155,8 @@ class WorkflowAutomationHook(BaseHook):
         :raises WorkflowAutomationError: if the request did not succeed, see
             :mod:`workflow_automation_provider.exceptions`
         """
-        run = self.send_trigger(self.prepare_trigger(inputs, flow_id))
+        with self._locating(flow_id):
+            run = run_of(self.send_trigger(self.prepare_trigger(inputs, flow_id)))
         collect_run(self, lambda: self.connection, run.flow_id, run.run_id)
         return run
 
@@ -175,21 +177,23 @@ class WorkflowAutomationHook(BaseHook):
                 self._check_key_expiry()
         return request
 
-    def send_trigger(self, request: Request, *, handing_over: Callable[[], None] | None = None) -> Run:
+    def send_trigger(
+        self, request: Request, *, before_last_byte: Callable[[], None] | None = None
+    ) -> Outcome:
         """
         Send a request from :meth:`prepare_trigger`, once.
 
-        :param handing_over: called before the last byte is sent: until then no run can have been started
-        :return: the run, with ``run_id``, ``run_link`` and, if it is known, ``flow_id``
-        :raises WorkflowAutomationError: if the request did not succeed, see
-            :mod:`workflow_automation_provider.exceptions`
+        :param before_last_byte: called before the last byte is sent: until then no run can have been started
+        :return: started, its run with the ``flow_id`` if that is known, or a failure
         """
         flow_id = self.flow_of(request)
         with self._locating(flow_id):
-            run = self.get_conn().send(
-                request, read_trigger_response, timeout=self.request_timeout, handing_over=handing_over
+            outcome = self.get_conn().send(
+                request, timeout=self.request_timeout, before_last_byte=before_last_byte
             )
-        return dataclasses.replace(run, flow_id=flow_id)
+        if isinstance(outcome, Started):
+            return Started(request=request, run=dataclasses.replace(outcome.run, flow_id=flow_id))
+        return outcome
 
     def upload_files(
         self,
@@ -226,7 +230,8 @@ class WorkflowAutomationHook(BaseHook):
         with self._locating(flow_id):
             elements = resolve(files, content_types=content_types, read_ahead_bytes=read_ahead_bytes)
         (request,) = self.prepare_uploads(run_id, elements, flow_id, file_format=file_format)
-        response = self.send_upload(request)
+        with self._locating(request.flow_id):
+            response = response_of(self.send_upload(request))
         collect_run(self, lambda: self.connection, request.flow_id, run_id, elements)
         return response
 
@@ -270,15 +275,13 @@ class WorkflowAutomationHook(BaseHook):
             self._check_key_expiry()
         return requests
 
-    def send_upload(self, request: Request, *, progress: Progress | None = None) -> str:
+    def send_upload(self, request: Request, *, progress: Progress | None = None) -> Outcome:
         """
         Send a request from :meth:`prepare_uploads`, once, and log the progress.
 
         :param progress: logs that of several requests, by default only that of this one
-        :return: the service's response
+        :return: confirmed, or a failure
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
-        :raises WorkflowAutomationError: if the request did not succeed, see
-            :mod:`workflow_automation_provider.exceptions`
         """
         # Imported here, because only uploads need it.
         from workflow_automation_provider.hooks import upload_progress
@@ -290,7 +293,6 @@ class WorkflowAutomationHook(BaseHook):
         with self._locating(request.flow_id):
             return self.get_conn().send(
                 request,
-                read_upload_response,
                 timeout=self.request_timeout,
                 progress=progress.sending(request),
                 begun=progress.begun,
@@ -327,13 +329,15 @@ class WorkflowAutomationHook(BaseHook):
         :return: whether the check succeeded, and a message
         """
         try:
-            found = self.get_conn().check()
+            check = self.get_conn().check()
+            if not check.is_passed:
+                return False, check_text(check)
             self._check_key_expiry()
         except WorkflowAutomationError as error:
             return False, str(error)
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
-        reached = f"The service can be reached ({found}; this verifies the host, not the path)."
+        reached = f"The service can be reached ({check_text(check)}; this verifies the host, not the path)."
         if not self.connection.password:
             return True, f"{reached} There is no API key: only triggering with a flow_id will work."
         return True, f"{reached} The API key cannot be checked without starting a run, so it was not sent."

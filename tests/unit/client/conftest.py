@@ -9,8 +9,10 @@ import threading
 import pytest
 from hypothesis import settings
 
+from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import Accepted
+from workflow_automation_provider.failures import response_of, run_of
 from workflow_automation_provider.testing import Key, LocalService
 
 # How long one example takes says more of the machine than of the code.
@@ -18,6 +20,18 @@ settings.register_profile("client", deadline=None)
 settings.load_profile("client")
 
 KEY = "wak-Zq7+xK/9=Tb&w%2"
+
+
+def trigger_flow(client, inputs, flow_id=None, **options):
+    """Send a trigger request, and return the run."""
+    request = client.checked(protocol.trigger_request(client.base_url, inputs, flow_id))
+    return run_of(client.send(request, **options))
+
+
+def upload_files(client, run_id, files, flow_id, *, file_format=None, **options):
+    """Send an upload request, and return the response."""
+    request = client.upload_request(run_id, client.measured(files, file_format), flow_id)
+    return response_of(client.send(request, **options))
 
 
 class Attempt:
@@ -55,14 +69,14 @@ class Attempt:
         """An upload needs a run; it is in the journal before the attempt."""
         if self.uploads:
             with FlowClient(service.base_url) as client:
-                client.trigger_flow({}, "demo-flow")
+                trigger_flow(client, {}, "demo-flow")
 
     def send(self, client, value="1"):
         if self.operation == "trigger_by_path":
-            return client.trigger_flow({"value": value}, "demo-flow")
+            return trigger_flow(client, {"value": value}, "demo-flow")
         if self.operation == "trigger_by_key":
-            return client.trigger_flow({"value": value})
-        return client.upload_files("1001", [{"value": value}], "demo-flow")
+            return trigger_flow(client, {"value": value})
+        return upload_files(client, "1001", [{"value": value}], "demo-flow")
 
     def requests(self, service):
         return service.journal.requests(self.operation)

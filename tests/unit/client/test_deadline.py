@@ -20,6 +20,8 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
 )
 
+from .conftest import trigger_flow, upload_files
+
 LARGE = "x" * 20_000_000
 
 
@@ -85,11 +87,8 @@ def test_head_of_the_response_that_drips(dripping_server, attempt, key):
 
 
 def test_check_does_not_wait_for_a_head_that_drips(dripping_server, key):
-    with (
-        FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client,
-        pytest.raises(NotSentError, match=r"got no response: no response within 0\.5 s \(the timeout\)\.\n"),
-    ):
-        client.check()
+    with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
+        assert client.check().detail == "no response within 0.5 s (the timeout)"
 
 
 def test_head_and_body_have_one_deadline_together(raw_server, released, trigger, key):
@@ -383,7 +382,7 @@ def test_early_success_confirms_no_upload(early_server, key):
         FlowClient(server.base_url, api_key=key) as client,
         pytest.raises(NotSentError, match="before all of it was sent") as caught,
     ):
-        client.upload_files("1", [{"a": LARGE}], "demo-flow")
+        upload_files(client, "1", [{"a": LARGE}], "demo-flow")
     assert caught.value.status == 200
     assert "The response is not shown, because it is neither JSON nor plain text." in str(caught.value)
 
@@ -392,13 +391,13 @@ def test_early_success_confirms_no_upload(early_server, key):
 def test_early_success_without_a_run_starts_none(early_server, key, flow_id):
     server = early_server(b"<html>sign in</html>")
     with FlowClient(server.base_url, api_key=key) as client, pytest.raises(NotSentError):
-        client.trigger_flow({"a": LARGE}, flow_id)
+        trigger_flow(client, {"a": LARGE}, flow_id)
 
 
 def test_early_success_with_a_run_counts(early_server, key):
     server = early_server(b'{"run_id": "7"}')
     with FlowClient(server.base_url, api_key=key) as client:
-        assert client.trigger_flow({"a": LARGE}).run_id == "7"
+        assert trigger_flow(client, {"a": LARGE}).run_id == "7"
 
 
 def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
@@ -429,7 +428,7 @@ def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
             ) as client,
             pytest.raises(NotSentError, match=r"no connection within 1 s \(the timeout\)"),
         ):
-            client.trigger_flow({})
+            trigger_flow(client, {})
     finally:
         for one in (*clients, *listeners):
             one.close()
@@ -449,4 +448,4 @@ def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch, 
 
     monkeypatch.setattr(socket, "getaddrinfo", closed_first)
     with FlowClient(f"http://localhost:{service.port}/api", api_key=key) as client:
-        assert client.trigger_flow({}).run_id == "1001"
+        assert trigger_flow(client, {}).run_id == "1001"

@@ -17,6 +17,8 @@ from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import NotSentError, OutcomeUnknownError
 from workflow_automation_provider.testing import Key, LocalService
 
+from .conftest import trigger_flow
+
 
 @pytest.fixture
 def server():
@@ -35,7 +37,7 @@ def client_of(server, **options):
 
 
 def trigger(client, number=1):
-    return client.trigger_flow({"n": number}).run_id
+    return trigger_flow(client, {"n": number}).run_id
 
 
 def test_a_connection_is_used_again_only_within_the_context(server):
@@ -113,10 +115,10 @@ def test_a_stale_connection_of_the_local_service_leaves_a_doubt():
     with LocalService(keys=[key]) as service:
         service.faults.add("stale")
         with FlowClient(service.base_url, api_key=key.value) as client, client.keep_connections():
-            client.trigger_flow({})
+            trigger_flow(client, {})
             with pytest.raises(OutcomeUnknownError):
-                client.trigger_flow({})
-            client.trigger_flow({})
+                trigger_flow(client, {})
+            trigger_flow(client, {})
         assert len(service.runs) == 2
 
 
@@ -239,11 +241,11 @@ def test_connections_are_kept_over_tls_and_still_verified(tmp_path):
         trusting = FlowClient(service.base_url, api_key=key.value, ca_bundle=str(bundle))
         with trusting as client, client.keep_connections():
             for number in range(3):
-                client.trigger_flow({"n": number})
+                trigger_flow(client, {"n": number})
             # It was the same connection until now: the next request on it is lost.
             with pytest.raises(OutcomeUnknownError):
-                client.trigger_flow({"n": 3})
+                trigger_flow(client, {"n": 3})
         wary = FlowClient(service.base_url, api_key=key.value)
         with wary as client, client.keep_connections(), pytest.raises(NotSentError, match="CA bundle"):
-            client.trigger_flow({})
+            trigger_flow(client, {})
         assert len(service.runs) == 3

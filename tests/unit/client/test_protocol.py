@@ -14,6 +14,8 @@ from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import InvalidRequestError
 
+from .conftest import trigger_flow, upload_files
+
 # Base URL -----------------------------------------------------------------------------------------------
 
 
@@ -114,7 +116,7 @@ ODD_IDENTIFIERS = [
 
 @pytest.mark.parametrize("flow_id", ODD_IDENTIFIERS)
 def test_flow_id_reaches_the_service_as_it_is(service, client, flow_id):
-    client.trigger_flow({}, flow_id)
+    trigger_flow(client, {}, flow_id)
     (run,) = service.runs
     assert run.flow_id == flow_id
 
@@ -151,6 +153,6 @@ def test_body_of_a_request_is_not_in_its_repr(client):
 def test_run_and_flow_id_of_an_upload_stay_as_they_are(answering, flow_id, key):
     server = answering(b'"ok"')
     with FlowClient(server.base_url, api_key=key) as client:
-        client.upload_files(flow_id, [], flow_id)
+        upload_files(client, flow_id, [], flow_id)
     ((_, body),) = server.requests
     assert json.loads(body) == {"flow_id": flow_id, "run_id": flow_id, "files": []}

@@ -10,6 +10,7 @@ import pytest
 from workflow_automation_provider.client import protocol, responses
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.exceptions import ResponseUnusableError
+from workflow_automation_provider.failures import run_of
 
 from .forms import FORMS, nowhere
 
@@ -20,7 +21,7 @@ def read(body, key, *, by_key=True, secrets=()):
     request = protocol.trigger_request("https://x.example", {}, None if by_key else "demo-flow")
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = protocol.Response(201, {}, body, "")
-    return responses.read_trigger_response(response, request, Redactor(secrets, key=key))
+    return run_of(responses.read(response, request, Redactor(secrets, key=key)))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.upload_body import _SMALL_PIECE, measure, split, upload_body
 from workflow_automation_provider.exceptions import Accepted, FileUnavailableError, InvalidRequestError
 
+from .conftest import trigger_flow, upload_files
+
 CHUNK = files._CHUNK
 WORDS = ["name", "base64", "data_url", "text", "content_type", "size"]
 
@@ -227,7 +229,7 @@ CHANGES = [grow, shrink, empty, rewrite, replace]
 
 @pytest.fixture
 def started(client):
-    return client.trigger_flow({}, "demo-flow").run_id
+    return trigger_flow(client, {}, "demo-flow").run_id
 
 
 def assert_broken_off(service, caught, path):
@@ -265,7 +267,7 @@ def test_file_that_changes_while_it_is_sent(service, client, started, tmp_path, 
     path.write_bytes(b"x" * SIZE)
     more = [in_memory(b"x")] if after else []
     with pytest.raises(FileUnavailableError) as caught:
-        client.upload_files(started, [changed_within(path, change), *more], "demo-flow")
+        upload_files(client, started, [changed_within(path, change), *more], "demo-flow")
     assert_broken_off(service, caught, path)
 
 
@@ -278,7 +280,7 @@ def test_file_that_changed_before_it_is_sent(service, client, started, tmp_path,
     file = on_disk(path)
     change(path)
     with pytest.raises(FileUnavailableError) as caught:
-        client.upload_files(started, [file], "demo-flow")
+        upload_files(client, started, [file], "demo-flow")
     assert_broken_off(service, caught, path)
 
 
@@ -287,7 +289,7 @@ def test_text_that_is_other_text_when_it_is_sent(service, client, started, later
     versions = iter([b"x" * 9, later])
     file = File("a", 9, "text/plain", "a.txt", lambda: io.BytesIO(next(versions)))
     with pytest.raises(FileUnavailableError) as caught:
-        client.upload_files(started, [file], "demo-flow", file_format="text")
+        upload_files(client, started, [file], "demo-flow", file_format="text")
     assert_broken_off(service, caught, "a.txt")
 
 
@@ -299,7 +301,7 @@ def test_source_that_cannot_be_read(service, client, started, error):
         raise error
 
     with pytest.raises(FileUnavailableError) as caught:
-        client.upload_files(started, [{}, File("a", 9, "x/y", "s3://bucket/a", fail)], "demo-flow")
+        upload_files(client, started, [{}, File("a", 9, "x/y", "s3://bucket/a", fail)], "demo-flow")
     assert_broken_off(service, caught, "s3://bucket/a")
 
 
@@ -308,7 +310,7 @@ def test_large_files_arrive_whole(service, client, started, tmp_path):
     paths = [tmp_path / str(number) for number in range(len(contents))]
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content)
-    client.upload_files(started, map(on_disk, paths), "demo-flow")
+    upload_files(client, started, map(on_disk, paths), "demo-flow")
     (upload,) = service.uploads
     for content, file in zip(contents[2:], upload.files[2:], strict=True):
         decoded = file["content"]["long_string"]["decoded"]
@@ -524,7 +526,7 @@ def test_split_takes_a_request_of_exactly_the_limit():
 def test_bytes_on_the_wire_are_json(raw_requests, given_files, file_format):
     elements = [in_memory(content, name, "x/y") for name, content in given_files]
     client, requests = raw_requests
-    client.upload_files("1", elements, "flow", file_format=file_format)
+    upload_files(client, "1", elements, "flow", file_format=file_format)
     head, body = requests[-1]
     assert b"transfer-encoding" not in head.lower()
     assert f"content-length: {len(body)}".encode() in head.lower()

@@ -63,7 +63,7 @@ def test_a_late_rejection_is_logged(service, start, monkeypatch):
     real = WorkflowAutomationHook.send_trigger
 
     def without_key(self, request, **options):
-        run = real(self, request, **options)
+        run = real(self, request, **options).run
         raise RejectedError(f"Not {run.run_id}", consequence="No run was started.")
 
     monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", without_key)

@@ -11,15 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import File
+from workflow_automation_provider.client.outcome import Busy, NotSent, Reason, Unknown
 from workflow_automation_provider.client.protocol import Operation, UploadBody
-from workflow_automation_provider.exceptions import (
-    Accepted,
-    BusyError,
-    FileUnavailableError,
-    InvalidRequestError,
-    NotSentError,
-    OutcomeUnknownError,
-)
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
 
 class CountedFile:
@@ -60,7 +54,10 @@ def test_requests_hold_all_that_is_sent_but_the_key(service, hook, run_id, key):
     ]
     assert key not in repr(requests)
     assert service.journal.requests("upload") == []
-    assert [hook.send_upload(request) for request in requests] == ["2 files received", "1 file received"]
+    assert [hook.send_upload(request).response for request in requests] == [
+        "2 files received",
+        "1 file received",
+    ]
     assert [upload.files for upload in service.uploads] == [["a", "b"], ["c"]]
 
 
@@ -110,7 +107,7 @@ def test_base64_is_read_only_to_send(hook, run_id, file_format):
 
 def test_upload_in_one_call_reads_no_more(hook, run_id):
     counted = CountedFile(b"x")
-    hook.get_conn().upload_files(run_id, [counted.file], "demo-flow", file_format="text")
+    hook.send_upload(*hook.prepare_uploads(run_id, [counted.file], "demo-flow", file_format="text"))
     assert counted.opened == 2
 
 
@@ -124,9 +121,8 @@ def test_file_format_is_the_connections_unless_another_is_given(connect, file_fo
 def test_request_can_be_sent_again(service, hook, run_id):
     (request,) = hook.prepare_uploads(run_id, [CountedFile(b"abc").file], "demo-flow", file_format="base64")
     service.faults.add("busy", operation="upload")
-    with pytest.raises(BusyError):
-        hook.send_upload(request)
-    assert hook.send_upload(request) == "1 file received"
+    assert isinstance(hook.send_upload(request), Busy)
+    assert hook.send_upload(request).response == "1 file received"
     (upload,) = service.uploads
     assert upload.files == [base64.b64encode(b"abc").decode()]
 
@@ -147,7 +143,8 @@ def test_progress_tells_the_whole_first_and_then_what_was_sent(service, hook, ru
         told.append(total)
         return told.append
 
-    hook.get_conn().upload_files(run_id, [{"a": 1}, {"b": 2}], "demo-flow", progress=progress)
+    (prepared,) = hook.prepare_uploads(run_id, [{"a": 1}, {"b": 2}], "demo-flow")
+    hook.get_conn().send(prepared, progress=progress)
     total, *sent = told
     (request,) = service.journal.requests("upload")
     assert total == sum(sent) == request.size
@@ -157,8 +154,9 @@ def test_timeout_of_one_request(service, hook, run_id):
     (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
     service.faults.add("hang_before", operation="upload")
     hook.request_timeout = 0.3
-    with pytest.raises(OutcomeUnknownError, match=r"no response within 0\.3 s \(the timeout\)"):
-        hook.send_upload(request)
+    outcome = hook.send_upload(request)
+    assert isinstance(outcome, Unknown)
+    assert outcome.detail == "no response within 0.3 s (the timeout)"
     hook.request_timeout = 0
     with pytest.raises(InvalidRequestError, match="timeout"):
         hook.send_upload(request)
@@ -168,9 +166,9 @@ def test_timeout_of_one_request(service, hook, run_id):
 def test_stopped_hook_sends_no_prepared_upload(service, hook, run_id):
     (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
     hook.stop()
-    with pytest.raises(NotSentError, match="was not sent: the task was ended") as caught:
-        hook.send_upload(request)
-    assert caught.value.accepted is Accepted.NO
+    outcome = hook.send_upload(request)
+    assert isinstance(outcome, NotSent)
+    assert (outcome.reason, outcome.begun) == (Reason.STOPPED, False)
     assert service.journal.requests("upload") == []
 
 

@@ -81,12 +81,12 @@ def test_close_and_go_on(hook, workflow_automation_service):
 
 
 def test_threads_over_one_client_each_get_their_own_run(hook, workflow_automation_service):
-    client = hook.get_conn()
+    hook.get_conn()
     together = threading.Barrier(32)
 
     def start(number):
         together.wait(10)
-        return number, client.trigger_flow({"number": number}, "demo-flow").run_id
+        return number, hook.trigger_flow({"number": number}, "demo-flow").run_id
 
     with ThreadPoolExecutor(32) as pool:
         started = dict(pool.map(start, range(32)))

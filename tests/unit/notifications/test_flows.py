@@ -194,12 +194,12 @@ class TestTime:
     def test_not_even_the_rest_of_a_request(self, service, now, log, monkeypatch):
         real = WorkflowAutomationHook.send_trigger
 
-        def slow(self, request, *, handing_over):
+        def slow(self, request, *, before_last_byte):
             def hand_over():
                 time.sleep(0.6)
-                handing_over()
+                before_last_byte()
 
-            return real(self, request, handing_over=hand_over)
+            return real(self, request, before_last_byte=hand_over)
 
         monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", slow)
         FlowNotifier({}, timeout=0.5)(now)

@@ -45,6 +45,7 @@ from workflow_automation_provider.execution.batch.source import Batch, BatchSour
 from workflow_automation_provider.execution.batch.windows import Windows
 from workflow_automation_provider.execution.batch_state import DIGEST_BYTES, BatchItem
 from workflow_automation_provider.execution.telemetry import metric_of
+from workflow_automation_provider.failures import run_of, where_to_look
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -529,7 +530,7 @@ class BatchStarter:
         """Send an item once, and note what the metrics tell of it."""
         began = time.monotonic()
         try:
-            run = self._hook.send_trigger(job.request)
+            run = run_of(self._hook.send_trigger(job.request))
         except WorkflowAutomationError as error:
             job.metric = metric_of(error)
             if error.status is not None:
@@ -619,7 +620,7 @@ class BatchStarter:
         else:
             return None
         table = self._outcomes.table()
-        look = Operation.TRIGGER_BY_KEY.look if counts["unknown"] else ""
+        look = where_to_look(Operation.TRIGGER_BY_KEY) if counts["unknown"] else ""
         error.next_step = "\n".join(filter(None, (table, error.next_step, look)))
         return error
 
