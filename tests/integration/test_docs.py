@@ -24,12 +24,12 @@ from workflow_automation_provider import exceptions
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution.batch_state import ItemStatus
-from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
 from workflow_automation_provider.hooks.connection import ConnectionExtra
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 README = ROOT / "README.md"
 BATCH, CONNECTION, HOOK, PROMISES, TASKFLOW, TRIGGER, UPLOADS = (

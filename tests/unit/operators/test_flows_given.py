@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
 from workflow_automation_provider.execution.retry import GIVEN_RUN, start_advice
-from workflow_automation_provider.execution.start import trigger_flow_once
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import KEY, TaskTimeout, requests, trigger
 
