@@ -12,7 +12,7 @@ import pendulum
 # On Airflow 3 alone: from airflow.sdk import DAG, task
 from airflow.providers.common.compat.sdk import DAG, task
 
-from workflow_automation_provider.execution.start import trigger_flow_once
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 
 @task

@@ -40,7 +40,9 @@ GROUPS = (
     (("client/responses.py", "client/redaction.py"), ("tests/unit/client",)),
     (
         (
-            "execution/task_state.py",
+            "execution/ledger.py",
+            "execution/store.py",
+            "execution/start_record.py",
             "execution/start.py",
             "execution/upload.py",
             "execution/upload_record.py",

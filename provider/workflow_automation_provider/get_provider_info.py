@@ -138,6 +138,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _INTEGRATION,
                 "python-modules": [
                     "workflow_automation_provider.operators.flows",
+                    "workflow_automation_provider.operators.uploads",
                     "workflow_automation_provider.operators.batch",
                 ],
             }

@@ -27,12 +27,12 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch_state import ItemStatus
-from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
 from workflow_automation_provider.hooks.connection import ConnectionExtra
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 README = ROOT / "README.md"
 BATCH, CONNECTION, HOOK, PROMISES, TASKFLOW, TRIGGER, UPLOADS = (

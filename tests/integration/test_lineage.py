@@ -17,7 +17,7 @@ PREAMBLE = """\
 from __future__ import annotations
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, task
-from workflow_automation_provider.execution.start import trigger_flow_once
+from workflow_automation_provider.taskflow import trigger_flow_once
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator

@@ -371,7 +371,7 @@ class TestTriggerFlowOnce:
     ):
         pytest.importorskip("airflow.models.task_state_store")
         result = run_dag("""
-            from workflow_automation_provider.execution.start import trigger_flow_once
+            from workflow_automation_provider.taskflow import trigger_flow_once
 
             with DAG("taskflow_retry", schedule=None, start_date=START):
 
@@ -403,7 +403,7 @@ class TestTriggerFlowOnce:
         pytest.importorskip("airflow.models.task_state_store")
         workflow_automation_service.faults.add("busy", inputs={"customer": "bob"})
         result = run_dag("""
-            from workflow_automation_provider.execution.start import trigger_flow_once
+            from workflow_automation_provider.taskflow import trigger_flow_once
 
             with DAG("taskflow_rest", schedule=None, start_date=START):
 
@@ -427,7 +427,7 @@ class TestTriggerFlowOnce:
     ):
         pytest.importorskip("airflow.models.task_state_store")
         result = run_dag("""
-            from workflow_automation_provider.execution.start import trigger_flow_once
+            from workflow_automation_provider.taskflow import trigger_flow_once
 
             with DAG("taskflow_mapped", schedule=None, start_date=START):
 
@@ -451,7 +451,7 @@ class TestTriggerFlowOnce:
     ):
         workflow_automation_service.faults.add("drop_after")
         result = run_dag("""
-            from workflow_automation_provider.execution.start import trigger_flow_once
+            from workflow_automation_provider.taskflow import trigger_flow_once
 
             with DAG("taskflow_unknown", schedule=None, start_date=START):
 
@@ -469,7 +469,7 @@ class TestTriggerFlowOnce:
     @pytest.mark.parametrize(
         ("second", "words"),
         [
-            ("trigger_flow_once('report', inputs={'n': 1})", "The name or task_id 'report' was already used"),
+            ("trigger_flow_once('report', inputs={'n': 1})", "The name 'report' was already used"),
             ("trigger_flow_once(' ')", "name is ' ': expected a unique name for each start within a task"),
             ("trigger_flow_once('x' * 251)", "of at most 250 characters"),
         ],
@@ -480,7 +480,7 @@ class TestTriggerFlowOnce:
     ):
         pytest.importorskip("airflow.models.task_state_store")
         result = run_dag(f"""
-            from workflow_automation_provider.execution.start import trigger_flow_once
+            from workflow_automation_provider.taskflow import trigger_flow_once
 
             with DAG("taskflow_names", schedule=None, start_date=START):
 
@@ -537,7 +537,7 @@ class TestErrors:
         workflow_automation_service.faults.add("reject", status=401)
 
         run_dag("""
-            from workflow_automation_provider.execution.start import trigger_flow_once
+            from workflow_automation_provider.taskflow import trigger_flow_once
 
             with DAG("listener_taskflow", schedule=None, start_date=START):
 

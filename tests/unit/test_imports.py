@@ -77,7 +77,8 @@ def test_dag_file():
         "workflow_automation_provider.execution.batch",
         "workflow_automation_provider.execution.batch_state",
         "workflow_automation_provider.execution.start",
-        "workflow_automation_provider.execution.task_state",
+        "workflow_automation_provider.execution.start_record",
+        "workflow_automation_provider.execution.store",
         "workflow_automation_provider.execution.timed_start",
         "workflow_automation_provider.hooks",
     ]

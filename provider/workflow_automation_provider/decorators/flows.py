@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.execution.start import OnUnknownStart
-    from workflow_automation_provider.execution.task_state import StartedRun
+    from workflow_automation_provider.execution.start_record import StartedRun
     from workflow_automation_provider.hooks.file_sources import FileSource
 else:
     try:

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
-from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, Ledger, State
-from workflow_automation_provider.execution.task_state import _TaskRecord
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Entry, Ledger, State
+from workflow_automation_provider.execution.store import TaskRecord, attempt_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -101,28 +101,12 @@ class _Last:
     size: int = 0
 
 
-class BatchRecord(_TaskRecord):
+class BatchRecord(TaskRecord):
     """The entries of one batch, in order."""
 
-    def __init__(self, context: Context, name: str, *, nested: bool) -> None:
-        super().__init__(context, name, nested=nested)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._last = _Last(0)
-
-    def ledger(self, *, start_again: bool = False) -> Ledger:
-        """Return a ledger for this try, into which nothing has been read."""
-        ti, dag_run = self._context["ti"], self._context["dag_run"]
-        started = dag_run.start_date
-        return Ledger(
-            Attempt(
-                ti.try_number,
-                ti.max_tries,
-                getattr(dag_run, "clear_number", None),
-                started.isoformat() if started else None,
-            ),
-            retries=self._context["task"].retries or 0,
-            start_again=start_again,
-            clear_deletes=hasattr(ti, "region_id"),  # as task instances have on Airflow 3.4+
-        )
 
     def read(self, ledger: Ledger) -> Iterator[BatchEntry]:
         """
@@ -187,16 +171,13 @@ class BatchRecord(_TaskRecord):
         last.size += _size_of(more) + len(opened) * DIGEST_BYTES * 4 // 3
 
     def _key(self, number: int) -> str:
-        # The number precedes the name: after it, it could be part of another name.
-        return f"{_BATCH}_{number}{self._suffix}"
+        return f"{_BATCH}_{number}"
 
 
-def _entry(found: Mapping[str, Any]) -> BatchEntry:
+def _entry(found: dict[str, Any]) -> BatchEntry:
     results = [cast("BatchItem", {"index": int(index), **item}) for index, item in found["results"].items()]
     return BatchEntry(
-        Attempt(
-            found["try_number"], found["max_tries"], found.get("clear_number"), found.get("dag_run_start")
-        ),
+        attempt_of(found),
         _with_digests(found["opened"], base64.b64decode(found["digests"])),
         [(item["index"], STATES[item["status"]]) for item in results],
         found["at"],

@@ -21,6 +21,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution import parking
+from workflow_automation_provider.execution.ledger import State
 from workflow_automation_provider.execution.parking import Question, Reply
 from workflow_automation_provider.execution.wait import ANSWER_FIELDS, FAILED, SUCCEEDED
 from workflow_automation_provider.failures import consequence_of, where_to_look
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
+    from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["StartQuestion"]
@@ -131,8 +132,8 @@ class StartQuestion:
             self._log.info("%s answered that no run was started.", reply.by)
             # The answer is only about the start that was asked about: the task may have been executed since.
             earlier = self._record.read()
-            if earlier and earlier.state != "started" and earlier.at == doubt["since"]:
-                self._record.take_back()
+            if earlier and earlier.state is not State.STARTED and earlier.at == doubt["since"]:
+                self._record.clear()
             return None
         if reply.option == FAIL:
             raise self._failure(doubt, f"{reply.by} answered: {FAIL}.")

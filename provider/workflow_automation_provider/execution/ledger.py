@@ -49,7 +49,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["DIGEST_BYTES", "Attempt", "Decision", "Entry", "Ledger", "LedgerError", "State"]
+__all__ = [
+    "DIGEST_BYTES",
+    "IN_DOUBT",
+    "OUTCOMES",
+    "Attempt",
+    "Decision",
+    "Entry",
+    "Ledger",
+    "LedgerError",
+    "State",
+]
 
 DIGEST_BYTES = 6
 """Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
@@ -184,9 +194,12 @@ class Ledger:
         """
         if self._open:
             raise LedgerError("Entries are read before an item is opened.")
-        cleared = (
-            False if self._clear_deletes else entry.attempt.is_from_before_a_clear(self._now, self._retries)
-        )
+        cleared: bool | None
+        if self._clear_deletes:
+            # Kept by the user's choice, or by a Clear of the whole DAG run, which may have been meant to start over.
+            cleared = False if entry.attempt.max_tries == self._now.max_tries else None
+        else:
+            cleared = entry.attempt.is_from_before_a_clear(self._now, self._retries)
         if cleared:
             self.was_cleared = True
             return False
@@ -246,7 +259,7 @@ class Ledger:
 
     def open(self, index: int, digest: bytes) -> None:
         """
-        Open an item: to be called once the write that says so is durable, and before the request is sent.
+        Open an item: before its request is sent, which must wait until the write that says so is durable.
 
         :raises LedgerError: unless :meth:`decide` says that it may be sent, and it is not open in this try
         """

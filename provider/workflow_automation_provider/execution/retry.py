@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
@@ -40,6 +40,7 @@ __all__ = [
     "UPLOAD_ADVICE",
     "FlowRetryPolicy",
     "Patience",
+    "PreviousTry",
     "how_to_enter",
     "run_advice",
     "run_started",
@@ -233,6 +234,8 @@ def start_advice(context: Context, name: str | None = None) -> Mapping[Accepted,
     if "task_state_store" not in context:
         return START_ADVICE
     how = how_to_enter(f"{GIVEN_RUN}/{name}" if name else GIVEN_RUN)
+    if name:
+        how += "\nA Clear starts every other run of the task again."
     return {
         **START_ADVICE,
         Accepted.MAYBE: (
@@ -288,6 +291,17 @@ UPLOAD_ADVICE: Mapping[Accepted, str] = {
 """What to do about an upload that Airflow does not retry, depending on what the service did."""
 
 
+class PreviousTry(NamedTuple):
+    """
+    What an earlier try of the task did, which an error must mention if this try started nothing.
+
+    :param text: that in words, beginning with the number of the try
+    """
+
+    accepted: Accepted
+    text: str
+
+
 def task_error(
     error: WorkflowAutomationError,
     context: Context,
@@ -297,6 +311,7 @@ def task_error(
     is_ended: bool = False,
     may_retry: bool = True,
     later: str = "",
+    previous: PreviousTry | None = None,
 ) -> WorkflowAutomationError:
     """
     Return the error to fail the task with, which says whether Airflow retries it and what to do.
@@ -306,6 +321,7 @@ def task_error(
     :param is_ended: whether Airflow ended the task, and therefore knows whether to retry it
     :param may_retry: whether a retry does no harm
     :param later: what to do if a retry may help, but Airflow has none left; by default, clear the task
+    :param previous: what an earlier try did, to be mentioned if this one started nothing
     :return: the same error if a retry may help; otherwise one of the same class that is also an
         ``AirflowFailException``. Without a traceback, which would not help a DAG author
     """
@@ -317,6 +333,8 @@ def task_error(
     )
     if isinstance(error, AirflowFailException):
         return error.with_traceback(None)  # of a start inside the task: it says all that there is to say
+    if previous and error.accepted is Accepted.NO:
+        _mention(previous, error)
     failed = error
     if not may_retry or not isinstance(error, retryable):
         outlook = "Airflow will not retry this task."
@@ -330,6 +348,17 @@ def task_error(
         outlook, then = _outlook(context, error, advice, later)
     failed.next_step = "\n".join(filter(None, (outlook, failed.next_step, then)))
     return failed.with_traceback(None)
+
+
+def _mention(previous: PreviousTry, error: WorkflowAutomationError) -> None:
+    """Have the error say that nothing was started by this try, but by an earlier one, or perhaps."""
+    from workflow_automation_provider.client.protocol import Operation
+    from workflow_automation_provider.failures import where_to_look
+
+    error.accepted = previous.accepted
+    error.consequence += f"\nBut {previous.text}"
+    look = where_to_look(Operation.TRIGGER_BY_KEY) if previous.accepted is Accepted.MAYBE else ""
+    error.next_step = "\n".join(filter(None, (error.next_step, look)))
 
 
 _kinds: dict[type[WorkflowAutomationError], type[WorkflowAutomationError]] = {}

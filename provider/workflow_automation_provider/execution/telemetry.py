@@ -23,7 +23,7 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["PREFIX", "Telemetry", "metric_of"]
+__all__ = ["PREFIX", "NoTelemetry", "Telemetry", "metric_of"]
 
 PREFIX = "workflow_automation"
 """Of the names of all metrics, spans and attributes."""
@@ -116,3 +116,16 @@ class Telemetry:
             span.end()
         except Exception:
             _log.debug("A span could not be ended.", exc_info=True)
+
+
+class NoTelemetry(Telemetry):
+    """The metrics and traces of what is no task: none."""
+
+    def __init__(self) -> None:
+        super().__init__({"ti": None})  # type: ignore[typeddict-item]
+
+    def _tell(self, method: str, name: str, value: object) -> None:
+        pass
+
+    def _begin(self, name: str) -> Any:
+        return None

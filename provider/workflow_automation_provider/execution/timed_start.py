@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import threading
 import time
 import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from workflow_automation_provider.client.deadline import StoppedError
 from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -25,13 +25,18 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.ledger import Attempt, Ledger
 from workflow_automation_provider.execution.retry import Patience
-from workflow_automation_provider.failures import consequence_of, run_of, where_to_look
+from workflow_automation_provider.execution.start import RunStarter
+from workflow_automation_provider.execution.start_record import StartRecord
+from workflow_automation_provider.execution.telemetry import NoTelemetry
+from workflow_automation_provider.failures import consequence_of, where_to_look
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.client.protocol import Request, Run
+    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["TimedStart", "log_failure"]
@@ -40,13 +45,29 @@ __all__ = ["TimedStart", "log_failure"]
 _GRACE = 0.5
 
 
+class _NoRecord(StartRecord):
+    """A start that no later try will read."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("Context", {}))
+
+    @functools.cached_property
+    def telemetry(self) -> NoTelemetry:
+        """None: Airflow has no metrics of callbacks."""
+        return NoTelemetry()
+
+    def ledger(self, **options: bool) -> Ledger:
+        """Return the ledger of the only try."""
+        return Ledger(Attempt(1, 1), **options)
+
+
 class TimedStart:
     """
     One start of a run, which raises no errors.
 
     :param hook: sends the request; closed afterwards
     :param seconds: how long it may take, retries included
-    :param log: is told what came of it
+    :param log: for the outcome
     """
 
     def __init__(self, hook: WorkflowAutomationHook, seconds: float, log: Logger) -> None:
@@ -56,11 +77,11 @@ class TimedStart:
         self._log = log
         self._lock = threading.Lock()
         self._is_interrupted = False
-        self._is_handed_over = False
-        """Whether a run may have been started."""
-        self._told: Accepted | None = None
+        self._logged: Accepted | None = None
         """What was logged last."""
         self._done = threading.Event()
+        retrier = Patience(seconds, log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False)
+        self._starter = RunStarter(_NoRecord(), hook, retrier)
 
     def run(self, inputs: Mapping[str, Any], flow_id: str | None) -> None:
         """
@@ -72,69 +93,40 @@ class TimedStart:
             request = self._hook.prepare_trigger(inputs, flow_id)
         except Exception as error:
             self._hook.close()
-            self._tell(error)
+            self._log_failure(error)
             return
         # The time limits of a request add up, and some of its waits, such as for DNS, have none: so another thread
         # sends it. Airflow is asked for nothing there, because it expects that only of threads that it knows.
         context = contextvars.copy_context()
         threading.Thread(
-            target=context.run, args=(self._send, request), name="FlowNotifier", daemon=True
+            target=context.run, args=(self._start, request), name="FlowNotifier", daemon=True
         ).start()
         try:
             self._done.wait(self._deadline - time.monotonic())
         finally:
-            self._end(request)
+            self._is_interrupted = True
+            self._hook.stop()
+            if not self._done.wait(_GRACE):
+                self._log_failure(self._overdue(request))
 
     @property
     def _is_over(self) -> bool:
         """Whether the time is up: the last byte of a request is not sent after that."""
         return self._is_interrupted or time.monotonic() >= self._deadline
 
-    def _send(self, request: Request) -> None:
-        patience = Patience(
-            self._seconds, self._log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False
-        )
+    def _start(self, request: Request) -> None:
         try:
-            with self._hook:
-                run = patience.call(lambda: self._attempt(request))
+            self._starter.send(lambda: request)
         except Exception as error:
             # A request that was stopped says that a task was ended, but here it was the time.
             is_stopped = self._is_over and isinstance(error, NotSentError)
-            self._tell(self._overdue(request) if is_stopped else error)
-        else:
-            known = ": ".join(filter(None, (run.run_id, run.run_link)))
-            self._log.info(
-                "Started run %s", known or "without a run_id: look in the workflow's list of runs."
-            )
+            self._log_failure(self._overdue(request) if is_stopped else error)
         finally:
             self._done.set()
 
-    def _attempt(self, request: Request) -> Run:
-        if self._is_over:
-            raise self._overdue(request)
-        try:
-            return run_of(self._hook.send_trigger(request, before_last_byte=self._hand_over))
-        except WorkflowAutomationError as error:
-            self._is_handed_over = error.accepted is not Accepted.NO
-            raise
-
-    def _hand_over(self) -> None:
-        with self._lock:
-            if self._is_over:
-                raise StoppedError
-            self._is_handed_over = True
-
-    def _end(self, request: Request) -> None:
-        """Have nothing more sent, and log what is known if the thread has not."""
-        with self._lock:
-            self._is_interrupted = True
-        self._hook.stop()
-        if not self._done.wait(_GRACE):
-            self._tell(self._overdue(request))
-
     def _overdue(self, request: Request) -> WorkflowAutomationError:
         within = f"within {self._seconds:g} s (timeout)"
-        if self._is_handed_over:
+        if self._starter.handed_over:
             return OutcomeUnknownError(
                 f"{request.title} got no response {within}.",
                 consequence=consequence_of(request.operation, Accepted.MAYBE),
@@ -145,18 +137,18 @@ class TimedStart:
             consequence=consequence_of(request.operation, Accepted.NO),
         )
 
-    def _tell(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         """Log why there is no run, or that it is unknown whether there is."""
         if isinstance(error, WorkflowAutomationError):
             self._hook.locate(error)
             accepted = error.accepted
         else:
-            accepted = Accepted.MAYBE if self._is_handed_over else Accepted.NO
+            accepted = Accepted.MAYBE if self._starter.handed_over else Accepted.NO
         with self._lock:
-            # Whoever is second has more to tell only if it was unknown what became of the request.
-            if self._told is Accepted.NO:
+            # Whoever is second knows more only if the outcome of the request was unknown.
+            if self._logged is Accepted.NO:
                 return
-            self._told = accepted
+            self._logged = accepted
         log_failure(self._log, error, accepted)
 
 

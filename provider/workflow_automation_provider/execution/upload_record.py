@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
-from workflow_automation_provider.execution.task_state import _TaskRecord
+from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -38,7 +38,7 @@ class ConfirmedRequest(TypedDict):
     """What identifies the files as they were sent, up to 1,000 in each text; empty if there were too many."""
 
 
-class UploadRecord(_TaskRecord):
+class UploadRecord(TaskRecord):
     """
     The upload requests that the service confirmed, in order: entries of their own, so that none is rewritten.
 
@@ -46,8 +46,8 @@ class UploadRecord(_TaskRecord):
         files, or keeps the run, which has all of them
     """
 
-    def __init__(self, context: Context, name: str, *, nested: bool, of_own_run: bool = False) -> None:
-        super().__init__(context, name, nested=nested)
+    def __init__(self, context: Context, *, of_own_run: bool = False) -> None:
+        super().__init__(context)
         self._of_own_run = of_own_run
         self._count = 0
         self._is_sending = False
@@ -82,7 +82,7 @@ class UploadRecord(_TaskRecord):
 
     def sending(self) -> None:
         """Write that a request is about to be sent, where it must not be sent again."""
-        self._set(self._key, {"number": self._count})
+        self._set(_UPLOAD, {"number": self._count})
         self._is_sending = True
 
     def interrupted(self) -> bool:
@@ -91,21 +91,16 @@ class UploadRecord(_TaskRecord):
 
         To be asked after :meth:`read`.
         """
-        found = self._get(self._key)
+        found = self._get(_UPLOAD)
         # Once it is confirmed, what was written before it was sent counts no more.
         return bool(found and self._counts(found) and found.get("number", self._count) >= self._count)
 
     def take_back(self) -> None:
         """Record that the outcome of the request is known."""
         if self._is_sending:
-            self._delete(self._key)
+            self._delete(_UPLOAD)
             if not self._count:
                 self.release()
 
-    @property
-    def _key(self) -> str:
-        return f"{_UPLOAD}{self._suffix}"
-
     def _confirmed_key(self, number: int, part: int = 0) -> str:
-        # The numbers precede the name: after it, they could be part of another name.
-        return f"{_UPLOAD}_{number}{f'_{part}' if part else ''}{self._suffix}"
+        return f"{_UPLOAD}_{number}{f'_{part}' if part else ''}"

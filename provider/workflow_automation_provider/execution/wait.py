@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.callback import Status
     from workflow_automation_provider.execution.retry import Patience
-    from workflow_automation_provider.execution.task_state import Start, StartedRun
+    from workflow_automation_provider.execution.start_record import StartedRun, StartEntry
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -170,7 +170,7 @@ class CompletionWait:
             raise
         return base
 
-    def given(self, earlier: Start | None, run: StartedRun) -> None:
+    def supplied(self, earlier: StartEntry | None, run: StartedRun) -> None:
         """
         Prepare to wait for a run that a person entered.
 
@@ -182,7 +182,7 @@ class CompletionWait:
         else:
             self._record.forget_token()
 
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Return whether the flow has called back, whatever is known of the start of its run."""
         return self._record.answer(self._record.read().digest) is not None
 

@@ -20,7 +20,7 @@ Entry                                              Written                      
 =================================================  ================================  ===========================
 
 ``n`` is the task instance's ``max_tries``, which a Clear changes: what was started before a Clear can no longer
-answer. Entries count until then, by the rules of :mod:`~workflow_automation_provider.execution.task_state`.
+answer. Entries count until then, by the rules of :mod:`~workflow_automation_provider.execution.ledger`.
 
 No entry is written by both: Airflow repeats a write that timed out, and a late one of the task's would erase what
 the endpoint had written since.
@@ -30,13 +30,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workflow_automation_provider.execution.callback import Answer, end_key, token_key
-from workflow_automation_provider.execution.task_state import _TaskRecord
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+from workflow_automation_provider.execution.store import TaskRecord
 
 __all__ = ["WaitRecord", "Waiting"]
 
@@ -59,14 +56,11 @@ class Waiting:
     asked: bool = False
 
 
-class WaitRecord(_TaskRecord):
+class WaitRecord(TaskRecord):
     """What the task instance knows about the end of its run."""
 
     _entry: dict[str, Any] | None = None
     """What :meth:`read` found or what was written since, as nobody else writes it."""
-
-    def __init__(self, context: Context, name: str) -> None:
-        super().__init__(context, name, nested=False)
 
     def read(self) -> Waiting:
         """Return what is known since the last Clear, which may be nothing."""

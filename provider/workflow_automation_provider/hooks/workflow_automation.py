@@ -143,7 +143,7 @@ class WorkflowAutomationHook(BaseHook):
         Start a run: by path with a ``flow_id``, otherwise by the connection's API key.
 
         Each call starts a run. In a ``@task``, where every try would start another, use
-        :func:`~workflow_automation_provider.execution.start.trigger_flow_once`.
+        :func:`~workflow_automation_provider.taskflow.trigger_flow_once`.
 
         Follows sections 4.1 and 4.2 of the interface.
 

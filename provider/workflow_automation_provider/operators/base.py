@@ -73,6 +73,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     """Whether Airflow ended the task: nothing may be sent after that."""
     _flow_left_out: ClassVar[str]
     """Why to omit flow_id."""
+    _inside_a_task: ClassVar[str]
+    """What to do in place of executing the operator inside another task."""
     _lineage: Lineage | None = None
     """What the task read and made, once it has."""
 
@@ -143,6 +145,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     def _guarded(self, context: Context, run: Callable[[], _Result]) -> _Result:
         """Run a part of the task, and tell its assets of the result; its errors become those of a task."""
         try:
+            self._check_is_the_task(context)
             result = run()
         except WorkflowAutomationError as error:
             self.hook.locate(error, self.flow_id)
@@ -150,6 +153,13 @@ class FlowOperator(BaseOperator, Generic[_Result]):
             raise failed from failed.__cause__
         self._tell(context, result)
         return result
+
+    def _check_is_the_task(self, context: Context) -> None:
+        if self.task_id != context["ti"].task_id:
+            raise InvalidRequestError(
+                f"{type(self).__name__} {self.task_id!r} is executed inside the task {context['ti'].task_id!r}.",
+                next_step=f"Make the operator a task of the DAG. Inside a task, {self._inside_a_task}.",
+            )
 
     def _tell(self, context: Context, result: _Result) -> None:
         """Tell lineage, and the task's assets, of a result."""
@@ -159,8 +169,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         try:
             extra = self._event_extra(result)
             flow_id = extra.get("flow_id")
-            # Of a task that is a part of another, Airflow knows no assets.
-            if self.outlets and not self._is_nested(context):
+            if self.outlets:
                 add_to_events(
                     context,
                     self.outlets,
@@ -240,10 +249,6 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         if self.is_ended:
             hook.stop()
         return hook
-
-    def _is_nested(self, context: Context) -> bool:
-        """Tell whether this operator is executed inside another task, rather than by Airflow."""
-        return bool(self.task_id != context["ti"].task_id)
 
     def _rendered_flow_id(self) -> str | None:
         """

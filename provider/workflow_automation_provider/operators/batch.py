@@ -65,6 +65,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     """
 
     _flow_left_out = "to trigger the flow of the API key"
+    _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
@@ -135,8 +136,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         )
         from workflow_automation_provider.execution.batch_state import BatchRecord
 
-        record = BatchRecord(context, self.task_id, nested=self._is_nested(context))
-        with record.in_use(self):
+        record = BatchRecord(context)
+        with record.in_use(id(self)):
             with with_previous_tries_noted(record):
                 plan = BatchPlan(
                     batch=self.batch,

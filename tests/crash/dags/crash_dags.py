@@ -10,9 +10,9 @@ from typing import Any
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, Asset, task
 
-from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
 THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}

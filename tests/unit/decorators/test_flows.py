@@ -288,23 +288,6 @@ class TestErrorsOfTheFunction:
             operator.execute(context())
 
 
-class TestNested:
-    """The operator is executed inside another task."""
-
-    def test_starts_a_run_of_its_own_name(self, service, store, context, function):
-        first = function.operator().execute(context(store, task_id="outer"))
-        again = function.operator().execute(context(store, task_id="outer", try_number=2))
-        assert first == again
-        assert len(service.runs) == 1
-
-    def test_other_inputs_in_a_later_try_are_an_error(self, service, store, context, function):
-        function.returns = [{"a": 1}, {"a": 2}]
-        function.operator().execute(context(store, task_id="outer"))
-        with pytest.raises(InvalidRequestError, match="other inputs"):
-            function.operator().execute(context(store, task_id="outer", try_number=2))
-        assert len(service.runs) == 1
-
-
 class TestArguments:
     def test_inputs_is_an_error(self, function):
         with pytest.raises(TypeError, match=r"inputs is not an argument of @task\.trigger_flow"):

@@ -44,7 +44,7 @@ def started(index, run_id="1001"):
 
 
 def record_of(context, store, **options):
-    return BatchRecord(context(store, task_id="batch", **options), "batch", nested=False)
+    return BatchRecord(context(store, task_id="batch", **options))
 
 
 def state(record):
@@ -190,8 +190,8 @@ def test_a_clear_starts_over(context, entries):
 def test_entries_are_numbered_and_named(context):
     store = SizedStore()
     for number in (1, 2):
-        record = BatchRecord(context(store, try_number=number), "ada", nested=True)
+        record = BatchRecord(context(store, try_number=number))
         list(record.read(record.ledger()))
         record.write([(number, digest(number))], [])
-    assert [*store._entries] == ["workflow_automation_batch_0/ada", "workflow_automation_batch_1/ada"]
+    assert [*store._entries] == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
     assert all(a < b for a, b in pairwise(store._entries))

@@ -6,6 +6,8 @@ import json
 import pickle
 import random
 import re
+import threading
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,8 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
 )
 from workflow_automation_provider.execution.retry import Patience, start_advice
-from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import KEY, MAYBE, interrupted, requests, trigger
 
@@ -173,11 +175,38 @@ def test_a_name_stands_for_one_run(service, store, context, start, fault):
             start(now=now, inputs={"customer": "ada"})
     else:
         start(now=now, inputs={"customer": "ada"})
-    with pytest.raises(InvalidRequestError, match="name or task_id 'ada' was already used") as caught:
+    with pytest.raises(InvalidRequestError, match="name 'ada' was already used") as caught:
         start(now=now, inputs={"customer": "bob"})
 
     assert isinstance(caught.value, AirflowFailException)
     assert requests(service) == 1
+
+
+def test_two_of_one_name_at_once(service, store, context, start):
+    now = context(store, task_id="customers")
+    service.faults.add("delay", seconds=1)
+    outcomes = []
+
+    def start_one():
+        try:
+            outcomes.append(start(now=now)["run_id"])
+        except InvalidRequestError:
+            outcomes.append("rejected")
+
+    threads = [threading.Thread(target=start_one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["1001", "rejected"]
+    assert requests(service) == 1
+
+
+def test_what_was_asked_for_is_recorded(store, context, start):
+    start(inputs={"a": 1})
+    assert store.entries[f"{KEY}/ada"]["request"] == sha256(b'None {"a":1}').hexdigest()[:32]
+    trigger().execute(context(store))
+    assert store.entries[KEY]["request"] == store.entries[f"{KEY}/ada"]["request"]
 
 
 @pytest.mark.parametrize("other", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
@@ -207,23 +236,30 @@ def test_a_name_that_meant_something_else_in_an_earlier_try(
     lines = str(caught.value).splitlines()
     assert lines[0] == "'ada' has other inputs or another flow_id than in try 1."
     assert "Inside a task, use a name for each start that means the same in every try." in lines
-    assert "A Clear starts every run of the task again." in lines
+    assert "A Clear starts every other run of the task again." in lines
     assert start_advice({"task_state_store": store}, "ada")[accepted] in str(caught.value)
     assert "Fix the cause, then clear the task." not in lines
     assert requests(service) == 1
 
 
-@pytest.mark.parametrize("by_operator_first", [True, False])
-def test_an_operator_inside_the_task_shares_the_names(service, store, context, start, by_operator_first):
+@pytest.mark.parametrize(
+    ("operator", "instead"),
+    [
+        (lambda: trigger(task_id="ada"), "call trigger_flow_once of workflow_automation_provider.taskflow."),
+        (
+            lambda: UploadFilesOperator(task_id="ada", run_id="1", files={"row": 1}),
+            "call upload_files of the WorkflowAutomationHook.",
+        ),
+    ],
+)
+def test_an_operator_inside_the_task_is_an_error(service, store, context, operator, instead):
     now = context(store, task_id="customers")
-    ways = [lambda: start("ada", now=now), lambda: trigger(task_id="ada").execute(now)]
-    first, second = reversed(ways) if by_operator_first else ways
-    first()
-    with pytest.raises(InvalidRequestError, match="name or task_id 'ada' was already used") as caught:
-        second()
+    with pytest.raises(InvalidRequestError, match="'ada' is executed inside the task 'customers'") as caught:
+        operator().execute(now)
 
     assert isinstance(caught.value, AirflowFailException)
-    assert requests(service) == 1
+    assert instead in str(caught.value)
+    assert (requests(service), store.entries) == (0, {})
 
 
 def test_a_start_has_an_entry_of_its_own_beside_the_tasks_operator(service, store, context, start):
@@ -233,13 +269,6 @@ def test_a_start_has_an_entry_of_its_own_beside_the_tasks_operator(service, stor
         assert trigger().execute(now)["run_id"] == "1001"
         assert start("trigger", now=now)["run_id"] == "1002"
     assert set(store.entries) == {KEY, f"{KEY}/trigger"}
-
-
-def test_an_upload_may_have_the_name_of_a_start(service, store, context, start):
-    now = context(store, task_id="customers")
-    run = start("ada", now=now)
-    UploadFilesOperator(task_id="ada", run_id=run, files={"row": 1}).execute(now)
-    assert len(service.uploads) == 1
 
 
 @pytest.mark.parametrize(
@@ -301,19 +330,9 @@ def test_a_wrong_argument_does_not_hide_what_an_earlier_try_did(
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is accepted
     lines = str(caught.value).splitlines()
-    assert "A Clear starts every run of the task again." in lines
+    assert "A Clear starts every other run of the task again." in lines
     assert "Fix the cause, then clear the task." not in lines
     assert requests(service) == 1
-
-
-def test_a_wrong_argument_of_an_operator_inside_the_task_does_not_hide_it_either(
-    service, store, context, start
-):
-    start("ada")
-    now = context(store, task_id="customers", try_number=2)
-    with pytest.raises(InvalidRequestError, match=r"But try 1 \(.+\) started run 1001") as caught:
-        trigger(task_id="ada", inputs={"a": {1}}).execute(now)
-    assert caught.value.accepted is Accepted.YES
 
 
 def test_a_start_from_before_a_clear_is_not_mentioned(service, store, context, start):

@@ -17,10 +17,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, Stats
 
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 from workflow_automation_provider.execution.callback import OPTIONS
-from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.execution.telemetry import PREFIX, Telemetry
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..answers import TIMEOUT, person
 from ..starts import WithoutTextError, trigger

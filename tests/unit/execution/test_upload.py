@@ -365,7 +365,7 @@ class TestVeryMany:
 
 def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, attempt):
     service.faults.add("drop_after", operation="upload")
-    record = UploadRecord(attempt(), "upload", nested=False)
+    record = UploadRecord(attempt())
     hook = WorkflowAutomationHook()
     uploader = Uploader(record, hook, Patience(30, hook.log))
     uploader.upload("1001", None, FilesToUpload(files={"row": 1}))

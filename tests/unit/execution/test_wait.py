@@ -32,6 +32,7 @@ from workflow_automation_provider.execution.callback import (
     TOKEN_LENGTH,
     Answer,
     end_key,
+    new_token,
     token_key,
 )
 from workflow_automation_provider.execution.retry import GIVEN_RUN
@@ -269,7 +270,7 @@ class TestToken:
         key = "a-key-of-the-service"
         service.callbacks.add(result={"key": key}, message="Done")
         operator = waits()
-        operator.hook.withhold(key)
+        operator.hook.redact_also(key)
         result = operator.execute(context(store))
         assert result["result"] == WITHHELD
         assert key not in repr(store.entries)
@@ -496,10 +497,16 @@ class TestPark:
     def test_once_the_time_is_up_a_flow_is_told_that_nobody_waits(
         self, service, store, context, endpoint, waits, parked, resume, monkeypatch
     ):
-        token = "Abc-_123" * 5 + "xyz"
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda: token)
+        tokens = []
+
+        def new(ti_id):
+            tokens.append(new_token(ti_id))
+            return tokens[-1]
+
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", new)
         now = context(store)
         then, _ = parked(waits(), now)
+        (token,) = tokens
         later(store, days=1)
         with pytest.raises(RunTimeoutError):
             resume(waits(), now, event=TIMEOUT, **then)
@@ -516,7 +523,7 @@ class TestPark:
 
         def answer_and_close(record, digest):
             answer(store, {"status": "success", "result": 1})
-            close(record, digest)
+            return close(record, digest)
 
         monkeypatch.setattr(WaitRecord, "close", answer_and_close)
         operator = waits(completion_timeout=timedelta(microseconds=1))
@@ -1226,22 +1233,6 @@ class TestFiles:
         ):
             waits(files=[{"name": "a"}]).execute(context(store))
         assert service.uploads == []
-
-
-class TestInsideAnotherTask:
-    @pytest.mark.parametrize(
-        ("option", "name"),
-        [
-            ({"wait_for_completion": True}, "wait_for_completion"),
-            ({"files": []}, "files"),
-            ({"on_unknown_start": "ask"}, "on_unknown_start='ask'"),
-        ],
-    )
-    def test_is_rejected(self, service, store, context, option, name):
-        with pytest.raises(InvalidRequestError, match=f"{name} needs a task of its own") as caught:
-            trigger(**option).execute(context(store, task_id="customers"))
-        assert isinstance(caught.value, AirflowFailException)
-        assert (requests(service), store.entries) == (0, {})
 
 
 class TestVersions:

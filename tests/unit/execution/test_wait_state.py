@@ -15,7 +15,7 @@ WAIT = "workflow_automation_wait"
 @pytest.fixture
 def record(store, context):
     def make(**attempt):
-        return WaitRecord(context(store, **attempt), "trigger")
+        return WaitRecord(context(store, **attempt))
 
     return make
 

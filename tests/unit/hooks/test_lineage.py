@@ -14,13 +14,13 @@ from airflow.providers.common.compat.sdk import Asset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.hooks import lineage
 from workflow_automation_provider.hooks.file_sources import resolve
 from workflow_automation_provider.hooks.lineage import MOST_INPUTS, inputs_of
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import WithoutTextError, trigger
 

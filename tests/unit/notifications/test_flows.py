@@ -91,7 +91,9 @@ class TestStart:
     def test_a_run_without_an_id(self, service, now, log):
         service.faults.add("response", body={})
         FlowNotifier({})(now)
-        assert "Started run without a run_id: look in the workflow's list of runs." in log()
+        assert (
+            "Started a run, but the response has no run_id. Find it in the workflow's list of runs" in log()
+        )
 
 
 class TestRetries:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.asset_events import LONGEST_LINK, link_of
-from workflow_automation_provider.execution.start import trigger_flow_once
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import WithoutTextError, trigger
 
@@ -148,15 +148,6 @@ def test_the_key_is_in_no_event(service, context, events):
     trigger(outlets=[REPORT, RUNS]).execute(having(events, context()))
     assert events[REPORT].extra == {"run_id": "5", "flow_id": "demo-flow"}
     assert key not in str(events)
-
-
-def test_inside_another_task(service, context, events):
-    """Airflow knows the outlets of the task alone."""
-    now = having(events, context(task_id="outer"))
-    trigger(task_id="inner", outlets=[REPORT]).execute(now)
-    trigger_flow_once("once", context=now)
-    assert len(service.runs) == 2
-    assert len(events) == 0
 
 
 def test_an_upload_of_a_named_run(service, context, events, tmp_path):

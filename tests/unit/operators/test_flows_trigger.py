@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from datetime import datetime, timedelta
-from hashlib import sha256
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -491,37 +490,13 @@ class TestEnded:
         assert requests(service) == 1
 
 
-class TestInsideAnotherTask:
-    """A task that executes operators of its own: each has a run of its own, across tries."""
-
-    def test_operators_of_several_names(self, service, store, context):
-        def start_both(now):
-            return [
-                trigger(task_id=name, inputs={"customer": name}).execute(now)["run_id"]
-                for name in ("ada", "bob")
-            ]
-
-        first = start_both(context(store, task_id="customers"))
-        second = start_both(context(store, task_id="customers", try_number=2))
-
-        assert first == second == ["1001", "1002"]
-        assert [run.inputs["customer"] for run in service.runs] == ["ada", "bob"]
-        assert set(store.entries) == {f"{KEY}/ada", f"{KEY}/bob"}
-
-    @pytest.mark.parametrize("try_number", [1, 2])
-    def test_two_of_one_name_are_rejected(self, service, store, context, try_number):
-        if try_number == 2:
-            trigger().execute(context(store))
-        now = context(store, try_number=try_number)
-        assert trigger().execute(now)["run_id"] == "1001"
-        with pytest.raises(AirflowFailException, match="The name or task_id 'trigger' was already used"):
-            trigger(inputs={"customer": "bob"}).execute(now)
-        assert requests(service) == 1
+class TestTwice:
+    """Executed again in the same try, as by a subclass, and in the next."""
 
     def test_the_same_operator_twice_is_rejected(self, service, store, context):
         operator, now = trigger(), context(store)
         operator.execute(now)
-        with pytest.raises(AirflowFailException, match="a name of its own"):
+        with pytest.raises(AirflowFailException, match="was already executed in this try"):
             operator.execute(now)
         assert requests(service) == 1
 
@@ -529,33 +504,8 @@ class TestInsideAnotherTask:
         trigger().execute(context(store))
         operator, now = trigger(), context(store, try_number=2)
         assert operator.execute(now)["run_id"] == "1001"
-        with pytest.raises(AirflowFailException, match="a name of its own"):
+        with pytest.raises(AirflowFailException, match="was already executed in this try"):
             operator.execute(now)
-
-    def test_what_was_asked_for_is_recorded(self, service, store, context):
-        trigger().execute(context(store, task_id="customers"))
-        assert store.entries[f"{KEY}/trigger"]["request"] == sha256(b'None {"a":1}').hexdigest()[:32]
-        trigger().execute(context(store))
-        assert store.entries[KEY]["request"] == store.entries[f"{KEY}/trigger"]["request"]
-
-    def test_two_of_one_name_at_once(self, service, store, context):
-        now = context(store)
-        service.faults.add("delay", seconds=1)
-        outcomes = []
-
-        def start():
-            try:
-                outcomes.append(trigger().execute(now)["run_id"])
-            except AirflowFailException as error:
-                outcomes.append(str(error)[:11])
-
-        threads = [threading.Thread(target=start) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(outcomes) == ["1001", "The name or"]
-        assert requests(service) == 1
 
     def test_the_same_one_may_run_again_if_it_started_nothing(self, service, store, context):
         operator, now = trigger(), context(store)
@@ -563,40 +513,8 @@ class TestInsideAnotherTask:
         with pytest.raises(AirflowFailException):
             operator.execute(now)
         assert operator.execute(now)["run_id"] == "1001"
-        with pytest.raises(AirflowFailException, match="was already used"):
+        with pytest.raises(AirflowFailException, match="was already executed in this try"):
             operator.execute(now)
-
-    def test_another_of_its_name_may_not_even_then(self, service, store, context):
-        """The next try would take the other's run for its own."""
-        now = context(store, task_id="customers")
-        service.faults.add("reject")
-        with pytest.raises(AirflowFailException, match="400"):
-            trigger(task_id="start", inputs={"customer": "ada"}).execute(now)
-        with pytest.raises(AirflowFailException, match="was already used"):
-            trigger(task_id="start", inputs={"customer": "bob"}).execute(now)
-        assert service.runs == []
-
-    @pytest.mark.parametrize("later", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
-    @pytest.mark.parametrize("fault", [None, "drop_after", "garbage"])
-    def test_a_name_that_means_another_in_the_next_try_is_rejected(
-        self, service, store, context, fault, later
-    ):
-        """Names by position in a list that shrank: the run is another's."""
-        arguments = {"task_id": "start_0", "inputs": {"customer": "ada"}}
-        if fault:
-            service.faults.add(fault)
-            with pytest.raises(AirflowFailException):
-                trigger(**arguments).execute(context(store, task_id="customers"))
-        else:
-            trigger(**arguments).execute(context(store, task_id="customers"))
-        with pytest.raises(AirflowFailException, match="other inputs or another flow_id"):
-            trigger(**arguments | later).execute(context(store, task_id="customers", try_number=2))
-        assert requests(service) == 1
-
-    def test_inputs_that_are_not_json_fail_for_good_there_too(self, service, store, context):
-        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
-            trigger(task_id="start", inputs={"a": {1}}).execute(context(store, task_id="customers"))
-        assert (store.entries, requests(service)) == ({}, 0)
 
     def test_the_tasks_own_operator_may_have_other_inputs_in_the_next_try(self, service, store, context):
         """Such as the number of the try."""
@@ -614,9 +532,9 @@ class TestInsideAnotherTask:
             trigger(**operator).execute(context(store, try_number=2))
         assert trigger(**operator).execute(context(store, try_number=2))["run_id"] == "1002"
 
-    def test_without_a_store_a_name_still_stands_for_one_run_in_a_try(self, service, context):
+    def test_without_a_store_it_is_executed_once_in_a_try(self, service, context):
         operator, now = trigger(), context()
         assert operator.execute(now)["run_id"] == "1001"
-        with pytest.raises(InvalidRequestError, match="was already used in this try"):
+        with pytest.raises(InvalidRequestError, match="was already executed in this try"):
             operator.execute(now)
         assert operator.execute(context(try_number=2))["run_id"] == "1002"

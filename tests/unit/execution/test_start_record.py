@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from workflow_automation_provider.execution.task_state import StartedRun, StartRecord
+from workflow_automation_provider.execution.ledger import State
+from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
 
-from ..starts import KEY, MAYBE, requests, trigger
+from ..starts import MAYBE, requests, trigger
 
 RUN: StartedRun = {"run_id": "7", "run_link": "http://there/7"}
 
@@ -15,21 +16,21 @@ RUN: StartedRun = {"run_id": "7", "run_link": "http://there/7"}
 @pytest.mark.parametrize(
     ("write", "state", "run", "message"),
     [
-        (lambda record: record.starting(), "starting", {}, ""),
-        (lambda record: record.started(RUN), "started", RUN, ""),
-        (lambda record: record.unidentified("It is empty."), "unidentified", {}, "It is empty."),
+        (lambda record: record.starting(), State.OPEN, {}, ""),
+        (lambda record: record.started(RUN), State.STARTED, RUN, ""),
+        (lambda record: record.unidentified("It is empty."), State.UNIDENTIFIED, {}, "It is empty."),
     ],
 )
 def test_a_later_try_reads_what_was_written_last(store, context, write, state, run, message):
-    first = StartRecord(context(store), "trigger", nested=False)
+    first = StartRecord(context(store))
     assert first.read() is None
     first.starting()
     write(first)
 
-    found = StartRecord(context(store, try_number=2), "trigger", nested=False).read()
-    assert found is not None
-    assert (found.state, found.run, found.message) == (state, run, message)
-    assert (found.try_number, found.cleared, found.ambiguous, found.request) == (1, False, False, None)
+    entry = StartRecord(context(store, try_number=2)).read()
+    assert entry is not None
+    assert (entry.state, entry.run, entry.message) == (state, run, message)
+    assert (entry.attempt.try_number, entry.request) == (1, None)
 
 
 # How the first try and a later one see the task instance, and whether that is a Clear: the table of the record.
@@ -130,17 +131,3 @@ def test_cleared_once_more_where_nobody_could_tell(service, store, context):
     assert trigger().execute(context(store, **unclear))["run_id"] == "1001"
     again = unclear | {"try_number": 3, "max_tries": 2, "clear_number": 2}
     assert trigger().execute(context(store, **again))["run_id"] == "1002"
-
-
-def test_a_record_of_the_first_version(service, store, context):
-    """It has no clear_number: then max_tries alone tells."""
-    store.entries[KEY] = {
-        "state": "started",
-        "at": "2026-01-01T00:00:00+00:00",
-        "result": {"run_id": "7", "run_link": None},
-        "try_number": 1,
-        "max_tries": 1,
-    }
-    kept = FIRST | {"try_number": 2, "retries": 0, "clear_number": 1, "started": 2}
-    assert trigger().execute(context(store, **kept))["run_id"] == "7"
-    assert trigger().execute(context(store, **kept | {"max_tries": 2}))["run_id"] == "1001"

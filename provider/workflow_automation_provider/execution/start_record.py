@@ -1,0 +1,188 @@
+"""
+The entry of a start in the task state store: one, under the name of the start, that a person can read.
+
+``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
+*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Beside it, a
+person may enter the run that a task is to return, once: before all that the ledger decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypedDict
+
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
+from workflow_automation_provider.execution.retry import GIVEN_RUN
+from workflow_automation_provider.execution.store import TaskRecord, attempt_of
+
+__all__ = ["StartEntry", "StartRecord", "StartedRun"]
+
+_START = "workflow_automation_start"
+
+_STATES = {"starting": State.OPEN, "started": State.STARTED, "unidentified": State.UNIDENTIFIED}
+
+
+class StartedRun(TypedDict, total=False):
+    """The run that a task started, as the task's result: what the service returned, as far as known."""
+
+    run_id: str
+    """Its identifier, exactly as the service wrote it."""
+    run_link: str
+    """URL of the run in the application."""
+    flow_id: str
+    """The flow; missing if only the API key identifies it."""
+    response: Any
+    """The service's whole JSON response, only if it has no ``run_id``."""
+    result: Any
+    """What the flow returned, only if the task waited for its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartEntry:
+    """
+    What an earlier try wrote.
+
+    :param at: when, as ISO 8601 text in UTC
+    :param run: the run, if it was *started*
+    :param message: the error, if the run is *unidentified*
+    :param request: the hash of the request, None if it was not recorded
+    """
+
+    attempt: Attempt
+    state: State
+    at: str
+    run: StartedRun
+    message: str
+    request: str | None
+
+    @property
+    def text(self) -> str:
+        """What happened, and in which try."""
+        match self.state:
+            case State.STARTED:
+                run_id, run_link = self.run.get("run_id"), self.run.get("run_link")
+                what = f"started run {run_id}" if run_id else "started a run without a run_id"
+                what = f"{what}{f', {run_link}' if run_link else ''}"
+            case State.UNIDENTIFIED:
+                what = "started a run whose run_id is unknown"
+            case _:
+                what = (
+                    "triggered the flow, and ended before the outcome was known. A run may have been started"
+                )
+        return f"try {self.attempt.try_number} ({self.at}) {what}."
+
+    def for_ledger(self) -> Entry:
+        """Return the entry for the ledger, whose only item it is."""
+        digest = bytes.fromhex(self.request or "")[:DIGEST_BYTES]
+        return Entry(self.attempt, ((0, digest),), () if self.state is State.OPEN else ((0, self.state),))
+
+
+class StartRecord(TaskRecord):
+    """What the task instance knows about one run."""
+
+    request: str | None = None
+    """Identifies what is asked for, where that is to be recorded."""
+    _entry: dict[str, Any] | None = None
+
+    def read(self) -> StartEntry | None:
+        """Return what was written last, also before a Clear; None if nothing was."""
+        self._entry = entry = self._get(self._key)
+        if not entry:
+            return None
+        state, result = _STATES[entry["state"]], entry["result"]
+        return StartEntry(
+            attempt_of(entry),
+            state,
+            entry["at"],
+            result if state is State.STARTED else {},
+            result.get("message", "") if state is State.UNIDENTIFIED else "",
+            entry.get("request"),
+        )
+
+    def starting(self) -> None:
+        """
+        Record that a run is about to be started; the entry is durable once this returns.
+
+        :raises Exception: if it could not be written, also because the task instance now belongs to another
+            process: then nothing may be started
+        """
+        self._write("starting", {})
+
+    def started(self, run: StartedRun) -> None:
+        """Record that a run was started, and the task's result."""
+        self._write("started", {**run})
+
+    def unidentified(self, message: str) -> None:
+        """Record that a run was started whose id is unknown, and the error message."""
+        self._write("unidentified", {"message": message})
+
+    def clear(self) -> None:
+        """
+        Record that nothing was started after all.
+
+        :raises Exception: if it could not be written, even at the second attempt: a later try then assumes
+            that a run may exist
+        """
+        self._delete(self._key)
+        self.release()
+
+    def restore(self) -> None:
+        """
+        Write again what :meth:`read` returned, so that a later try names the try that may have started a run.
+
+        :raises Exception: if it could not be written: the entry then names this try in place of the earlier one
+        """
+        if self._store is not None and self._entry:
+            self._put(self._store, self._key, self._entry)
+
+    def supplied_run(self) -> StartedRun | None:
+        """
+        Return the run that a person entered for the task, to be returned in place of starting one.
+
+        :raises InvalidRequestError: if the entry names no run
+        """
+        entry: object = self._read(self._supplied_key)
+        if entry is None:
+            return None
+        fields = entry if isinstance(entry, Mapping) else {"run_id": entry}
+        unknown = fields.keys() - {"run_id", "run_link", "flow_id"}
+        run_id = fields.get("run_id")
+        is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool) and str(run_id).strip()
+        if unknown or not is_id:
+            wrong = f"has {min(map(str, unknown))!r:.60}" if unknown else f"has the run_id {run_id!r:.60}"
+            raise InvalidRequestError(
+                f"The entry {self._supplied_key} in the task's state store {wrong}: expected a run_id as text, or an "
+                'object such as {"run_id": "1001", "run_link": "https://…"}.',
+                next_step="Correct the entry, or delete it.",
+            )
+        run: StartedRun = {"run_id": str(run_id).strip()}
+        if isinstance(link := fields.get("run_link"), str) and link.strip():
+            run["run_link"] = link.strip()
+        if isinstance(flow := fields.get("flow_id"), str) and flow.strip():
+            run["flow_id"] = flow.strip()
+        return run
+
+    def consume_supplied_run(self) -> None:
+        """Delete what a person entered: it is used once."""
+        self._delete(self._supplied_key)
+
+    @property
+    def digest(self) -> bytes:
+        """Identifies the request for the ledger; empty where another request of a later try is no error."""
+        return bytes.fromhex(self.request)[:DIGEST_BYTES] if self.name and self.request else b""
+
+    @property
+    def _key(self) -> str:
+        return f"{_START}{self._suffix}"
+
+    @property
+    def _supplied_key(self) -> str:
+        return f"{GIVEN_RUN}{self._suffix}"
+
+    def _write(self, state: Literal["starting", "started", "unidentified"], result: dict[str, Any]) -> None:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = {"state": state, "at": at, "result": result, "request": self.request}
+        self._set(self._key, {name: value for name, value in entry.items() if value is not None})

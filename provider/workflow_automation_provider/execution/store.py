@@ -1,0 +1,215 @@
+"""
+Airflow's task state store, and what the records of starts, batches, uploads and waits share: nothing else knows it.
+
+On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart of Airflow: entries never expire. ``set``
+is durable once it returns, and raises if the task instance now belongs to another process; ``get`` then only returns
+None, as it does for any 404, for example of an API server that is being upgraded. Therefore an entry is written before
+what it stands for is sent, and where an earlier execution may have written something, None counts only if a probe entry
+that is written then can be read. Older versions have no such store.
+
+Each entry carries the :class:`~workflow_automation_provider.execution.ledger.Attempt` that wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Hashable, Iterator
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from uuid import uuid4
+
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.ledger import Attempt, Ledger
+from workflow_automation_provider.execution.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = ["TaskRecord", "attempt_of"]
+
+_PROBE = "workflow_automation_probe"
+
+
+class _Store(Protocol):
+    """The part of Airflow's task state store that is used here."""
+
+    def get(self, key: str) -> dict[str, Any] | None: ...
+    def set(self, key: str, value: dict[str, Any], *, retention: Any) -> None: ...
+    def delete(self, key: str) -> None: ...
+
+
+# Which user has used which entries in the current execution: a second user of an entry would mistake
+# another's run for its own. Identified by the task instance object, because Airflow creates a new one for
+# each execution.
+_lock = threading.Lock()
+_execution: tuple[object, dict[str, Hashable]] = (None, {})
+_USED_UP = object()
+
+
+def _users(ti: object) -> dict[str, Hashable]:
+    global _execution
+    if _execution[0] is not ti:
+        _execution = (ti, {})
+    return _execution[1]
+
+
+class TaskRecord:
+    """
+    The entries of one kind of a task instance (mapped or not), which count until it is cleared.
+
+    :param context: the task's context
+    :param name: identifies a start within the task; empty for what the task itself is for
+    """
+
+    def __init__(self, context: Context, name: str = "") -> None:
+        self.name = name
+        self._suffix = f"/{name}" if name else ""
+        self._context = context
+        # Airflow's types before 3.3 do not include it.
+        self._store = cast("_Store | None", context.get("task_state_store"))
+        self._is_set = False
+
+    @functools.cached_property
+    def telemetry(self) -> Telemetry:
+        """The metrics and traces of the task."""
+        return Telemetry(self._context)
+
+    @property
+    def outlives_try(self) -> bool:
+        """Whether a later try can read what this one wrote."""
+        return self._store is not None
+
+    @property
+    def is_later_try(self) -> bool:
+        """Whether there was a try before this one, also before a Clear."""
+        return bool(self._context["ti"].try_number > 1)
+
+    def ledger(self, **options: bool) -> Ledger:
+        """
+        Return a ledger for this try, to read the entries into.
+
+        :param options: as for :class:`~workflow_automation_provider.execution.ledger.Ledger`
+        """
+        return Ledger(
+            self._now,
+            retries=self._context["task"].retries or 0,
+            clear_deletes=self._clear_deletes,
+            **options,
+        )
+
+    @property
+    def _clear_deletes(self) -> bool:
+        # Airflow 3.4+, where a task instance has a region.
+        return hasattr(self._context["ti"], "region_id")
+
+    @property
+    def _may_have_entries(self) -> bool:
+        """Whether the task instance was executed before: in an earlier try, before it was rescheduled or parked."""
+        server = getattr(self._context["ti"], "_ti_context_from_server", None)
+        return bool(
+            self.is_later_try
+            or self._context.get("task_reschedule_count")
+            or getattr(server, "next_method", None)
+        )
+
+    @functools.cached_property
+    def _now(self) -> Attempt:
+        ti, dag_run = self._context["ti"], self._context["dag_run"]
+        started: datetime | None = dag_run.start_date
+        return Attempt(
+            ti.try_number,
+            ti.max_tries,
+            getattr(dag_run, "clear_number", None),
+            started.isoformat() if started else None,
+        )
+
+    @contextlib.contextmanager
+    def in_use(self, user: Hashable) -> Iterator[None]:
+        """
+        Reserve the entries for one user, for as long as the task is executed.
+
+        :param user: may use them again if it recorded nothing
+        :raises InvalidRequestError: if they are already used, by this or another user of the same name
+        """
+        with _lock:
+            users = _users(self._context["ti"])
+            mine = f"{type(self).__name__}{self._suffix}"
+            if users.setdefault(mine, user) != user:
+                raise InvalidRequestError(
+                    f"The name {self.name!r} was already used in this try of the task."
+                    if self.name
+                    else "The operator was already executed in this try of the task.",
+                    consequence="Nothing was sent for its second use.",
+                    next_step="Give each start inside a task a name of its own that means the same in every try.",
+                )
+            users[mine] = _USED_UP
+        try:
+            yield
+        finally:
+            if not self._is_set:
+                users[mine] = user
+
+    def release(self) -> None:
+        """Allow the same user to use the entries again in this try, because it started nothing."""
+        self._is_set = False
+
+    def _get(self, key: str) -> dict[str, Any] | None:
+        entry = self._read(key)
+        self._is_set = self._is_set or bool(entry)
+        return entry
+
+    def _read(self, key: str) -> dict[str, Any] | None:
+        """
+        Return an entry, None if there is certainly none.
+
+        :raises RuntimeError: if the store does not return what was just written to it
+        """
+        if self._store is None:
+            return None
+        entry = self._store.get(key)
+        if entry is None and self._may_have_entries:
+            self._probe(self._store)
+            entry = self._store.get(key)
+        return entry
+
+    def _probe(self, store: _Store) -> None:
+        probe = {"probe": uuid4().hex}
+        self._put(store, _PROBE, probe)
+        if store.get(_PROBE) != probe:
+            raise RuntimeError(
+                "Airflow's task state store does not return what was just written to it, so what an earlier try did is "
+                "unknown. If it started a run, its log names it."
+            )
+        with contextlib.suppress(Exception):  # it is overwritten next time
+            store.delete(_PROBE)
+
+    def _counts(self, entry: dict[str, Any]) -> bool:
+        """Return whether an entry is not from before a Clear, as far as that is known."""
+        retries = self._context["task"].retries or 0
+        return self._clear_deletes or not attempt_of(entry).is_from_before_a_clear(self._now, retries)
+
+    def _delete(self, key: str) -> None:
+        if self._store is None:
+            return
+        try:
+            self._store.delete(key)
+        except Exception:  # retried once, because otherwise it stays unknown whether a run was started
+            self._store.delete(key)
+
+    def _set(self, key: str, entry: dict[str, Any]) -> None:
+        self._is_set = True
+        if self._store is not None:
+            self._put(self._store, key, {**asdict(self._now), **entry})
+
+    def _put(self, store: _Store, key: str, entry: dict[str, Any]) -> None:
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        store.set(key, entry, retention=NEVER_EXPIRE)
+
+
+def attempt_of(entry: dict[str, Any]) -> Attempt:
+    """Return the try that wrote an entry."""
+    return Attempt(**{field.name: entry[field.name] for field in fields(Attempt)})

@@ -1,0 +1,217 @@
+"""The operator that uploads files for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit
+from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
+from workflow_automation_provider.execution.retry import UPLOAD_ADVICE
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from workflow_automation_provider.client.files import FileFormat
+    from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
+    from workflow_automation_provider.execution.upload import OnUnknownUpload, UploadResult
+    from workflow_automation_provider.hooks.file_sources import FileSource
+    from workflow_automation_provider.hooks.lineage import Lineage
+
+__all__ = ["UploadFilesOperator"]
+
+
+class UploadFilesOperator(FlowOperator["UploadResult"]):
+    """
+    Upload files for a run, as a stream: memory does not grow with their size.
+
+    Returns a summary: ``run_id``, the number of ``files``, their ``bytes``, the ``request_count``, and the
+    first ``requests``, each with the names of its first ``files``, their ``count``, their ``bytes`` and the
+    service's ``response``. Confirmed requests are recorded (Airflow 3.3+): a retry sends only what is missing.
+    Clearing the task sends everything again.
+
+    Follows section 4.3 of the interface.
+
+    :param run_id: the run that the files belong to: text, a number, or what a trigger returned
+        (``trigger.output``), whose ``flow_id`` is then also used (templated)
+    :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object
+        storage reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and
+        mappings, which are sent unchanged (templated, deeply)
+    :param flow_id: the flow of the run, by default the one that the trigger returned, or else the
+        connection's (templated). A template that renders to None or an empty string is an error
+    :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
+    :param file_format: the format of each file: a mapping of field name to ``name``, ``base64``,
+        ``data_url``, ``text``, ``content_type`` or ``size``; one of these values; or a callable that takes a
+        :class:`~workflow_automation_provider.client.files.File` and returns any JSON value. By default the
+        connection's
+    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
+        the file's extension
+    :param files_per_request: the maximum number of files in one request, by default unlimited
+    :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default
+        unlimited
+    :param max_file_bytes: the maximum size of a file in bytes, by default unlimited; a larger one is an error
+        before anything is sent
+    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
+        by default 32 MiB, at least 8 MiB
+    :param on_unknown_upload: what to do if it is unknown whether files were accepted: ``"send_again"``, or
+        ``"fail"`` without a retry
+    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
+        the connection's ``timeout``
+    :param send_retry_timeout: seconds to keep retrying each request within one try of the task; 0 sends once.
+        After that, Airflow retries the task
+    """
+
+    _flow_left_out = "to use the connection's"
+    _inside_a_task = "call upload_files of the WorkflowAutomationHook"
+    _inputs: Sequence[str] = ()
+    """The files, for lineage."""
+
+    template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
+
+    def __init__(
+        self,
+        *,
+        run_id: str | Mapping[str, Any],
+        files: FileSource | Sequence[FileSource],
+        flow_id: str | Unset = UNSET,
+        workflow_automation_conn_id: str = "workflow_automation_default",
+        file_format: FileFormat | None = None,
+        content_types: Mapping[str, str] | None = None,
+        files_per_request: int | None = None,
+        max_request_bytes: int | None = None,
+        max_file_bytes: int | None = None,
+        read_ahead_bytes: int | None = None,
+        on_unknown_upload: OnUnknownUpload = "send_again",
+        request_timeout: float | None = None,
+        send_retry_timeout: float = 60.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            flow_id=flow_id, request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs
+        )
+        if on_unknown_upload not in ("send_again", "fail"):
+            raise ValueError(
+                f"on_unknown_upload {on_unknown_upload!r} is not supported; expected 'send_again' or 'fail'."
+            )
+        if run_id is None:
+            raise ValueError("run_id is None: pass the run, such as trigger.output.")
+        if files is None:
+            raise ValueError("files is None: pass at least one path, glob, URL or mapping.")
+        for name, limit in (
+            ("files_per_request", files_per_request),
+            ("max_request_bytes", max_request_bytes),
+            ("max_file_bytes", max_file_bytes),
+        ):
+            if limit is not None and not is_limit(limit):
+                raise ValueError(
+                    f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
+                )
+        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
+            raise ValueError(
+                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or "
+                "more, or None for 32 MiB."
+            )
+        if file_format is not None or content_types is not None:
+            # Imported only if there is something to check: most DAG files set neither.
+            from workflow_automation_provider.client.files import check_content_types, check_file_format
+
+            if file_format is not None:
+                check_file_format(file_format)
+            if content_types is not None:
+                check_content_types(content_types)
+        self.run_id = run_id
+        self.files = files
+        self.workflow_automation_conn_id = workflow_automation_conn_id
+        self.file_format = file_format
+        self.content_types = content_types
+        self.files_per_request = files_per_request
+        self.max_request_bytes = max_request_bytes
+        self.max_file_bytes = max_file_bytes
+        self.read_ahead_bytes = read_ahead_bytes
+        self.on_unknown_upload = on_unknown_upload
+
+    def _run_once(self, context: Context) -> UploadResult:
+        """Upload the files that no earlier try uploaded, and return which file went in which request."""
+        # Not at the top: the DAG processor needs none of it.
+        from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+        from workflow_automation_provider.execution.upload_record import UploadRecord
+
+        record = UploadRecord(context)
+        with record.in_use(id(self)):
+            run_id, flow_id = self._run()
+            uploader = Uploader(
+                record, self._open_hook(), self._patience, on_unknown_upload=self.on_unknown_upload
+            )
+            result = uploader.upload(
+                run_id,
+                flow_id,
+                FilesToUpload(
+                    files=self.files,
+                    file_format=self.file_format,
+                    content_types=self.content_types,
+                    files_per_request=self.files_per_request,
+                    max_request_bytes=self.max_request_bytes,
+                    max_file_bytes=self.max_file_bytes,
+                    read_ahead_bytes=self.read_ahead_bytes,
+                ),
+            )
+        self._inputs = uploader.inputs
+        return result
+
+    def _event_extra(self, result: UploadResult) -> dict[str, Any]:
+        """Return what the events of the task's assets tell of an upload."""
+        from workflow_automation_provider.execution.asset_events import link_of
+
+        _, flow_id = self._run()
+        return {
+            "run_id": result["run_id"],
+            **(link_of(self.run_id) if isinstance(self.run_id, Mapping) else {}),
+            "flow_id": self.hook.flow_of_upload(flow_id),
+            "files": result["files"],
+            "bytes": result["bytes"],
+        }
+
+    def _lineage_of(self, result: UploadResult, extra: Mapping[str, Any]) -> Lineage:
+        """Return the files that were uploaded, and their run."""
+        from workflow_automation_provider.hooks.lineage import Lineage
+
+        return Lineage(
+            inputs=self._inputs,
+            outputs=self._run_or_flow(extra),
+            run_link=extra.get("run_link"),
+            files=result["files"],
+            size=result["bytes"],
+        )
+
+    def _run(self) -> tuple[Any, str | None]:
+        """Return the run, and the flow if one is given: the result of a trigger has both."""
+        flow_id = self._rendered_flow_id()
+        if isinstance(self.run_id, str) and self.run_id.lstrip().startswith("{") and "run_id" in self.run_id:
+            raise InvalidRequestError(
+                "run_id is the text of a whole result: pass trigger.output, or its key run_id."
+            )
+        if isinstance(self.run_id, Sequence) and not isinstance(self.run_id, str):
+            raise InvalidRequestError(
+                "run_id holds several results.",
+                next_step="Map the upload: UploadFilesOperator.partial(…).expand(run_id=trigger.output).",
+            )
+        if not isinstance(self.run_id, Mapping):
+            return rendered("run_id", self.run_id), flow_id
+        if self.run_id.get("run_id") is None:
+            raise InvalidRequestError(
+                "run_id is the result of a trigger that has no run_id: the service's response had none.",
+                next_step="Find the run in the workflow's list of runs.",
+            )
+        return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
+
+    def _advice(self, context: Context) -> Mapping[Accepted, str]:
+        """Return what to do if Airflow does not retry the task."""
+        return UPLOAD_ADVICE
+
+    @property
+    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
+        """Errors after which Airflow may retry the task, besides those where no files were accepted."""
+        # In place of execution.upload's own: what reads files is slow to load.
+        return (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()

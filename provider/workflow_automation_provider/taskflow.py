@@ -1,0 +1,124 @@
+"""Start runs from within a task, such as a function decorated with ``@task``, each at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, get_args
+
+from airflow.providers.common.compat.sdk import get_current_context
+
+from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds, one_line
+from workflow_automation_provider.client.protocol import NO_INPUTS
+from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.retry import Patience, start_advice, task_error
+from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, request_digest
+from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = ["trigger_flow_once"]
+
+# A key of the task state store may have at most 512 characters.
+_MAX_NAME = 250
+
+
+def trigger_flow_once(
+    name: str,
+    *,
+    inputs: Mapping[str, Any] = NO_INPUTS,
+    flow_id: str | None = None,
+    workflow_automation_conn_id: str = "workflow_automation_default",
+    on_unknown_start: OnUnknownStart = "fail",
+    request_timeout: float | None = None,
+    send_retry_timeout: float = 60.0,
+    context: Context | None = None,
+) -> StartedRun:
+    """
+    Start a run from within a task, such as a function decorated with ``@task``, at most once.
+
+    A later try that calls this with the same ``name`` gets the run that was started instead of starting
+    another, as with :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` (Airflow
+    3.3+).
+
+    .. code-block:: python
+
+        @task(retries=3)
+        def reports(customers: list[str]) -> list[str]:
+            return [trigger_flow_once(customer, inputs={"customer": customer})["run_id"] for customer in customers]
+
+    Follows sections 4.1 (with a ``flow_id``) and 4.2 (without) of the interface.
+
+    :param name: identifies this start within the task: unique for each run, and the same in every try
+    :param inputs: input names, as the flow defines them, and JSON values
+    :param flow_id: the flow to start; None for the one that the connection's API key identifies
+    :param workflow_automation_conn_id: connection with the base URL and the API key
+    :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"`` without a
+        retry, or ``"start_again"`` in the next try
+    :param request_timeout: seconds that connecting, each send, and the whole response may take, instead of
+        the connection's ``timeout``
+    :param send_retry_timeout: seconds to keep retrying while the service is busy or cannot be reached; 0
+        sends once
+    :param context: the task's context, by default that of the task that is being executed
+    :return: ``run_id``, ``run_link`` and ``flow_id``, as far as known
+    :raises RuntimeError: if no task is being executed and no ``context`` is passed; on Airflow 2 an
+        ``AirflowException``
+    :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was; also an
+        ``AirflowFailException`` if Airflow must not retry the task
+    """
+    from workflow_automation_provider.hooks.lineage import collect_run
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+    context = get_current_context() if context is None else context
+    hook = WorkflowAutomationHook(workflow_automation_conn_id, request_timeout=request_timeout)
+    starter: RunStarter | None = None
+    try:
+        _check_name(name)
+        record = StartRecord(context, name)
+        invalid: InvalidRequestError | None = None
+        try:
+            _check(on_unknown_start, send_retry_timeout)
+            record.request = request_digest(inputs, flow_id)
+        except InvalidRequestError as error:
+            invalid = error
+        # The same request may be sent again if it started nothing, but not another one of the same name.
+        with record.in_use(record.request):
+            starter = RunStarter(
+                record, hook, Patience(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
+            )
+            run = starter.start(lambda: hook.prepare_trigger(inputs, flow_id), invalid=invalid)
+    except WorkflowAutomationError as error:
+        hook.locate(error, flow_id)
+        failed = task_error(
+            error,
+            context,
+            start_advice(context, name),
+            but_for=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
+            previous=starter.previous if starter else None,
+        )
+        raise failed from failed.__cause__
+    collect_run(hook, lambda: hook.connection, run.get("flow_id"), run.get("run_id"))
+    return run
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip() or len(name) > _MAX_NAME or one_line(name) != name:
+        raise InvalidRequestError(
+            f"name is {name!r}: expected a unique name for each start within a task, of at most {_MAX_NAME} "
+            "characters, without line breaks and other control characters."
+        )
+
+
+def _check(on_unknown_start: object, send_retry_timeout: object) -> None:
+    if on_unknown_start not in get_args(OnUnknownStart):
+        raise InvalidRequestError(
+            f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
+        )
+    if not is_seconds(send_retry_timeout):
+        raise InvalidRequestError(
+            f"send_retry_timeout is {send_retry_timeout!r}: expected seconds, 0 or more and at most {LONGEST_TIMEOUT} (a week)."
+        )
