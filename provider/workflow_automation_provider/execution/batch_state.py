@@ -12,7 +12,7 @@ Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows wit
 
 - ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
 - ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
-- ``results``: what became of items that this or an earlier entry opened, by index
+- ``results``: the results of items that this or an earlier entry opened, by index
 
 Results that are too many for one entry are written in several, before the next items are opened.
 
@@ -41,11 +41,11 @@ _BATCH = "workflow_automation_batch"
 _MAX_ENTRY_BYTES = 16 * 1024
 
 ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
-"""What became of an item."""
+"""The status of an item's result."""
 
 
 class BatchItem(TypedDict, total=False):
-    """What became of one item of a batch."""
+    """The result of one item of a batch."""
 
     index: int
     """Its position in the batch, from 0."""
@@ -60,7 +60,7 @@ class BatchItem(TypedDict, total=False):
     response: Any
     """The service's whole JSON response, only if it has no ``run_id``."""
     why: str
-    """Why there is no run, or none that is known."""
+    """Why no run is known."""
 
 
 STATES: Mapping[ItemStatus, State] = {
@@ -115,8 +115,8 @@ class BatchRecord(TaskRecord):
         To be read to the end before anything is written.
         """
         self._last = _Last(0)
-        while found := self._get(self._key(self._last.number)):
-            entry = _entry(found)
+        while fields := self._get(self._key(self._last.number)):
+            entry = _entry(fields)
             if not ledger.read(entry):
                 return
             self._last = _Last(self._last.number + 1)
@@ -134,7 +134,7 @@ class BatchRecord(TaskRecord):
         Record results, and open items; both are durable once this returns.
 
         :param opened: the items and their digests, which may be sent from then on
-        :param results: what became of items that were opened earlier
+        :param results: of items that were opened earlier
         :raises Exception: if it could not be written, also because the task instance now belongs to another
             process: then nothing is opened, and the results are to be written again
         """
@@ -174,13 +174,13 @@ class BatchRecord(TaskRecord):
         return f"{_BATCH}_{number}"
 
 
-def _entry(found: dict[str, Any]) -> BatchEntry:
-    results = [cast("BatchItem", {"index": int(index), **item}) for index, item in found["results"].items()]
+def _entry(fields: dict[str, Any]) -> BatchEntry:
+    results = [cast("BatchItem", {"index": int(index), **item}) for index, item in fields["results"].items()]
     return BatchEntry(
-        attempt_of(found),
-        _with_digests(found["opened"], base64.b64decode(found["digests"])),
+        attempt_of(fields),
+        _with_digests(fields["opened"], base64.b64decode(fields["digests"])),
         [(item["index"], STATES[item["status"]]) for item in results],
-        found["at"],
+        fields["at"],
         results,
     )
 

@@ -36,7 +36,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     and ``run_link``, or else ``rejected``, with ``why``. With an ``output_path``, the items go to that file, and
     the ``path`` and the counts are returned. While the task runs, the XCom ``progress`` has the counts.
 
-    A task instance never starts a second run for an item on its own: what became of the items is recorded (Airflow
+    A task instance never starts a second run for an item on its own: the results of the items are recorded (Airflow
     3.3+), and a retry starts only those that were never sent. Clearing the task starts all items again.
 
     Follows sections 4.1 and 4.2 of the interface.
@@ -56,7 +56,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         at the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
     :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
         ``"skip"``: succeed
-    :param output_path: path or URL of a JSON Lines file for what became of each item, also if the task fails
+    :param output_path: path or URL of a JSON Lines file for the result of each item, also if the task fails
         (templated)
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
         the connection's ``timeout``
@@ -127,7 +127,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.output_path = output_path
 
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
-        """Start the runs that no earlier try started, and return what became of the items."""
+        """Start the runs that no earlier try started, and return the results of the items."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch.driver import BatchPlan
         from workflow_automation_provider.execution.batch.starter import (

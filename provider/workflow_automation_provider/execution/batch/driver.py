@@ -55,7 +55,7 @@ class BatchPlan:
     :param max_concurrency: how many requests are sent at a time
     :param max_starts_per_second: None for no limit
     :param window_size: how many items may be open at a time
-    :param output_path: where to write what became of the items; None to return it
+    :param output_path: where to write the results; None to return them
     """
 
     batch: Batch

@@ -258,7 +258,7 @@ def consequence(counts: BatchCounts) -> str:
 
 
 def reason(error: WorkflowAutomationError) -> str:
-    """Return why an item has no run, or none that is known, in one line."""
+    """Return why no run of an item is known, in one line."""
     return shortened(" ".join(error.message.split()))
 
 

@@ -22,7 +22,7 @@ _MAX_ROWS, _MAX_WIDTH = 20, 160
 
 
 class BatchCounts(TypedDict):
-    """How many items of a batch there are, and what became of them so far."""
+    """How many items of a batch there are, and how many have which result so far."""
 
     total: int
     """All items."""
@@ -86,7 +86,7 @@ class ItemResults:
         self._database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows)
 
     def why(self, index: int) -> str:
-        """Return why an item has no run, or none that is known."""
+        """Return why no run of an item is known."""
         for item in self._select("WHERE item = ?", index):
             return item.get("why", "")
         return ""

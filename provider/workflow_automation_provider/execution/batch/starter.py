@@ -74,7 +74,7 @@ class BatchStarter:
 
     def start(self) -> list[BatchItem] | BatchSummary:
         """
-        Start the runs, and return what became of the items.
+        Start the runs, and return the results of the items.
 
         :return: all items in the order of the batch; with an ``output_path``, the path and the counts
         :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they were
@@ -85,8 +85,8 @@ class BatchStarter:
                 "conn_id": self._hook.workflow_automation_conn_id,
                 "flow_id": self._plan.flow_id,
             }
-            with self._telemetry.span("batch", attributes) as told:
-                result = self._start(told)
+            with self._telemetry.span("batch", attributes) as attributes_at_end:
+                result = self._start(attributes_at_end)
         except Exception:
             self._telemetry.count("batches.failed")
             raise
@@ -94,7 +94,7 @@ class BatchStarter:
         self._telemetry.time("batches.duration", time.monotonic() - began)
         return result
 
-    def _start(self, told: dict[str, object]) -> list[BatchItem] | BatchSummary:
+    def _start(self, attributes_at_end: dict[str, object]) -> list[BatchItem] | BatchSummary:
         output = OutputFile(self._plan.output_path) if self._plan.output_path else None
         with self._results:
             try:
@@ -110,7 +110,7 @@ class BatchStarter:
                     if template:
                         self._start_missing(missing, template)
                 result = self._report(output)
-                told.update(self._results.counts)
+                attributes_at_end.update(self._results.counts)
                 return result
             except WorkflowAutomationError as error:
                 self._summarize_into(error)

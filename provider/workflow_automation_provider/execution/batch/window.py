@@ -58,7 +58,7 @@ class Window:
 
     def settle(self, item: BatchItem, now: float) -> None:
         """
-        Note what became of an open item.
+        Note the result of an open item.
 
         :raises ValueError: if it is not open, or is settled already
         """
