@@ -312,6 +312,7 @@ INNER = {
     "execution.batch.pace",
     "execution.batch.windows",
     "execution.doubt",
+    "execution.final_errors",
     "execution.flow_run",
     "execution.parking",
     "execution.confirmed_files",

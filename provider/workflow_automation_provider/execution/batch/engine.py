@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.execution.batch.report import BatchCounts
     from workflow_automation_provider.execution.batch_state import BatchRecord
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -161,7 +161,7 @@ class BatchStarter:
         self,
         record: BatchRecord,
         hook: WorkflowAutomationHook,
-        patience: Patience,
+        patience: SendRetrier,
         context: Context,
         plan: BatchPlan,
     ) -> None:
@@ -530,13 +530,13 @@ class BatchStarter:
         """Send an item once, and note what the metrics tell of it."""
         began = time.monotonic()
         try:
-            run = run_of(self._hook.send_trigger(job.request))
+            outcome = self._hook.send_trigger(job.request)
+            job.metric = metric_of(outcome)
+            run = run_of(outcome)
         except WorkflowAutomationError as error:
-            job.metric = metric_of(error)
             if error.status is not None:
                 job.took.append(time.monotonic() - began)
             raise
-        job.metric = "runs.started"
         job.took.append(time.monotonic() - began)
         return run
 
