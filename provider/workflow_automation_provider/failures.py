@@ -53,6 +53,7 @@ __all__ = [
     "Outlook",
     "PreviousTry",
     "check_text",
+    "code_of",
     "consequence_of",
     "how_to_enter",
     "reason_of",
