@@ -300,6 +300,7 @@ INNER = {
     "execution.batch.starter",
     "execution.batch.window",
     "execution.doubt",
+    "execution.final_errors",
     "execution.flow_run",
     "execution.parking",
     "execution.confirmed_files",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.results import ItemResults
     from workflow_automation_provider.execution.batch.source import Batch
     from workflow_automation_provider.execution.batch_state import BatchItem, BatchRecord
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -95,7 +95,7 @@ class BatchDriver:
         record: BatchRecord,
         results: ItemResults,
         hook: WorkflowAutomationHook,
-        patience: Patience,
+        patience: SendRetrier,
         plan: BatchPlan,
         progress: report.Progress,
     ) -> None:

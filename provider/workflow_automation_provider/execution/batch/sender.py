@@ -24,12 +24,13 @@ from workflow_automation_provider.client.outcome import (
 from workflow_automation_provider.execution.batch.report import shortened
 from workflow_automation_provider.execution.batch.throttle import Throttle
 from workflow_automation_provider.execution.batch_state import BatchItem
+from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import reason_of
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.execution.batch_state import ItemStatus
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["Job", "Sender"]
@@ -38,13 +39,6 @@ __all__ = ["Job", "Sender"]
 _BATCH_ENDING_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 410})
 
 # What counts the outcome of a request, as of a single start; those without one are sent again.
-_METRICS: dict[type[Outcome], str] = {
-    Started: "runs.started",
-    Unidentified: "runs.started",
-    Rejected: "runs.rejected",
-    Unknown: "runs.unknown",
-}
-
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
 _MAX_RESPONSE = 2000
 
@@ -95,7 +89,7 @@ class Sender:
     is_stopped = False
     """Whether nothing more is sent."""
 
-    def __init__(self, hook: WorkflowAutomationHook, patience: Patience, per_second: float | None) -> None:
+    def __init__(self, hook: WorkflowAutomationHook, patience: SendRetrier, per_second: float | None) -> None:
         self._hook = hook
         self._patience = patience
         self._throttle = Throttle(patience.seconds, per_second, patience.log, lambda: self.is_stopped)
@@ -181,7 +175,7 @@ class Sender:
         """Send an item once, and note what the metrics tell of it."""
         began = time.monotonic()
         outcome = self._hook.send_trigger(job.request)
-        job.metric = _METRICS.get(type(outcome))
+        job.metric = metric_of(outcome)
         if not isinstance(outcome, Failure) or outcome.status is not None:
             job.took.append(time.monotonic() - began)
         return outcome

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.batch.source import Item
     from workflow_automation_provider.execution.batch_state import BatchItem, BatchRecord
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 __all__ = ["BatchStarter", "with_previous_tries_noted"]
@@ -54,7 +54,7 @@ class BatchStarter:
         self,
         record: BatchRecord,
         hook: WorkflowAutomationHook,
-        patience: Patience,
+        patience: SendRetrier,
         context: Context,
         plan: BatchPlan,
     ) -> None:
