@@ -291,6 +291,22 @@ class TestToken:
         assert "workflow_automation_upload_0" in store.entries
         self.expect_nowhere(endpoint, store, log, now, caught.value)
 
+    def test_in_the_response_to_an_upload_of_a_later_try(
+        self, service, store, context, endpoint, waits, parked, monkeypatch, log
+    ):
+        """Which does not know the token."""
+        url = f"{endpoint.url}{PATH}?token={TOKEN}"
+        endpoint.urls.append(url)
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: TOKEN)
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(files=[{"name": "a"}]).execute(context(store))
+        service.faults.add("response", operation="upload", body={"run": {"callback_url": url}})
+        now = context(store, try_number=2)
+        parked(waits(files=[{"name": "a"}]), now)
+        assert store.entries["workflow_automation_upload_0"]["request"]["response"] == WITHHELD
+        self.expect_nowhere(endpoint, store, log, now)
+
     def test_each_run_has_its_own(self, service, store, context, endpoint, waits):
         service.callbacks.add()
         waits().execute(context(store))
