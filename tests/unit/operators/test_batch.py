@@ -1071,7 +1071,7 @@ def test_after_the_last_try_the_log_names_what_the_output_file_would(batch, serv
 
 
 @pytest.mark.parametrize("output", ["./batch.jsonl", "hard", "soft"])
-@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+@pytest.mark.parametrize("scheme", ["", "file://", "local://", "FILE://"])
 @pytest.mark.parametrize("batch_scheme", ["", "local://"])
 def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme, batch_scheme, output):
     path = tmp_path / "batch.jsonl"
