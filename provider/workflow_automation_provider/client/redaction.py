@@ -21,10 +21,16 @@ import weakref
 from collections.abc import Iterable
 from urllib.parse import quote
 
-__all__ = ["WITHHELD", "Redactor", "guard_wire_logs", "readable_text", "without_credentials"]
+__all__ = ["CALLBACK_PATH", "WITHHELD", "Redactor", "guard_wire_logs", "readable_text", "without_credentials"]
 
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What replaces a text that reveals a secret."""
+
+CALLBACK_PATH = "/workflow-automation/callback"
+"""Path of the URL that a flow calls at its end, below the base URL of Airflow's API server."""
+
+# What follows is the token of a waiting task. Only the try that made it knows it, but each may be sent it again.
+_CALLBACK = f"{CALLBACK_PATH}?token="
 
 # A key of fewer letters and digits is compared with the signs between them. A shorter header value would match in
 # prose, a shorter encoded form in noise.
@@ -61,7 +67,7 @@ _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
 
 class Redactor:
     """
-    Withhold every text that contains a secret, in any of its common forms.
+    Withhold every text that contains a secret, or the URL of a callback, in any of its common forms.
 
     :param secrets: header values and passwords; one that is too short to be a secret is ignored
     :param key: the API key, of any length; empty if there is none
@@ -69,7 +75,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
         parts = {part for secret in secrets for part in _parts(secret)}
-        self._key: frozenset[bytes] = frozenset()
+        self._key = _forms(_CALLBACK)
         self._all = self._key.union(
             *(_forms(part) for part in parts if len(_plain(_ascii(part))) >= _MIN_SECRET)
         )

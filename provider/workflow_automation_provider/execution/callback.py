@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_args
 from uuid import UUID
 
+from workflow_automation_provider.client.redaction import CALLBACK_PATH as PATH
 from workflow_automation_provider.client.redaction import Redactor
 
 __all__ = [
@@ -47,9 +48,6 @@ __all__ = [
     "task_of",
     "token_key",
 ]
-
-PATH = "/workflow-automation/callback"
-"""Path of the endpoint, below the base URL of Airflow's API server."""
 
 _WITHHELD = "(withheld: the token of the callback)"
 
@@ -223,7 +221,8 @@ class Answer:
 def _without(token: str, value: Any) -> Any:
     match value:
         case str():
-            return value.replace(token, _WITHHELD)
+            # The task would withhold all of a text that contains the URL.
+            return value.replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
         case list():
             return [_without(token, item) for item in value]
         case dict():

@@ -29,6 +29,7 @@ from airflow.configuration import conf
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
+    OutcomeUnknownError,
     RunFailedError,
     RunTimeoutError,
     WorkflowAutomationError,
@@ -132,6 +133,7 @@ class CompletionWait:
         :param prepare: builds the request, given the inputs
         :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
             one of this name already
+        :raises OutcomeUnknownError: if the flow of an earlier start has called back: then it started a run
         """
         if not isinstance(inputs, Mapping):
             return prepare(inputs)  # which says what is wrong with them
@@ -143,7 +145,8 @@ class CompletionWait:
         token = new_token(self._context["ti"].id)
         self._hook.redact_also(token)
         request = prepare({**inputs, self._input: f"{base}{PATH}?token={token}"})
-        self._record.open(digest_of(token))
+        if not self._record.open(digest_of(token)):
+            raise OutcomeUnknownError("The flow of an earlier start has called back.")
         return request
 
     def _base_url(self) -> str:
@@ -232,6 +235,8 @@ class CompletionWait:
         if answer := self._record.answer(waiting.digest):
             return self.settle(run, answer)
         if reply.option in (SUCCEEDED, FAILED):
+            if answer := self._record.close(waiting.digest):
+                return self.settle(run, answer)
             answer = _of_person(reply)
             self._log.info("%s answered that the run %s.", reply.by, _ended(answer))
             self._record.answered(waiting.digest, answer)

@@ -77,15 +77,20 @@ class WaitRecord(TaskRecord):
             entry.get("asked") == self._ti_id,
         )
 
-    def open(self, digest: str) -> None:
+    def open(self, digest: str) -> bool:
         """
-        Record the token of a run that is about to be started; an earlier token is then worth nothing.
+        Record the token of a run that is about to be started, unless an earlier run has answered.
 
+        :return: whether it was recorded; an earlier token is then worth nothing
         :raises Exception: if it could not be written: then nothing may be started
         """
+        earlier = self._known()
+        if earlier and self._counts(earlier) and self.close(earlier["digest"]):
+            return False
         self._forget_earlier()
         self._open(digest)
         self._write({"digest": digest})
+        return True
 
     def close(self, digest: str | None) -> Answer | None:
         """
@@ -132,7 +137,7 @@ class WaitRecord(TaskRecord):
         """
         Record an answer in place of the flow's: a person's, or the flow's own without its secrets.
 
-        A later try finds it as if the flow had called, and the endpoint accepts no other.
+        To be called only if :meth:`close` found none, or with the one that is stored. A later try finds it as if the flow had called, and the endpoint accepts no other.
         """
         kept = {name: value for name, value in self._known().items() if name in ("since", "asked")}
         row = answer.row(datetime.now(UTC).isoformat(timespec="seconds"))

@@ -75,6 +75,19 @@ def answer_once_started(store, body):
     store.set = set_and_answer
 
 
+def answer_before_the_token_is_deleted(store, body):
+    """Have the flow call back, and get 200, after the task has looked for its answer."""
+    delete = store.delete
+
+    def answer_and_delete(key):
+        if "_token/" in key:
+            store.delete = delete
+            answer(store, body)
+        delete(key)
+
+    store.delete = answer_and_delete
+
+
 def later(store, **changes):
     """Move the beginning of the wait into the past."""
     store.entries[WAIT]["since"] = (datetime.now(UTC) - timedelta(**changes)).isoformat()
@@ -291,6 +304,22 @@ class TestToken:
             operator.execute(now)
         assert "workflow_automation_upload_0" in store.entries
         self.expect_nowhere(endpoint, store, log, now, caught.value)
+
+    def test_in_the_response_to_an_upload_of_a_later_try(
+        self, service, store, context, endpoint, waits, parked, monkeypatch, log
+    ):
+        """Which does not know the token."""
+        url = f"{endpoint.url}{PATH}?token={TOKEN}"
+        endpoint.urls.append(url)
+        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: TOKEN)
+        service.faults.add("busy", operation="upload")
+        with pytest.raises(BusyError):
+            waits(files=[{"name": "a"}]).execute(context(store))
+        service.faults.add("response", operation="upload", body={"run": {"callback_url": url}})
+        now = context(store, try_number=2)
+        parked(waits(files=[{"name": "a"}]), now)
+        assert store.entries["workflow_automation_upload_0"]["request"]["response"] == WITHHELD
+        self.expect_nowhere(endpoint, store, log, now)
 
     def test_each_run_has_its_own(self, service, store, context, endpoint, waits):
         service.callbacks.add()
@@ -556,6 +585,15 @@ class TestPark:
         then, _ = parked(waits(), now)
         answer(store, {"status": "success", "result": 1})
         assert resume(waits(), now, event=person(FAILED), **then)["result"] == 1
+
+    def test_the_flow_is_believed_until_its_token_is_deleted(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer_before_the_token_is_deleted(store, {"status": "failed", "message": "rows lost"})
+        with pytest.raises(RunFailedError, match="The flow said that the run failed: rows lost"):
+            resume(waits(), now, event=person(SUCCEEDED), **then)
 
     def test_woken_without_an_answer_it_asks_again(
         self, service, store, context, endpoint, waits, parked, supervisor
@@ -934,6 +972,25 @@ class TestDoubt:
         again = waits(on_unknown_start="start_again")
         assert again.execute(context(store, try_number=2)) == {"result": 1}
         assert len(service.runs) == 1
+
+    def test_before_another_run_is_started(self, service, store, context, endpoint, waits):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            waits(on_unknown_start="start_again").execute(context(store))
+        answer_before_the_token_is_deleted(store, {"status": "success", "result": 1})
+        again = waits(on_unknown_start="start_again", completion_timeout=timedelta(seconds=0.1))
+        assert again.execute(context(store, try_number=2)) == {"result": 1}
+        assert requests(service) == 1
+
+    def test_before_a_person_said_that_no_run_was_started(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        service.faults.add("drop_after")
+        operator, now = waits(on_unknown_start="ask"), context(store)
+        then, _ = parked(operator, now)
+        answer_before_the_token_is_deleted(store, {"status": "success", "result": 1})
+        assert resume(operator, now, person("No run was started"), **then) == {"result": 1}
+        assert requests(service) == 1
 
     def test_start_again_makes_the_old_token_worthless(
         self, service, store, context, endpoint, waits, parked

@@ -147,7 +147,7 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
 
 
 @pytest.mark.parametrize("output", ["./batch.jsonl", "hard", "soft"])
-@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+@pytest.mark.parametrize("scheme", ["", "file://", "local://", "FILE://"])
 @pytest.mark.parametrize("batch_scheme", ["", "local://"])
 def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme, batch_scheme, output):
     path = tmp_path / "batch.jsonl"
@@ -168,11 +168,3 @@ def test_an_error_before_anything_is_sent_leaves_the_output_file_as_it_is(batch,
     with pytest.raises(InvalidRequestError, match=r"batch\[0\] has other inputs"):
         batch([{"n": "another"}], output_path=str(path), try_number=2)
     assert path.read_text() == written
-
-
-def test_a_batch_inside_a_task(workflow_automation_context, service):
-    context = workflow_automation_context(TriggerFlowBatchOperator(task_id="outer", batch=[]))
-    with pytest.raises(InvalidRequestError, match="is executed inside the task 'outer'") as caught:
-        TriggerFlowBatchOperator(task_id="ada", batch=[{"n": 1}]).execute(context)
-    assert "trigger_flow_once" in caught.value.next_step
-    assert service.journal.requests() == []

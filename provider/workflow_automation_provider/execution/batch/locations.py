@@ -17,7 +17,7 @@ def local_path(path: str) -> str | None:
     scheme, separator, rest = path.partition("://")
     if not separator:
         return path
-    return rest if scheme in ("file", "local") else None
+    return rest if scheme.lower() in ("file", "local") else None
 
 
 def check_regular(name: str, path: str) -> None:
