@@ -90,7 +90,7 @@ class Deployment(Airflow):
             query = f"SELECT {index}, key, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
             rows = database.execute(query, (dag_id, run_id)).fetchall()
         # A kill may leave the probe behind.
-        return [(index, key, json.loads(value)) for index, key, value in rows if not key.endswith("_probe")]
+        return [(index, key, json.loads(value)) for index, key, value in rows if "_probe/" not in key]
 
     def executions_seen(self, run_id: str) -> int:
         """Return how often the scheduler has seen a task of a DAG run leave its worker."""

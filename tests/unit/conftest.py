@@ -52,13 +52,13 @@ class StateStore:
         self.deleted = []
         self.failures: Counter[str] = Counter()
         self.lost = []  # keys of which the next read finds nothing, as Airflow's SDK has it for any 404
-        self.instead = None
         self._requests = requests
 
     def get(self, key, default=None):
-        if key in self.lost:
-            self.lost.remove(key)
-            return self.instead if key.endswith("_probe") else default
+        name = key.partition("/")[0] if "_probe/" in key else key
+        if name in self.lost:
+            self.lost.remove(name)
+            return default
         return copy.deepcopy(self.entries.get(key, default))
 
     def set(self, key, value, *, retention=None):

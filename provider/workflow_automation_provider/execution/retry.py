@@ -163,7 +163,7 @@ class SendRetrier:
         """Return the seconds to wait before the next attempt, None if there is no time for another."""
         asked = outcome.retry_after or 0.0
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
-        wait = asked + random.uniform(0, min(_FIRST_WAIT * 2 ** (attempt - 1), _MAX_WAIT))  # noqa: S311
+        wait = asked + random.uniform(0, min(_FIRST_WAIT * 2.0 ** min(attempt - 1, 10), _MAX_WAIT))  # noqa: S311
         if left < max(_MIN_LEFT, asked) or (not self.caps_last_wait and left <= wait):
             return None
         return min(wait, left)

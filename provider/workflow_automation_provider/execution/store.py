@@ -5,7 +5,7 @@ On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart o
 is durable once it returns, and raises if the task instance now belongs to another process; ``get`` then only returns
 None, as it does for any 404, for example of an API server that is being upgraded. Therefore an entry is written before
 what it stands for is sent, and where an earlier execution may have written something, None counts only if a probe entry
-that is written then can be read. Older versions have no such store.
+that is written then can be read, three times in turn with the entry itself. Older versions have no such store.
 
 Each entry carries the :class:`~workflow_automation_provider.execution.ledger.Attempt` that wrote it.
 """
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["TaskRecord", "attempt_of"]
 
 _PROBE = "workflow_automation_probe"
+
+# How often in a row the store must return the probe, and no entry: of several API servers, one may lack the route.
+_PROBES = 3
 
 
 class _Store(Protocol):
@@ -170,21 +173,25 @@ class TaskRecord:
         if self._store is None:
             return None
         entry = self._store.get(key)
-        if entry is None and self._may_have_entries:
-            self._probe(self._store)
-            entry = self._store.get(key)
-        return entry
+        return self._read_again(self._store, key) if entry is None and self._may_have_entries else entry
 
-    def _probe(self, store: _Store) -> None:
-        probe = {"probe": uuid4().hex}
-        self._put(store, _PROBE, probe)
-        if store.get(_PROBE) != probe:
-            raise RuntimeError(
-                "Airflow's task state store does not return what was just written to it, so what an earlier try did is "
-                "unknown. If it started a run, its log names it."
-            )
-        with contextlib.suppress(Exception):  # it is overwritten next time
-            store.delete(_PROBE)
+    def _read_again(self, store: _Store, key: str) -> dict[str, Any] | None:
+        # A key of its own: several threads of a task may read at the same time.
+        probe_key, probe = f"{_PROBE}/{uuid4().hex}", {"probe": True}
+        self._put(store, probe_key, probe)
+        try:
+            for _ in range(_PROBES):
+                if entry := store.get(key):
+                    return entry
+                if store.get(probe_key) != probe:
+                    raise RuntimeError(
+                        "Airflow's task state store does not return what was just written to it, so what an earlier try "
+                        "did is unknown. If it started a run, its log names it."
+                    )
+        finally:
+            with contextlib.suppress(Exception):  # nobody reads it
+                store.delete(probe_key)
+        return None
 
     def _counts(self, entry: dict[str, Any]) -> bool:
         """Return whether an entry is not from before a Clear, as far as that is known."""

@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -504,3 +505,21 @@ def test_a_key_in_the_wrong_place_is_not_shown(service, start):
     with pytest.raises(InvalidRequestError, match="The flow_id contains the API key") as caught:
         start(flow_id=f"flow-{service.keys[0].value}")
     assert service.keys[0].value not in str(caught.value)
+
+
+def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
+    """Each checks the store by a probe of its own."""
+    now = context(store, task_id="customers", try_number=2)
+    barrier = threading.Barrier(4)
+    read = store.get
+
+    def get(key, default=None):
+        entry = read(key, default)
+        if "_probe/" in key:
+            barrier.wait(10)
+        return entry
+
+    store.get = get
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda name: trigger_flow_once(name, context=now, send_retry_timeout=0), "abcd"))
+    assert len({run["run_id"] for run in runs}) == 4

@@ -87,7 +87,7 @@ class Throttle:
             is_news = sent_at >= self._paused_at
             if is_news:
                 # The jitter spreads the requests of tasks that were told to wait at the same time.
-                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2**self._pauses, _MAX_WAIT)  # noqa: S311
+                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2 ** min(self._pauses, 10), _MAX_WAIT)  # noqa: S311
             if max(now + wait, self._paused_until) - since > self._patience:
                 return False
             self._paused_until = max(now + wait, self._paused_until)
