@@ -281,7 +281,7 @@ INNER = {
     "client.deadline",
     "client.flow_client",
     "client.json_values",
-    "client.kept_connections",
+    "client.keep_alive",
     "client.outcome",
     "client.paths",
     "client.redaction",

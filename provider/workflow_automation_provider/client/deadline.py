@@ -3,7 +3,7 @@ An httpx transport that tracks how much of a request was sent, and sets one dead
 
 httpx limits the time of each *read*, so a response that trickles in never times out. httpcore's network
 backend sees every read and write, so the limits are enforced there. Each request has its own connection, unless
-:mod:`~.kept_connections` keeps them.
+:mod:`~.keep_alive` keeps them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import httpcore
 import httpx
 
-__all__ = ["Exchange", "ExchangeTransport", "Line", "StoppedError"]
+__all__ = ["Connection", "SendProgress", "SendTransport", "StoppedError"]
 
 # A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
@@ -35,7 +35,7 @@ class StoppedError(Exception):
     """The client was stopped before the request was sent completely."""
 
 
-class Exchange:
+class SendProgress:
     """
     The progress of one request and its response.
 
@@ -45,7 +45,7 @@ class Exchange:
     :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
     :param content_length: size of the request's body in bytes
     :param stopped: returns whether nothing more may be sent
-    :param handing_over: called before the last byte of the request is handed to the operating system
+    :param before_last_byte: called before the last byte of the request is handed to the operating system
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Exchange:
         seconds: float,
         content_length: int,
         stopped: Callable[[], bool],
-        handing_over: Callable[[], None] | None = None,
+        before_last_byte: Callable[[], None] | None = None,
     ) -> None:
         self.seconds = seconds
         self.begun = False
@@ -68,7 +68,7 @@ class Exchange:
         """Whether the connection may be used again."""
         self._is_set_up = False
         self._stopped = stopped
-        self._handing_over = handing_over
+        self._before_last_byte = before_last_byte
         self._body_left = content_length
         self._overdue: type[httpcore.TimeoutException] = httpcore.ConnectTimeout
         self._deadline = time.monotonic() + seconds
@@ -134,8 +134,8 @@ class Exchange:
             self.begun = True
             self._body_left -= max(0, start + len(piece) - max(start, body_from))
             self.whole = self._body_left <= 0
-            if self.whole and self._handing_over:
-                self._handing_over()
+            if self.whole and self._before_last_byte:
+                self._before_last_byte()
             try:
                 stream.write(piece, self.seconds)
             except (httpcore.WriteError, httpcore.WriteTimeout) as error:
@@ -165,10 +165,10 @@ class _Stream(httpcore.NetworkStream):
         self._backend = backend
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._backend.exchange.read(self._inner, max_bytes)
+        return self._backend.progress.read(self._inner, max_bytes)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._backend.exchange.write(self._inner, buffer)
+        self._backend.progress.write(self._inner, buffer)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # does not change what was sent and read before
@@ -177,10 +177,10 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        exchange = self._backend.exchange
+        progress = self._backend.progress
         try:
-            exchange.check_stop()
-            inner = self._inner.start_tls(ssl_context, server_hostname, exchange.time_left())
+            progress.check_stop()
+            inner = self._inner.start_tls(ssl_context, server_hostname, progress.time_left())
         except BaseException:
             self.close()  # httpcore does not
             raise
@@ -191,8 +191,8 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    exchange: Exchange
-    """The exchange that uses the connection at present."""
+    progress: SendProgress
+    """The progress of the request that uses the connection at present."""
 
     def __init__(self) -> None:
         self._inner = httpcore.SyncBackend()
@@ -205,14 +205,14 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        self.exchange.check_stop()
+        self.progress.check_stop()
         # One by one, because httpcore would allow the full timeout for each address.
         addresses = _addresses(host, port)
         for address in addresses:
-            self.exchange.check_stop()
+            self.progress.check_stop()
             try:
                 inner = self._inner.connect_tcp(
-                    address, port, self.exchange.time_left(), local_address, socket_options
+                    address, port, self.progress.time_left(), local_address, socket_options
                 )
             except httpcore.ConnectError:
                 if address == addresses[-1]:
@@ -237,7 +237,7 @@ def _addresses(host: str, port: int) -> list[str]:
     return addresses if len(addresses) > 1 else [host]
 
 
-class Line:
+class Connection:
     """
     One connection to the service, opened when a request is sent, for one request at a time.
 
@@ -248,9 +248,9 @@ class Line:
         self._backend = _Backend()
         self._pool = pool(self._backend)
 
-    def send(self, request: httpcore.Request, exchange: Exchange) -> httpcore.Response:
-        """Send a request, tracked by its exchange."""
-        self._backend.exchange = exchange
+    def send(self, request: httpcore.Request, progress: SendProgress) -> httpcore.Response:
+        """Send a request, tracked by its progress."""
+        self._backend.progress = progress
         return self._pool.handle_request(request)
 
     def close(self) -> None:
@@ -280,9 +280,9 @@ class _ResponseBody(httpx.SyncByteStream):
             self._done()
 
 
-class ExchangeTransport(httpx.BaseTransport):
+class SendTransport(httpx.BaseTransport):
     """
-    Send each request on its own connection, tracked by the :class:`Exchange` in its ``exchange`` extension.
+    Send each request on its own connection, tracked by the :class:`SendProgress` in its ``progress`` extension.
 
     Raises httpcore's exceptions, not httpx's.
 
@@ -296,40 +296,40 @@ class ExchangeTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request and return the response, its body still unread."""
-        exchange: Exchange = request.extensions["exchange"]
+        progress: SendProgress = request.extensions["progress"]
         if not isinstance(request.stream, httpx.SyncByteStream):
             raise TypeError("The request's body is asynchronous.")
-        line = self._take()
+        connection = self._take()
         try:
-            response = line.send(
+            response = connection.send(
                 httpcore.Request(
                     request.method,
                     _core_url(request.url),
                     headers=request.headers.raw,
                     content=request.stream,
-                    extensions={**request.extensions, "trace": exchange.trace},
+                    extensions={**request.extensions, "trace": progress.trace},
                 ),
-                exchange,
+                progress,
             )
         except BaseException:
-            line.close()
+            connection.close()
             raise
         if not isinstance(response.stream, Iterable):
             raise TypeError("The response's body is asynchronous.")
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_ResponseBody(response.stream, lambda: self._give_back(line, exchange)),
+            stream=_ResponseBody(response.stream, lambda: self._give_back(connection, progress)),
             extensions=response.extensions,
         )
 
-    def _take(self) -> Line:
-        """Return the line for a request."""
-        return Line(lambda backend: self._pool(backend, 0))
+    def _take(self) -> Connection:
+        """Return the connection for a request."""
+        return Connection(lambda backend: self._pool(backend, 0))
 
-    def _give_back(self, line: Line, exchange: Exchange) -> None:
-        """Release a line after the response was read."""
-        line.close()
+    def _give_back(self, connection: Connection, progress: SendProgress) -> None:
+        """Release a connection after the response was read."""
+        connection.close()
 
     def _pool(
         self, backend: httpcore.NetworkBackend, keepalive: int, expiry: float = 0.0

@@ -27,14 +27,14 @@ from workflow_automation_provider.client.config import (
     proxy_secrets,
     tls_context,
 )
-from workflow_automation_provider.client.deadline import Exchange, StoppedError
+from workflow_automation_provider.client.deadline import SendProgress, StoppedError
 from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
     Element,
     FileFormat,
     check_file_format,
 )
-from workflow_automation_provider.client.kept_connections import KeepingTransport
+from workflow_automation_provider.client.keep_alive import KeepAliveTransport
 from workflow_automation_provider.client.outcome import (
     Check,
     Failure,
@@ -145,10 +145,10 @@ class FlowClient:
             event_hooks={"response": [_hide_location]},
         )
 
-    def _make_transport(self, tls: ssl.SSLContext, proxy: str | None) -> KeepingTransport:
+    def _make_transport(self, tls: ssl.SSLContext, proxy: str | None) -> KeepAliveTransport:
         try:
             urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
-            return KeepingTransport(tls, httpx.Proxy(proxy) if proxy else None)
+            return KeepAliveTransport(tls, httpx.Proxy(proxy) if proxy else None)
         except (httpx.InvalidURL, ValueError, RuntimeError):
             # Without the original message, which quotes the URL: it may contain a password.
             name = "The proxy from the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
@@ -196,14 +196,14 @@ class FlowClient:
         """
         Keep connections open for the requests that are sent within this context, from any thread.
 
-        It is faster where many requests follow each other. See :mod:`~.kept_connections` for what it risks. Each run
+        It is faster where many requests follow each other. See :mod:`~.keep_alive` for what it risks. Each run
         must be new: a trigger whose response has a ``run_id`` that was seen before is of unknown outcome.
 
         :param known_runs: ids of runs that were started before
         """
         self._seen_runs = {_digest(run_id) for run_id in known_runs}
         try:
-            with self._transport.keeping():
+            with self._transport.keep_alive():
                 yield
         finally:
             self._seen_runs = None
@@ -261,14 +261,14 @@ class FlowClient:
 
     def check(self) -> Check:
         """Check that the service can be reached, with a request that starts nothing, without the API key."""
-        exchange = Exchange(self._seconds, 0, lambda: self._stopped)
+        progress = SendProgress(self._seconds, 0, lambda: self._stopped)
         try:
-            response = self._http.head(self.base_url, extensions={"exchange": exchange})
+            response = self._http.head(self.base_url, extensions={"progress": progress})
         except Exception as error:
             return Check(
                 url=self.base_url,
-                detail=self._describe(error, exchange),
-                reason=_reason(error, exchange),
+                detail=self._describe(error, progress),
+                reason=_reason(error, progress),
                 via=self._via,
             )
         location = self._redactor.text(response.extensions.get("location", ""))
@@ -311,31 +311,31 @@ class FlowClient:
         if request.operation.takes_key and self._api_key is not None:
             headers[protocol.API_KEY_HEADER] = self._api_key
         seconds = self._seconds if timeout is None else checked_timeout(timeout)
-        exchange = Exchange(seconds, len(request.content), lambda: self._stopped, before_last_byte)
+        progress = SendProgress(seconds, len(request.content), lambda: self._stopped, before_last_byte)
         message = self._http.build_request(
             "POST",
             request.url,
             headers=headers,
             content=content,
             timeout=seconds,
-            extensions={"exchange": exchange},
+            extensions={"progress": progress},
         )
         try:
             response = self._http.send(message, stream=True)
         except WorkflowAutomationError:
             raise  # of a file
         except Exception as error:
-            return self._without_response(error, exchange, request)
+            return self._without_response(error, progress, request)
         try:
             outcome = responses.read(
-                self._read(response, exchange), request, self._redactor, self._busy_statuses
+                self._read(response, progress), request, self._redactor, self._busy_statuses
             )
             if isinstance(outcome, Started) and not self._is_new(outcome.run):
                 outcome = Unknown(
                     request=request, reason=Reason.REPEATED, detail=outcome.run.run_id or "", via=self._via
                 )
             # Any other response may be that to an earlier request, and that to this one may arrive next.
-            exchange.may_keep = isinstance(outcome, Started) and outcome.run.run_id is not None
+            progress.may_keep = isinstance(outcome, Started) and outcome.run.run_id is not None
             return outcome
         finally:
             with contextlib.suppress(Exception):  # the response is known
@@ -352,19 +352,21 @@ class FlowClient:
             seen.add(digest)
         return is_new
 
-    def _without_response(self, error: Exception, exchange: Exchange, request: protocol.Request) -> Failure:
+    def _without_response(
+        self, error: Exception, progress: SendProgress, request: protocol.Request
+    ) -> Failure:
         """Return the outcome of a request without a response: not sent, or unknown."""
-        reason = _reason(error, exchange)
-        kind = Unknown if exchange.whole and reason is not Reason.STOPPED else NotSent
+        reason = _reason(error, progress)
+        kind = Unknown if progress.whole and reason is not Reason.STOPPED else NotSent
         return kind(
             request=request,
-            detail=self._describe(exchange.write_error or error, exchange),
+            detail=self._describe(progress.write_error or error, progress),
             reason=reason,
-            begun=exchange.begun,
+            begun=progress.begun,
             via=self._via,
         )
 
-    def _read(self, response: httpx.Response, exchange: Exchange) -> protocol.Response:
+    def _read(self, response: httpx.Response, progress: SendProgress) -> protocol.Response:
         """Read the response up to the limit; an error makes it incomplete, because its status is known."""
         body = bytearray()
         incomplete = ""
@@ -376,26 +378,26 @@ class FlowClient:
                     incomplete = f"it is longer than {_RESPONSE_LIMIT // 1024} KiB"
                     break
         except httpcore.ReadTimeout:
-            incomplete = f"it was still arriving after {exchange.seconds:g} s"
+            incomplete = f"it was still arriving after {progress.seconds:g} s"
         except Exception as error:
-            incomplete = f"it was cut off after {len(body)} bytes: {self._describe(error, exchange)}"
+            incomplete = f"it was cut off after {len(body)} bytes: {self._describe(error, progress)}"
         headers = {name.lower(): value for name, value in response.headers.items()}
         if "location" in response.extensions:
             headers["location"] = response.extensions["location"]
         return protocol.Response(
-            response.status_code, headers, bytes(body[:_RESPONSE_LIMIT]), incomplete, early=not exchange.whole
+            response.status_code, headers, bytes(body[:_RESPONSE_LIMIT]), incomplete, early=not progress.whole
         )
 
-    def _describe(self, error: Exception, exchange: Exchange) -> str:
+    def _describe(self, error: Exception, progress: SendProgress) -> str:
         match error:
             case StoppedError():
                 return ""
             case httpcore.ConnectTimeout():
-                return f"no connection within {exchange.seconds:g} s (the timeout)"
+                return f"no connection within {progress.seconds:g} s (the timeout)"
             case httpcore.ReadTimeout():
-                return f"no response within {exchange.seconds:g} s (the timeout)"
+                return f"no response within {progress.seconds:g} s (the timeout)"
             case httpcore.WriteTimeout():
-                return f"no more data could be sent for {exchange.seconds:g} s (the timeout)"
+                return f"no more data could be sent for {progress.seconds:g} s (the timeout)"
         # h11 quotes an invalid header in its errors, and the service may have put the key into one.
         text = self._redactor.text(str(error)).strip().rstrip(".")
         if type(error).__module__.startswith("httpcore"):
@@ -417,14 +419,14 @@ def _host(base_url: str) -> str:
         ) from None
 
 
-def _reason(error: Exception, exchange: Exchange) -> Reason:
+def _reason(error: Exception, progress: SendProgress) -> Reason:
     """Return why a request has no response."""
     text = str(error)
     if isinstance(error, StoppedError):
         return Reason.STOPPED
-    if exchange.write_error:
+    if progress.write_error:
         return Reason.WRITE
-    if exchange.begun:
+    if progress.begun:
         return Reason.CONNECTION
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return Reason.CERTIFICATE

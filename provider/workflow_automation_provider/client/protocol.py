@@ -138,6 +138,7 @@ class Request:
     :param flow_id: the flow, None if the API key identifies it
     :param content: the body: bytes for a trigger, a stream for an upload
     :param files: the elements of an upload
+    :param may_repeat: whether it may be sent twice
     """
 
     operation: Operation
@@ -145,6 +146,7 @@ class Request:
     flow_id: str | None
     content: bytes | UploadBody = field(repr=False)
     files: Sequence[Element] = field(default=(), repr=False)
+    may_repeat: bool = False
 
     @property
     def title(self) -> str:
@@ -318,7 +320,7 @@ def _trigger_body(inputs: bytes) -> bytes:
 
 def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequence[Element]) -> Request:
     """
-    Build the request that uploads files.
+    Build the request that uploads files, which may be sent twice.
 
     Follows section 4.3 of the interface.
 
@@ -326,4 +328,5 @@ def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequ
     :param flow_id: the flow that the files belong to
     :param body: the encoded ``files``
     """
-    return Request(Operation.UPLOAD, f"{base_url}/public/upload", identifier("flow_id", flow_id), body, files)
+    url = f"{base_url}/public/upload"
+    return Request(Operation.UPLOAD, url, identifier("flow_id", flow_id), body, files, may_repeat=True)

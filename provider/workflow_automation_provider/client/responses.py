@@ -136,11 +136,7 @@ def _failure(
     """Return the outcome of a response outside 2xx."""
     status = response.status
     facts = _facts(response, request, redact)
-    if (
-        status in _BUSY
-        or status in busy_statuses
-        or _says_busy(response, request.operation, facts["retry_after"])
-    ):
+    if status in _BUSY or status in busy_statuses or _says_busy(response, request, facts["retry_after"]):
         return Busy(**facts)
     if 300 <= status < 500 and status not in _MAYBE_ACCEPTED:
         return Rejected(**facts)
@@ -160,14 +156,14 @@ def _facts(response: Response, request: Request, redact: Redactor) -> dict[str, 
     }
 
 
-def _says_busy(response: Response, operation: Operation, wait: float | None) -> bool:
+def _says_busy(response: Response, request: Request, wait: float | None) -> bool:
     """
     Return whether a 408, or a 503 with ``Retry-After``, is to be taken at its word.
 
     Gateways return both also for a request that they had forwarded. So they count only where not all of the request
     was sent, or where it may be sent twice.
     """
-    is_harmless = response.early or operation is Operation.UPLOAD
+    is_harmless = response.early or request.may_repeat
     return is_harmless and (response.status == 408 or (response.status == 503 and wait is not None))
 
 

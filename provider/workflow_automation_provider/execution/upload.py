@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
@@ -222,7 +222,7 @@ class Uploader:
     def _requests(
         self, run_id: str, flow_id: str, elements: Sequence[Element], what: FilesToUpload
     ) -> list[Request]:
-        return self._hook.prepare_uploads(
+        requests = self._hook.prepare_uploads(
             run_id,
             elements,
             flow_id,
@@ -230,6 +230,7 @@ class Uploader:
             files_per_request=what.files_per_request,
             max_request_bytes=what.max_request_bytes,
         )
+        return [replace(request, may_repeat=self._send_again) for request in requests]
 
     def _send(
         self, request: Request, run_id: str, target: str, already: int, progress: Progress

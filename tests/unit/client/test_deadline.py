@@ -12,7 +12,7 @@ import httpcore
 import pytest
 import trustme
 
-from workflow_automation_provider.client.deadline import Exchange
+from workflow_automation_provider.client.deadline import SendProgress
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import (
     Busy,
@@ -270,10 +270,10 @@ class Interrupted(socket.socket):
 
 
 def begun(size=6, seconds=30):
-    """Return the exchange of a request whose headers are about to be sent."""
-    exchange = Exchange(seconds, size, lambda: False)
-    exchange.trace("http11.send_request_headers.started", {"request": httpcore.Request("POST", "http://x")})
-    return exchange
+    """Return the progress of a request whose headers are about to be sent."""
+    progress = SendProgress(seconds, size, lambda: False)
+    progress.trace("http11.send_request_headers.started", {"request": httpcore.Request("POST", "http://x")})
+    return progress
 
 
 @pytest.fixture
@@ -294,14 +294,14 @@ def connected():
 )
 def test_a_signal_handler_does_not_tell_that_the_last_byte_did_not_go(connected, error, raised):
     connection, theirs = connected
-    stream, exchange = httpcore._backends.sync.SyncStream(connection), begun()
-    exchange.write(stream, HEAD)
-    assert (exchange.begun, exchange.whole) == (True, False)
+    stream, progress = httpcore._backends.sync.SyncStream(connection), begun()
+    progress.write(stream, HEAD)
+    assert (progress.begun, progress.whole) == (True, False)
     connection.error = error
     with pytest.raises(raised):
-        exchange.write(stream, b"{body}")
-    assert exchange.whole
-    assert exchange.write_error is None
+        progress.write(stream, b"{body}")
+    assert progress.whole
+    assert progress.write_error is None
     assert theirs.recv(65536).endswith(b"{body}")
 
 
@@ -311,11 +311,11 @@ def test_the_socket_does(kind):
     with ours, theirs:
         if kind is httpcore.WriteError:
             theirs.close()
-        exchange = begun(10_000_000, seconds=0.1)
+        progress = begun(10_000_000, seconds=0.1)
         with pytest.raises(httpcore.WriteError):
-            exchange.write(httpcore._backends.sync.SyncStream(ours), HEAD + b"x" * 10_000_000)
-    assert not exchange.whole
-    assert isinstance(exchange.write_error, kind)
+            progress.write(httpcore._backends.sync.SyncStream(ours), HEAD + b"x" * 10_000_000)
+    assert not progress.whole
+    assert isinstance(progress.write_error, kind)
 
 
 @pytest.mark.parametrize(
@@ -332,28 +332,28 @@ def test_the_socket_does(kind):
     ],
 )
 def test_what_counts_as_handed_over_whole(pieces, whole):
-    exchange = begun()
+    progress = begun()
     for piece in pieces:
-        exchange.write(httpcore.MockStream([]), piece)
-    assert exchange.whole is whole
+        progress.write(httpcore.MockStream([]), piece)
+    assert progress.whole is whole
 
 
 @pytest.mark.parametrize("size", [255 * 1024, 256 * 1024, 256 * 1024 + 1, 1_000_000])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_large_pieces_are_counted_exactly(size, missing):
-    exchange = begun(size)
-    exchange.write(httpcore.MockStream([]), HEAD)
-    exchange.write(httpcore.MockStream([]), b"x" * (size - missing))
-    assert exchange.whole is not bool(missing)
+    progress = begun(size)
+    progress.write(httpcore.MockStream([]), HEAD)
+    progress.write(httpcore.MockStream([]), b"x" * (size - missing))
+    assert progress.whole is not bool(missing)
 
 
 def test_proxy_setup_is_not_the_request():
-    exchange = Exchange(30, 6, lambda: False)
-    exchange.write(httpcore.MockStream([]), b"\x05\x01\x00")
+    progress = SendProgress(30, 6, lambda: False)
+    progress.write(httpcore.MockStream([]), b"\x05\x01\x00")
     connect = httpcore.Request("CONNECT", "http://x")
-    exchange.trace("http11.send_request_headers.started", {"request": connect})
-    exchange.write(httpcore.MockStream([]), b"CONNECT x:443 HTTP/1.1\r\n\r\n")
-    assert (exchange.begun, exchange.whole) == (False, False)
+    progress.trace("http11.send_request_headers.started", {"request": connect})
+    progress.write(httpcore.MockStream([]), b"CONNECT x:443 HTTP/1.1\r\n\r\n")
+    assert (progress.begun, progress.whole) == (False, False)
 
 
 def test_service_stops_reading_over_tls(released, tmp_path, upload, key):

@@ -135,6 +135,10 @@ def test_busy_and_not_sent_are_sent_again(clock, outcome):
     assert len(call.waits) == 1
 
 
+def test_it_is_sent_again_for_hours(clock):
+    assert sent(Call(*[BUSY] * 1100), seconds=7 * 86400) is DONE
+
+
 @pytest.mark.parametrize("outcome", [UNKNOWN, REJECTED, Unidentified(request=REQUEST, status=200)])
 def test_nothing_else_is_sent_again(clock, outcome):
     call = Call(outcome)

@@ -146,8 +146,16 @@ class TestUnknownOutcome:
             upload(1).execute(attempt())
         assert not isinstance(caught.value, AirflowFailException)
 
-    def test_or_fails_in_this_try_and_the_next(self, service, store, attempt):
-        service.faults.add("drop_after", operation="upload")
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            ("drop_after", {}),
+            *[("status_after", {"status": n, "headers": {"Retry-After": "0"}}) for n in (408, 503)],
+        ],
+    )
+    def test_or_fails_in_this_try_and_the_next(self, service, store, attempt, fault):
+        kind, options = fault
+        service.faults.add(kind, operation="upload", **options)
         with pytest.raises(AirflowFailException, match="may have been accepted"):
             upload(1, on_unknown_upload="fail", send_retry_timeout=30).execute(attempt())
         assert set(store.entries) == {KEY}

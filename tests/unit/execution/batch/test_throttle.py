@@ -126,3 +126,10 @@ def test_a_late_response_does_not_count_the_time_in_which_others_got_through(clo
     assert waiting.on_busy(busy(5), sent_at)
     clock.now += 59
     assert not waiting.on_busy(busy(5), clock.now)
+
+
+def test_a_service_that_is_not_reached_for_a_week_only_makes_it_wait(clock):
+    waiting = throttle(patience=7 * 86400.0)
+    for _ in range(1100):
+        assert waiting.wait()
+        assert waiting.on_busy(NotSent(request=REQUEST), clock.now)

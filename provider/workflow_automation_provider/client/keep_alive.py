@@ -29,27 +29,27 @@ from typing import TYPE_CHECKING
 
 import httpcore
 
-from workflow_automation_provider.client.deadline import Exchange, ExchangeTransport, Line
+from workflow_automation_provider.client.deadline import Connection, SendProgress, SendTransport
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["KeepingTransport"]
+__all__ = ["KeepAliveTransport"]
 
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
-_LONGEST_IDLE = 1.0
+_MAX_IDLE = 1.0
 
 
-class KeepingTransport(ExchangeTransport):
+class KeepAliveTransport(SendTransport):
     """A transport that can keep connections open between requests; otherwise each request has its own."""
 
     def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
         super().__init__(tls, proxy)
         # Threads share it: append() and pop() of a list are atomic.
-        self._idle: list[Line] | None = None
+        self._idle: list[Connection] | None = None
 
     @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keep_alive(self) -> Iterator[None]:
         """Keep connections open for the requests that are sent meanwhile, from any thread."""
         self._idle = []
         try:
@@ -60,8 +60,8 @@ class KeepingTransport(ExchangeTransport):
     def close(self) -> None:
         """Close the idle connections, and keep none from now on."""
         idle, self._idle = self._idle, None
-        for line in idle or ():
-            line.close()
+        for connection in idle or ():
+            connection.close()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """
@@ -71,25 +71,25 @@ class KeepingTransport(ExchangeTransport):
             belongs to another one
         """
         response = super().handle_request(request)
-        if not request.extensions["exchange"].has_read:
+        if not request.extensions["progress"].has_read:
             response.close()
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
         return response
 
-    def _take(self) -> Line:
+    def _take(self) -> Connection:
         idle = self._idle
         if idle is None:
             return super()._take()
         try:
             return idle.pop()  # the one that was used last
         except IndexError:
-            return Line(lambda backend: self._pool(backend, 1, _LONGEST_IDLE))
+            return Connection(lambda backend: self._pool(backend, 1, _MAX_IDLE))
 
-    def _give_back(self, line: Line, exchange: Exchange) -> None:
+    def _give_back(self, connection: Connection, progress: SendProgress) -> None:
         # httpcore has closed its connection if it must not be used again, and opens another in its place. It also does
         # so if something arrived while the connection was idle.
         idle = self._idle
-        if idle is None or not exchange.may_keep:
-            super()._give_back(line, exchange)
+        if idle is None or not progress.may_keep:
+            super()._give_back(connection, progress)
         else:
-            idle.append(line)
+            idle.append(connection)
