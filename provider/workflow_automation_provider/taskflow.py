@@ -14,9 +14,10 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.retry import Patience, start_advice, task_error
+from workflow_automation_provider.execution.retry import SendRetrier, error_of_task
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, request_digest
 from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
+from workflow_automation_provider.failures import start_advice
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -88,16 +89,16 @@ def trigger_flow_once(
         # The same request may be sent again if it started nothing, but not another one of the same name.
         with record.in_use(record.request):
             starter = RunStarter(
-                record, hook, Patience(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
+                record, hook, SendRetrier(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
             )
             run = starter.start(lambda: hook.prepare_trigger(inputs, flow_id), invalid=invalid)
     except WorkflowAutomationError as error:
         hook.locate(error, flow_id)
-        failed = task_error(
+        failed = error_of_task(
             error,
             context,
-            start_advice(context, name),
-            but_for=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
+            start_advice(name, has_store="task_state_store" in context),
+            also_retry=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
             previous=starter.previous if starter else None,
         )
         raise failed from failed.__cause__

@@ -17,20 +17,29 @@ import json, sys
 from pathlib import Path
 
 {begin}
-run = sender.trigger_flow({{}}, "demo-flow")
+run_id = trigger()
 by_trigger = sorted(sys.modules)
-sender.upload_files(run.run_id, {files}, "demo-flow")
+upload(run_id, {files})
 Path({result!r}).write_text(json.dumps([by_trigger, sorted(sys.modules)]))
 """
 
 CLIENT = """
 from workflow_automation_provider.client.flow_client import FlowClient
-sender = FlowClient("{base_url}", api_key="{key}")
+from workflow_automation_provider.client.protocol import trigger_request
+client = FlowClient("{base_url}", api_key="{key}")
+def trigger():
+    return client.send(trigger_request(client.base_url, {{}}, "demo-flow")).run.run_id
+def upload(run_id, files):
+    client.send(client.upload_request(run_id, client.measured(files, None), "demo-flow"))
 """
 
 HOOK = """
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-sender = WorkflowAutomationHook()
+hook = WorkflowAutomationHook()
+def trigger():
+    return hook.trigger_flow({{}}, "demo-flow").run_id
+def upload(run_id, files):
+    hook.upload_files(run_id, files, "demo-flow")
 """
 
 

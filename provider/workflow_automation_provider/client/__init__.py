@@ -1,7 +1,7 @@
 """
 A client for the workflow automation service, built on httpx.
 
-Nothing here depends on Airflow: a script can use :class:`FlowClient` on its own.
+Nothing here depends on Airflow. It is private: use the hook.
 """
 
 __all__: list[str] = []

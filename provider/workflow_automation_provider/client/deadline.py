@@ -12,7 +12,8 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import httpcore
@@ -23,8 +24,8 @@ __all__ = ["Exchange", "ExchangeTransport", "Line", "StoppedError"]
 # A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
 
-# What precedes the request itself: CONNECT for an HTTP proxy, the handshake with a SOCKS proxy.
-_PROXY_SETUP = (b"CONNECT ", b"\x05", b"\x01")
+# Where the errors of a socket are raised.
+_SOCKET_MODULES = ("httpcore", "ssl")
 
 # Seconds to wait for a response after the request was aborted: only one that has already arrived counts.
 _EARLY_RESPONSE = 1.0
@@ -65,11 +66,17 @@ class Exchange:
         """Whether anything was read from the network since the request was sent."""
         self.may_keep = True
         """Whether the connection may be used again."""
+        self._is_set_up = False
         self._stopped = stopped
         self._handing_over = handing_over
         self._body_left = content_length
         self._overdue: type[httpcore.TimeoutException] = httpcore.ConnectTimeout
         self._deadline = time.monotonic() + seconds
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Note, as httpcore's ``trace`` extension, when the request itself begins, after the setup of a proxy."""
+        if event == "http11.send_request_headers.started" and info["request"].method != b"CONNECT":
+            self._is_set_up = True
 
     def check_stop(self) -> None:
         """
@@ -115,7 +122,7 @@ class Exchange:
         :raises httpcore.WriteError: if the request was aborted, also by a timeout: httpcore then still reads
             the response that a server may have sent early
         """
-        if not self.begun and data.startswith(_PROXY_SETUP):
+        if not self._is_set_up:
             self.check_stop()
             stream.write(data, self.time_left())
             return
@@ -129,17 +136,27 @@ class Exchange:
             self.whole = self._body_left <= 0
             if self.whole and self._handing_over:
                 self._handing_over()
-            started = time.monotonic()
             try:
                 stream.write(piece, self.seconds)
             except (httpcore.WriteError, httpcore.WriteTimeout) as error:
-                waited = time.monotonic() - started
-                if isinstance(error, httpcore.WriteTimeout) and waited < self.seconds * 0.9:
-                    raise  # not from the socket: a signal handler raised TimeoutError, perhaps after the last byte
+                if not _is_of_socket(error):
+                    raise
                 # The write fails only while part of the piece is unsent.
                 self.whole = False
                 self.write_error = error
                 raise httpcore.WriteError(str(error)) from error
+
+
+def _is_of_socket(error: Exception) -> bool:
+    """
+    Return whether the socket raised an error, not a signal handler, perhaps after the last byte.
+
+    httpcore maps any TimeoutError and OSError alike, but that of a handler was raised in the handler's own frame.
+    """
+    if error.__cause__ is None:
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__cause__.__traceback__)
+    return frame.f_globals.get("__name__", "").partition(".")[0] in _SOCKET_MODULES
 
 
 class _Stream(httpcore.NetworkStream):
@@ -290,7 +307,7 @@ class ExchangeTransport(httpx.BaseTransport):
                     _core_url(request.url),
                     headers=request.headers.raw,
                     content=request.stream,
-                    extensions=request.extensions,
+                    extensions={**request.extensions, "trace": exchange.trace},
                 ),
                 exchange,
             )

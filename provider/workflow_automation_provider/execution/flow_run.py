@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.doubt import StartQuestion
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
     from workflow_automation_provider.execution.wait import CompletionWait
     from workflow_automation_provider.hooks.file_sources import FileSource
@@ -78,22 +78,22 @@ class FlowRun:
     The run of one task instance.
 
     :param hook: sends the requests; closed afterwards
-    :param patience: how long to keep retrying while the service is busy or cannot be reached
+    :param retrier: how long to keep retrying while the service is busy or cannot be reached
     """
 
     def __init__(
-        self, context: Context, hook: WorkflowAutomationHook, patience: Patience, task: FlowRunTask
+        self, context: Context, hook: WorkflowAutomationHook, retrier: SendRetrier, task: FlowRunTask
     ) -> None:
         self._context = context
         self._hook = hook
-        self._patience = patience
+        self._retrier = retrier
         self._task = task
         self._record = StartRecord(context)
         self._record.request = task.request
         self._starter = RunStarter(
             self._record,
             hook,
-            patience,
+            retrier,
             on_unknown_start="start_again" if task.on_unknown_start == "start_again" else "fail",
         )
         self.run: StartedRun | None = None
@@ -195,7 +195,7 @@ class FlowRun:
         from workflow_automation_provider.execution.upload import Uploader
         from workflow_automation_provider.execution.upload_record import UploadRecord
 
-        return Uploader(UploadRecord(self._context, of_own_run=True), self._hook, self._patience)
+        return Uploader(UploadRecord(self._context, of_own_run=True), self._hook, self._retrier)
 
     def _files(self, files: FileSource | Sequence[FileSource]) -> FilesToUpload:
         from workflow_automation_provider.execution.upload import FilesToUpload
@@ -216,7 +216,7 @@ class FlowRun:
         return CompletionWait(
             WaitRecord(self._context),
             self._hook,
-            self._patience,
+            self._retrier,
             self._context,
             callback_input=self._task.callback_input,
             timeout=timeout,
@@ -242,7 +242,7 @@ class FlowRun:
             self._record,
             self._hook,
             self._context,
-            self._patience.log,
+            self._retrier.log,
             timeout=self._task.ask_timeout,
             notifiers=self._task.notifiers,
             then_waits=wait is not None,

@@ -15,24 +15,31 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from workflow_automation_provider.client.outcome import (
+    Failure,
+    NotSent,
+    Outcome,
+    Reason,
+    Rejected,
+    Started,
+    Unidentified,
+    Unknown,
+)
 from workflow_automation_provider.client.protocol import Operation, Run
 from workflow_automation_provider.exceptions import (
     Accepted,
     InvalidRequestError,
-    NotSentError,
     OutcomeUnknownError,
-    RejectedError,
     ResponseUnusableError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.ledger import IN_DOUBT, Decision, State
-from workflow_automation_provider.execution.retry import PreviousTry
 from workflow_automation_provider.execution.telemetry import metric_of
-from workflow_automation_provider.failures import consequence_of, run_of, where_to_look
+from workflow_automation_provider.failures import PreviousTry, request_error, where_to_look
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.start_record import StartedRun, StartEntry, StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -42,6 +49,10 @@ OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also ``"ask"``."""
 
 _LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
+
+
+# What a request ended in that identified no run, as the ledger has it; otherwise, nothing was started.
+_STATES: dict[type[Outcome], State] = {Rejected: State.REJECTED, Unknown: State.UNKNOWN}
 
 
 def request_digest(inputs: object, flow_id: object) -> str:
@@ -63,25 +74,26 @@ class RunStarter:
 
     :param record: what the task instance knows about the run
     :param hook: sends the request; closed afterwards
-    :param patience: how long to keep retrying while the service is busy or cannot be reached
+    :param retrier: how long to keep retrying while the service is busy or cannot be reached
     """
 
     def __init__(
         self,
         record: StartRecord,
         hook: WorkflowAutomationHook,
-        patience: Patience,
+        retrier: SendRetrier,
         *,
         on_unknown_start: OnUnknownStart = "fail",
     ) -> None:
         self._record = record
         self._hook = hook
-        self._patience = patience
-        self._log = patience.log
+        self._retrier = retrier
+        self._log = retrier.log
         self._telemetry = record.telemetry
         self._ledger = record.ledger(start_again=on_unknown_start == "start_again", resends_rejected=True)
         self.previous: PreviousTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
+        self._run: StartedRun = {}
         self.handed_over = False
         """Whether the last byte of a request was sent whose outcome is not known: a run may have been started."""
 
@@ -133,9 +145,12 @@ class RunStarter:
         """
         with self._hook:
             request = prepare()
-            return self._patience.call(
+            outcome = self._retrier.send(
                 lambda: self._send(request), on_retry=lambda: self._telemetry.count("runs.retried")
             )
+        if isinstance(outcome, Failure):
+            raise request_error(outcome)
+        return self._run
 
     def is_in_doubt(self) -> bool:
         """Return whether an earlier try may have started a run that it could not identify."""
@@ -197,23 +212,23 @@ class RunStarter:
             entry.message, consequence=_sentence(entry), next_step=f"{_LOOK} {hint}".strip()
         )
 
-    def _send(self, request: Request) -> StartedRun:
+    def _send(self, request: Request) -> Outcome:
         attributes = {
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": self._hook.flow_of(request),
         }
         with self._telemetry.span("trigger", attributes) as known:
-            run = self._send_once(request)
-            known["run_id"] = run.get("run_id")
-        return run
+            outcome = self._send_once(request)
+            if isinstance(outcome, Started):
+                known["run_id"] = outcome.run.run_id
+            elif isinstance(outcome, Failure):
+                known["error"] = type(request_error(outcome)).__name__
+        return outcome
 
-    def _send_once(self, request: Request) -> StartedRun:
+    def _send_once(self, request: Request) -> Outcome:
         """Send the request; the record is always written before it."""
-        if self._patience.is_ended():
-            raise NotSentError(
-                "The trigger request was not sent: the task was ended.",
-                consequence=consequence_of(request.operation, Accepted.NO),
-            )
+        if self._retrier.is_ended():
+            return NotSent(request=request, reason=Reason.STOPPED)
         # Logged before the record is written, which waits for a response from Airflow: by then these lines
         # are in the log, even if the task is killed in its last try, after which no other try reports it.
         self._log.info(
@@ -222,16 +237,15 @@ class RunStarter:
             self._hook.workflow_automation_conn_id,
         )
         self._log.info("If no later line says what became of it, a run may have been started.")
-        began = 0.0
         # Opened before the write: whatever interrupts it, the ledger knows what to write then.
         self._ledger.open(0, self._record.digest)
         try:
             self._record.starting()
             began = time.monotonic()
-            run = run_of(self._hook.send_trigger(request, before_last_byte=self._hand_over))
+            outcome = self._hook.send_trigger(request, before_last_byte=self._hand_over)
             took = time.monotonic() - began
-        except WorkflowAutomationError as error:
-            self._failed(error, time.monotonic() - began)
+        except WorkflowAutomationError:  # not a request, such as a connection that has become invalid
+            self._settle(State.IDLE)
             raise
         # It is unknown what went wrong, and whether this process may still write the record.
         except Exception:
@@ -242,26 +256,28 @@ class RunStarter:
             else:
                 self._settle(State.IDLE)
             raise
-        started = self._started(run)
-        self._telemetry.count("runs.started")
-        self._telemetry.time("runs.response_time", took)
-        return started
+        self._record_outcome(outcome)
+        if metric := metric_of(outcome):
+            self._telemetry.count(metric)
+        if getattr(outcome, "status", 0) is not None:
+            self._telemetry.time("runs.response_time", took)
+        return outcome
 
     def _hand_over(self) -> None:
         from workflow_automation_provider.client.deadline import StoppedError
 
         self.handed_over = True
-        if self._patience.is_ended():
+        if self._retrier.is_ended():
             raise StoppedError
 
-    def _failed(self, error: WorkflowAutomationError, took: float) -> None:
-        """Record what a request ended in that identified no run."""
-        self.handed_over = error.accepted is not Accepted.NO
-        self._settle(_state_of(error), error.message)
-        if metric := metric_of(error):
-            self._telemetry.count(metric)
-        if error.status is not None:
-            self._telemetry.time("runs.response_time", took)
+    def _record_outcome(self, outcome: Outcome) -> None:
+        self.handed_over = outcome.accepted is not Accepted.NO
+        if isinstance(outcome, Started):
+            self._run = self._started(outcome.run)
+        elif isinstance(outcome, Unidentified):
+            self._settle(State.UNIDENTIFIED, request_error(outcome).message)
+        else:
+            self._settle(_STATES.get(type(outcome), State.IDLE))
 
     def _settle(self, outcome: State, message: str = "") -> None:
         """Settle what the request ended in, and record it."""
@@ -325,9 +341,3 @@ class RunStarter:
 
 def _sentence(entry: StartEntry) -> str:
     return f"T{entry.text[1:]}"
-
-
-def _state_of(error: WorkflowAutomationError) -> State:
-    if error.accepted is Accepted.NO:
-        return State.REJECTED if isinstance(error, RejectedError) else State.IDLE
-    return State.UNIDENTIFIED if error.accepted is Accepted.YES else State.UNKNOWN

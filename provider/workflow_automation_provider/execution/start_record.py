@@ -15,8 +15,8 @@ from typing import Any, Literal, TypedDict
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
-from workflow_automation_provider.execution.retry import GIVEN_RUN
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of
+from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 
 __all__ = ["StartEntry", "StartRecord", "StartedRun"]
 
@@ -180,7 +180,7 @@ class StartRecord(TaskRecord):
 
     @property
     def _supplied_key(self) -> str:
-        return f"{GIVEN_RUN}{self._suffix}"
+        return f"{SUPPLIED_RUN_KEY}{self._suffix}"
 
     def _write(self, state: Literal["starting", "started", "unidentified"], result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -13,12 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.exceptions import (
-    OutcomeUnknownError,
-    RejectedError,
-    ResponseUnusableError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.client.outcome import Outcome, Rejected, Started, Unidentified, Unknown
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -31,14 +26,14 @@ PREFIX = "workflow_automation"
 _log = logging.getLogger(__name__)
 
 
-def metric_of(error: WorkflowAutomationError) -> str | None:
-    """Return the counter of a start that failed; None if nothing came of it, so that it is sent again."""
-    match error:
-        case RejectedError():
+def metric_of(outcome: Outcome) -> str | None:
+    """Return the counter of a request that was to start a run; None if nothing came of it, so that it is sent again."""
+    match outcome:
+        case Rejected():
             return "runs.rejected"
-        case ResponseUnusableError():
+        case Started() | Unidentified():
             return "runs.started"
-        case OutcomeUnknownError():
+        case Unknown():
             return "runs.unknown"
     return None
 

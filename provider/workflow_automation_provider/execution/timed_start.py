@@ -26,7 +26,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.ledger import Attempt, Ledger
-from workflow_automation_provider.execution.retry import Patience
+from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.start import RunStarter
 from workflow_automation_provider.execution.start_record import StartRecord
 from workflow_automation_provider.execution.telemetry import NoTelemetry
@@ -80,7 +80,7 @@ class TimedStart:
         self._logged: Accepted | None = None
         """What was logged last."""
         self._done = threading.Event()
-        retrier = Patience(seconds, log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False)
+        retrier = SendRetrier(seconds, log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False)
         self._starter = RunStarter(_NoRecord(), hook, retrier)
 
     def run(self, inputs: Mapping[str, Any], flow_id: str | None) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.files import Element, File, FileFormat
+from workflow_automation_provider.client.outcome import Failure, Outcome
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -22,7 +23,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.confirmed_files import MAX_FILES, identities_of, without
-from workflow_automation_provider.failures import consequence_of, response_of, where_to_look
+from workflow_automation_provider.failures import consequence_of, request_error, response_of, where_to_look
 from workflow_automation_provider.hooks.file_sources import FileSource, resolve
 from workflow_automation_provider.hooks.lineage import inputs_of
 from workflow_automation_provider.hooks.upload_progress import (
@@ -34,7 +35,7 @@ from workflow_automation_provider.hooks.upload_progress import (
 )
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload_record import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -106,33 +107,30 @@ class FilesToUpload:
     read_ahead_bytes: int | None = None
 
 
-def _retried_after(on_unknown_upload: OnUnknownUpload) -> tuple[type[WorkflowAutomationError], ...]:
-    """Return the errors after which a request may be sent again, besides busy and not sent."""
-    return (OutcomeUnknownError,) if on_unknown_upload == "send_again" else ()
-
-
 class Uploader:
     """
     Send the files that no earlier try sent.
 
     :param record: what earlier tries sent
     :param hook: sends the requests; closed afterwards
-    :param patience: how long to keep retrying each request while the service is busy or cannot be reached
+    :param retrier: how long to keep retrying each request while the service is busy or cannot be reached
     """
 
     def __init__(
         self,
         record: UploadRecord,
         hook: WorkflowAutomationHook,
-        patience: Patience,
+        retrier: SendRetrier,
         *,
         on_unknown_upload: OnUnknownUpload = "send_again",
     ) -> None:
         self._record = record
         self._hook = hook
-        self._patience = patience
-        self._log = patience.log
-        self._retry = _retried_after(on_unknown_upload)
+        self._retrier = retrier
+        self._log = retrier.log
+        self._send_again = on_unknown_upload == "send_again"
+        self._confirmed: UploadRequest
+        """The request that was confirmed last."""
         self._prepared: list[Element] | None = None
         self.inputs: list[str] = []
         """The URIs of the files, for lineage: those of earlier tries as well."""
@@ -239,15 +237,16 @@ class Uploader:
         """Send one request, with retries, and take back what was recorded if it was not accepted."""
         # Computed before the files are read: a file that changes later is not the one that was confirmed.
         identities = identities_of(request.files, target) if self._record.outlives_try else []
-        if not self._retry:
+        if not self._send_again:
             self._record.sending()
         telemetry = self._record.telemetry
         try:
-            sent = self._patience.call(
+            outcome = self._retrier.send(
                 lambda: self._send_once(request, run_id, target, identities, progress),
-                retry=self._retry,
+                retry_unknown=self._send_again,
                 on_retry=lambda: telemetry.count("uploads.retried"),
             )
+            response_of(outcome)
         except WorkflowAutomationError as error:
             if error.accepted is Accepted.NO:
                 self._take_back()
@@ -257,13 +256,14 @@ class Uploader:
                     already,
                 )
             raise
+        sent = self._confirmed
         telemetry.count("uploads.files", sent["count"])
         telemetry.count("uploads.bytes", sent["bytes"])
         return sent
 
     def _send_once(
         self, request: Request, run_id: str, target: str, identities: list[str], progress: Progress
-    ) -> UploadRequest:
+    ) -> Outcome:
         """Send one request, and record that it was confirmed; its span and metrics end after that."""
         telemetry = self._record.telemetry
         attributes = {
@@ -272,20 +272,24 @@ class Uploader:
             "run_id": run_id,
             "files": len(request.files),
         }
-        with telemetry.span("upload", attributes):
+        with telemetry.span("upload", attributes) as known:
             began = time.monotonic()
-            response = response_of(self._hook.send_upload(request, progress=progress))
+            outcome = self._hook.send_upload(request, progress=progress)
             took = time.monotonic() - began
+            if isinstance(outcome, Failure):
+                known["error"] = type(request_error(outcome)).__name__
+                return outcome
+            response = response_of(outcome)
             progress.confirmed()
-            confirmed: UploadRequest = {
+            self._confirmed = {
                 "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
                 "count": len(request.files),
                 "bytes": size_of(request.files),
                 "response": response[:_KEPT_RESPONSE],
             }
-            self._confirm({**confirmed, "target": target, "identities": identities})
+            self._confirm({**self._confirmed, "target": target, "identities": identities})
         telemetry.time("uploads.response_time", took)
-        return confirmed
+        return outcome
 
     def _confirm(self, request: ConfirmedRequest) -> None:
         try:
@@ -309,7 +313,7 @@ class Uploader:
     ) -> tuple[list[UploadRequest], list[Element]]:
         """Return the requests that earlier tries sent, and the elements that were in none of them."""
         recorded = self._record.read(target)
-        if not self._retry and self._record.interrupted():
+        if not self._send_again and self._record.interrupted():
             raise OutcomeUnknownError(
                 "An earlier try ended while it was uploading, before the outcome was known.",
                 consequence=consequence_of(Operation.UPLOAD, Accepted.MAYBE),

@@ -42,7 +42,7 @@ from workflow_automation_provider.execution.callback import (
     new_token,
 )
 from workflow_automation_provider.execution.parking import Question, Reply
-from workflow_automation_provider.execution.retry import how_to_enter, run_started
+from workflow_automation_provider.failures import how_to_enter, run_started
 from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.callback import Status
-    from workflow_automation_provider.execution.retry import Patience
+    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.start_record import StartedRun, StartEntry
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -89,7 +89,7 @@ class CompletionWait:
     The wait of one task for the end of its run.
 
     :param record: what the task instance knows about it
-    :param patience: its logger, and whether Airflow ended the task
+    :param retrier: its logger, and whether Airflow ended the task
     :param callback_input: name of the input that holds the URL
     :param timeout: how long to wait
     """
@@ -98,7 +98,7 @@ class CompletionWait:
         self,
         record: WaitRecord,
         hook: WorkflowAutomationHook,
-        patience: Patience,
+        retrier: SendRetrier,
         context: Context,
         *,
         callback_input: str,
@@ -106,8 +106,8 @@ class CompletionWait:
     ) -> None:
         self._record = record
         self._hook = hook
-        self._patience = patience
-        self._log = patience.log
+        self._retrier = retrier
+        self._log = retrier.log
         self._context = context
         self._input = callback_input
         self._timeout = timeout
@@ -163,11 +163,13 @@ class CompletionWait:
                     f"{name} is {host}, which only this machine reaches: the flow could not call back."
                 )
         except InvalidRequestError as error:
-            error.next_step = (
-                "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
-                f"server, such as {CALLBACK_BASE_URL.example}."
-            )
-            raise
+            raise InvalidRequestError(
+                error.message,
+                next_step=(
+                    "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
+                    f"server, such as {CALLBACK_BASE_URL.example}."
+                ),
+            ) from None
         return base
 
     def supplied(self, earlier: StartEntry | None, run: StartedRun) -> None:
@@ -364,7 +366,7 @@ class CompletionWait:
                 return self.settle(run, answer)
             if self._left(waiting) <= timedelta():
                 return self._end_late(run, waiting)
-            if self._patience.is_ended():
+            if self._retrier.is_ended():
                 error = RunTimeoutError(
                     "The task was ended before anybody said how the run ended.",
                     consequence=run_started(run.get("run_id")),

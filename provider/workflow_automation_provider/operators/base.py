@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
-from workflow_automation_provider.execution.retry import FlowRetryPolicy, Patience, task_error
+from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier, error_of_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -129,9 +129,9 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
 
     @property
-    def _patience(self) -> Patience:
+    def _retrier(self) -> SendRetrier:
         """How long one try keeps retrying while the service is busy or cannot be reached."""
-        return Patience(self.send_retry_timeout, self.log, lambda: self.is_ended)
+        return SendRetrier(self.send_retry_timeout, self.log, lambda: self.is_ended)
 
     def execute(self, context: Context) -> _Result:
         """
@@ -220,8 +220,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with."""
-        return task_error(
-            error, context, self._advice(context), but_for=self._retried_after, is_ended=self.is_ended
+        return error_of_task(
+            error, context, self._advice(context), also_retry=self._retried_after, is_ended=self.is_ended
         )
 
     def _run_once(self, context: Context) -> _Result:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import is_limit, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.execution.retry import BATCH_ADVICE
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 
 if TYPE_CHECKING:
@@ -69,6 +68,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
+        from workflow_automation_provider.failures import BATCH_ADVICE
+
         return BATCH_ADVICE
 
     template_fields: Sequence[str] = ("batch", "flow_id", "workflow_automation_conn_id", "output_path")
@@ -149,7 +150,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
                     on_rejected=self.on_rejected,
                     output_path=self._rendered_output_path(),
                 )
-                starter = BatchStarter(record, self._open_hook(), self._patience, context, plan)
+                starter = BatchStarter(record, self._open_hook(), self._retrier, context, plan)
             return starter.start()
 
     def _event_extra(self, result: list[BatchItem] | BatchSummary) -> dict[str, Any]:

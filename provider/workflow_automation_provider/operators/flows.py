@@ -14,12 +14,7 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     RunFailedError,
 )
-from workflow_automation_provider.execution.retry import (
-    run_advice,
-    run_started,
-    start_advice,
-    task_error,
-)
+from workflow_automation_provider.execution.retry import error_of_task
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
@@ -216,7 +211,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             ask_timeout=self.ask_timeout,
             notifiers=self.notifiers,
         )
-        self._flow_run = FlowRun(context, self._open_hook(), self._patience, task)
+        self._flow_run = FlowRun(context, self._open_hook(), self._retrier, task)
         return self._flow_run.execute(resumed or Resumed())
 
     def _request_digest(self) -> str | None:
@@ -251,37 +246,39 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
         from workflow_automation_provider.execution.wait import ResultUnreadableError
+        from workflow_automation_provider.failures import run_advice
 
-        # Of a run that failed, or whose id is unknown, the error says all.
         run = self._flow_run.run if self._flow_run else None
+        # Of a run that failed, or whose id is unknown, the error says all.
         if run is None or isinstance(error, RunFailedError | ResponseUnusableError):
-            return task_error(
+            return error_of_task(
                 error,
                 context,
                 self._advice(context),
-                but_for=self._retried_after,
+                also_retry=self._retried_after,
                 is_ended=self.is_ended,
                 previous=self._flow_run.starter.previous if self._flow_run else None,
             )
-        run_id = run.get("run_id")
-        error.locate(None, run.get("flow_id"), run_id)
-        sent = "" if isinstance(error, InvalidRequestError) else error.consequence
-        error.consequence = "\n".join(filter(None, (run_started(run_id), sent)))
-        advice = run_advice(context, run_id)
-        return task_error(
+        # Only with a record does a retry find the run.
+        has_store = "task_state_store" in context
+        advice = run_advice(run.get("run_id"), has_store=has_store)
+        error.locate(None, run.get("flow_id"), run.get("run_id"))
+        return error_of_task(
             error,
             context,
             dict.fromkeys((Accepted.NO, Accepted.MAYBE), advice),
-            but_for=(OutcomeUnknownError, ResultUnreadableError),
+            also_retry=(OutcomeUnknownError, ResultUnreadableError),
             is_ended=self.is_ended,
-            # Only with a record does a retry find the run.
-            may_retry="task_state_store" in context,
+            may_retry=has_store,
             later=advice,
+            run_id=run.get("run_id", ""),
         )
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
-        return start_advice(context)
+        from workflow_automation_provider.failures import start_advice
+
+        return start_advice(has_store="task_state_store" in context)
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.execution.retry import UPLOAD_ADVICE
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         with record.in_use(id(self)):
             run_id, flow_id = self._run()
             uploader = Uploader(
-                record, self._open_hook(), self._patience, on_unknown_upload=self.on_unknown_upload
+                record, self._open_hook(), self._retrier, on_unknown_upload=self.on_unknown_upload
             )
             result = uploader.upload(
                 run_id,
@@ -208,6 +207,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
+        from workflow_automation_provider.failures import UPLOAD_ADVICE
+
         return UPLOAD_ADVICE
 
     @property

@@ -6,20 +6,17 @@ import gc
 import json
 import logging
 import re
-import traceback
 import zlib
 from urllib.parse import quote
 
 import pytest
 
 from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.outcome import Failure, Rejected, Unquoted
 from workflow_automation_provider.client.redaction import WITHHELD
-from workflow_automation_provider.exceptions import (
-    RejectedError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.failures import request_error
 
-from .conftest import trigger_flow, upload_files
+from .conftest import check, trigger_flow, upload_files
 from .forms import nowhere
 
 
@@ -33,34 +30,32 @@ def wire_log(caplog):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
-def everything(caught):
-    error = caught.value
-    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error)) + repr(error.args)
+def everything(failure):
+    assert isinstance(failure, Failure)
+    error = request_error(failure)
+    return f"{failure!r}{error}{error!r}{vars(error)}{error.args}"
 
 
 @pytest.mark.parametrize("operation", ["trigger_by_key", "upload"])
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 302])
 def test_failure_that_echoes_the_key(service, client, key, wire_log, operation, status):
-    run = trigger_flow(client, {}, "demo-flow")
+    trigger_flow(client, {}, "demo-flow")
     service.faults.add("echo_key", status=status, operation=operation)
-    with pytest.raises(WorkflowAutomationError) as caught:
-        trigger_flow(client, {}) if operation == "trigger_by_key" else upload_files(
-            client, run.run_id, [], "demo-flow"
-        )
-    assert (
-        "The response is withheld: it contains the API key or another secret."
-        in str(caught.value).splitlines()
-    )
-    nowhere(key, everything(caught))
+    if operation == "upload":
+        failure = upload_files(client, "1001", [], "demo-flow")
+    else:
+        failure = trigger_flow(client, {})
+    assert failure.quote is Unquoted.SECRET
+    nowhere(key, everything(failure))
     assert WITHHELD in wire_log.text, "the wire was not logged"
     nowhere(key, wire_log.text)
 
 
 def test_success_that_echoes_the_key(service, client, key, wire_log):
     service.faults.add("echo_key", status=201, times=None)
-    run = trigger_flow(client, {})
+    run = trigger_flow(client, {}).run
     assert run.run_id == "1001"
-    response = upload_files(client, run.run_id, [], "demo-flow")
+    response = upload_files(client, run.run_id, [], "demo-flow").response
     assert response == run.response == WITHHELD
     assert WITHHELD in wire_log.text
     nowhere(key, wire_log.text + json.dumps(run.response) + repr(run) + response)
@@ -69,9 +64,8 @@ def test_success_that_echoes_the_key(service, client, key, wire_log):
 @pytest.mark.parametrize("line", ["X-Echo : {}", "X-Echo: a\x00{}", "{}", "X Echo: {}"])
 def test_illegal_header_that_holds_the_key(raw_server, key, wire_log, attempt, line):
     server = raw_server(f"HTTP/1.1 200 OK\r\n{line.format(key)}\r\n\r\n".encode())
-    with FlowClient(server.base_url, api_key=key) as client, pytest.raises(WorkflowAutomationError) as caught:
-        attempt.send(client)
-    nowhere(key, everything(caught))
+    with FlowClient(server.base_url, api_key=key) as client:
+        nowhere(key, everything(attempt.send(client)))
     nowhere(key, wire_log.text)
 
 
@@ -81,9 +75,8 @@ def test_status_line_and_redirect_that_hold_the_key(raw_server, key, wire_log):
     )
     server = raw_server(head.encode())
     with FlowClient(server.base_url, api_key=key) as client:
-        with pytest.raises(RejectedError) as caught:
-            trigger_flow(client, {})
-        nowhere(key, everything(caught) + repr(client.check()))
+        failure = check(trigger_flow(client, {}), Rejected, status=307)
+        nowhere(key, everything(failure) + repr(client.check()))
     nowhere(key, wire_log.text)
 
 
@@ -92,28 +85,25 @@ def test_nothing_of_a_response_that_was_cut_off_is_quoted(raw_server, key, attem
     body = b'{"run_id": "7", "words": "these words are quoted nowhere ' + key[:-1].encode()
     server = raw_server(b"HTTP/1.1 %d Words\r\nContent-Length: 999\r\n\r\n" % status + body)
     with FlowClient(server.base_url, api_key=key) as client:
-        try:
-            text = attempt.send(client)
-        except WorkflowAutomationError as error:
-            text = str(error)
-    assert "words are" not in text
-    assert key[:4] not in text
-    assert (
-        "cut off after" if status == 200 else "The response is not shown, because it is incomplete."
-    ) in text
+        outcome = attempt.send(client)
+    assert "words are" not in repr(outcome)
+    assert key[:4] not in repr(outcome)
+    if status == 200:
+        assert "cut off after" in repr(outcome)
+    else:
+        assert outcome.quote is Unquoted.INCOMPLETE
 
 
 def test_response_without_words_that_was_cut_off(raw_server, key):
     server = raw_server(b"HTTP/1.1 400 Words\r\nContent-Length: 999\r\n\r\n \n")
-    with FlowClient(server.base_url, api_key=key) as client, pytest.raises(RejectedError) as caught:
-        trigger_flow(client, {})
-    assert len(caught.value.message.splitlines()) == 1
+    with FlowClient(server.base_url, api_key=key) as client:
+        check(trigger_flow(client, {}), Rejected, quote="")
 
 
 def test_harmless_header_value_changes_nothing(answering, key):
     server = answering(b'{"run_id": 1002, "run_link": "https://x.example/1"}')
     with FlowClient(server.base_url, api_key=key, headers={"X-Key-Version": "1"}) as client:
-        run = trigger_flow(client, {})
+        run = trigger_flow(client, {}).run
     assert (run.run_id, run.run_link) == ("1002", "https://x.example/1")
     assert run.response == {"run_id": 1002, "run_link": "https://x.example/1"}
 
@@ -131,32 +121,26 @@ def test_harmless_header_value_changes_nothing(answering, key):
 )
 def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text):
     server = answering(text.encode(), status=400)
-    with (
-        FlowClient(
-            "http://service.example/api",
-            allow_http=True,
-            headers={
-                "Authorization": "Bearer hush-1234",
-                "Cookie": "first=crumb-24680; second=2",
-                "X-Team": "data-engineering",
-            },
-            proxy=f"http://user:p%40ss-9876@127.0.0.1:{server.port}",
-        ) as client,
-        pytest.raises(RejectedError, match="withheld") as caught,
-    ):
-        trigger_flow(client, {}, "demo-flow")
-    assert not re.search("hush|aHVz|p%40ss|p@ss|crumb", str(caught.value))
+    with FlowClient(
+        "http://service.example/api",
+        allow_http=True,
+        headers={
+            "Authorization": "Bearer hush-1234",
+            "Cookie": "first=crumb-24680; second=2",
+            "X-Team": "data-engineering",
+        },
+        proxy=f"http://user:p%40ss-9876@127.0.0.1:{server.port}",
+    ) as client:
+        failure = check(trigger_flow(client, {}, "demo-flow"), Rejected, quote=Unquoted.SECRET)
+    assert not re.search("hush|aHVz|p%40ss|p@ss|crumb", everything(failure))
     ((head, _),) = server.requests
     assert b"Bearer hush-1234" in head
 
 
 def test_header_that_is_no_secret_is_quoted(answering):
     server = answering(b"the team is data-engineering", status=400)
-    with (
-        FlowClient(server.base_url, headers={"X-Team": "data-engineering"}) as client,
-        pytest.raises(RejectedError, match='The service said: "the team is data-engineering"'),
-    ):
-        trigger_flow(client, {}, "demo-flow")
+    with FlowClient(server.base_url, headers={"X-Team": "data-engineering"}) as client:
+        check(trigger_flow(client, {}, "demo-flow"), Rejected, quote="the team is data-engineering")
 
 
 def test_wire_logs_are_left_alone_once_the_client_is_gone():
@@ -184,10 +168,9 @@ LONG_KEY = "sk_live_oHwLMeaZqo9DZDNjN1GTPdVKsb42xyQ7"
 )
 def test_part_of_a_key_is_withheld(answering, echo):
     server = answering(echo.encode(), status=401)
-    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RejectedError) as caught:
-        trigger_flow(client, {})
-    assert "withheld" in str(caught.value)
-    assert LONG_KEY[:8] not in str(caught.value)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client:
+        failure = check(trigger_flow(client, {}), Rejected, quote=Unquoted.SECRET)
+    assert LONG_KEY[:8] not in everything(failure)
 
 
 @pytest.mark.parametrize(
@@ -202,22 +185,18 @@ def test_part_of_a_key_is_withheld(answering, echo):
 )
 def test_what_is_neither_json_nor_plain_text_is_not_shown(answering, attempt, body, headers):
     server = answering(body, 400, headers)
-    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RejectedError) as caught:
-        attempt.send(client)
-    assert caught.value.message.splitlines()[1:] == [
-        "The response is not shown, because it is neither JSON nor plain text."
-    ]
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client:
+        check(attempt.send(client), Rejected, quote=Unquoted.NOT_TEXT)
 
 
 def test_response_to_an_upload_that_is_neither_is_not_returned(answering, upload):
     server = answering(b"<b>Thanks", 200)
     with FlowClient(server.base_url, api_key=LONG_KEY) as client:
-        assert upload.send(client) == "(not shown: it is neither JSON nor plain text)"
+        assert upload.send(client).response == "(not shown: it is neither JSON nor plain text)"
 
 
 def test_short_beginning_of_a_key_is_shown(answering):
     """As services name a key to those who have several."""
     server = answering(b"The key sk_live_oHw... has expired", status=401)
-    with FlowClient(server.base_url, api_key=LONG_KEY) as client, pytest.raises(RejectedError) as caught:
-        trigger_flow(client, {})
-    assert "The key sk_live_oHw... has expired" in str(caught.value)
+    with FlowClient(server.base_url, api_key=LONG_KEY) as client:
+        check(trigger_flow(client, {}), Rejected, quote="The key sk_live_oHw... has expired")

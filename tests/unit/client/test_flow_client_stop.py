@@ -15,9 +15,9 @@ import trustme
 
 from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.client.outcome import Reason
-from workflow_automation_provider.exceptions import NotSentError
-from workflow_automation_provider.failures import run_of
+from workflow_automation_provider.client.outcome import NotSent, Proxy, Reason
+
+from .conftest import check
 
 LARGE = "x" * 20_000_000
 
@@ -28,12 +28,9 @@ def pool():
         yield pool
 
 
-def ended(attempt, call):
-    """Check that a call ended without its request."""
-    with pytest.raises(NotSentError, match="the task was ended") as caught:
-        call()
-    attempt.did_nothing(caught.value)
-    return str(caught.value)
+def ended(outcome, **facts):
+    """Check that a request was stopped before its last byte."""
+    check(outcome, NotSent, reason=Reason.STOPPED, **facts)
 
 
 class Gate:
@@ -77,7 +74,7 @@ class Gate:
         before = signal.signal(signal.SIGUSR1, handler)
         try:
             interrupting = pool.submit(interrupt)
-            attempt.send(client)
+            return attempt.send(client)
         finally:
             interrupting.result(10)
             signal.signal(signal.SIGUSR1, before)
@@ -92,7 +89,7 @@ def test_stopped_before(service, client, attempt):
     before = len(service.journal.requests())
     client.stop()
     for _ in range(2):
-        assert "was not sent" in ended(attempt, lambda: attempt.send(client))
+        ended(attempt.send(client), begun=False)
     assert len(service.journal.requests()) == before
 
 
@@ -100,7 +97,7 @@ def test_stopped_client_does_not_even_connect(attempt, key):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with FlowClient(f"http://127.0.0.1:{listener.getsockname()[1]}/api", api_key=key) as client:
             client.stop()
-            ended(attempt, lambda: attempt.send(client))
+            ended(attempt.send(client), begun=False)
             assert client.check().reason is Reason.STOPPED
         listener.settimeout(0.1)
         with pytest.raises(TimeoutError):
@@ -111,7 +108,7 @@ def test_stopped_between_preparing_and_sending(service, client, trigger):
     flow_id = "demo-flow" if trigger.operation == "trigger_by_path" else None
     request = client.checked(protocol.trigger_request(client.base_url, {}, flow_id))
     client.stop()
-    ended(trigger, lambda: run_of(client.send(request)))
+    ended(client.send(request))
     assert service.journal.requests() == []
 
 
@@ -135,7 +132,7 @@ def test_stopped_while_connecting(attempt, pool, key):
                 with contextlib.suppress(OSError), listener.accept()[0] as connection:
                     connection.settimeout(0.5)
                     received += connection.recv(65536)
-            assert "was not sent" in ended(attempt, sending.result)
+            ended(sending.result(), begun=False)
             assert received == b""
 
 
@@ -147,7 +144,7 @@ def test_stopped_during_the_tls_handshake(raw_server, attempt, pool, key, tmp_pa
     base_url = raw_server(gate).base_url.replace("http:", "https:")
     with FlowClient(base_url, api_key=key, ca_bundle=str(tmp_path / "ca.pem")) as client:
         sending = gate.send_and_stop(client, attempt, pool)
-        assert "was not sent" in ended(attempt, sending.result)
+        ended(sending.result(), begun=False)
     assert gate.received == b""
 
 
@@ -165,10 +162,10 @@ def test_stopped_while_a_proxy_opens_the_tunnel(raw_server, attempt, pool, key, 
     proxy = f"http://127.0.0.1:{raw_server(gate).port}"
     with FlowClient("https://service.example/api", api_key=key, proxy=proxy) as client:
         if by_signal:
-            text = ended(attempt, lambda: gate.send_and_stop_by_signal(client, attempt, pool))
+            outcome = gate.send_and_stop_by_signal(client, attempt, pool)
         else:
-            text = ended(attempt, gate.send_and_stop(client, attempt, pool).result)
-    assert "was not sent via the connection's proxy: the task was ended." in text
+            outcome = gate.send_and_stop(client, attempt, pool).result()
+    ended(outcome, begun=False, via=Proxy.CONNECTION)
     assert gate.received == b""
 
 
@@ -181,7 +178,7 @@ def test_stopped_in_the_middle_of_the_body(raw_server, attempt, pool, key):
     gate = Gate(slow, same)
     with FlowClient(raw_server(gate).base_url, api_key=key, timeout=20) as client:
         sending = gate.send_and_stop(client, attempt, pool, LARGE)
-        assert "aborted before all of it was sent" in ended(attempt, sending.result)
+        ended(sending.result(), begun=True)
     assert len(gate.received) < len(LARGE)
 
 
@@ -199,8 +196,8 @@ def test_trigger_that_was_handed_over_is_waited_for(raw_server, trigger, pool, k
     gate = Gate(read, respond)
     with FlowClient(raw_server(gate).base_url, api_key=key) as client:
         sending = gate.send_and_stop(client, trigger, pool)
-        assert sending.result(10).run_id == "7"
-        ended(trigger, lambda: trigger.send(client))
+        assert sending.result(10).run.run_id == "7"
+        ended(trigger.send(client))
 
 
 def server_context(ca):

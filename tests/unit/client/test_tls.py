@@ -8,8 +8,11 @@ import pytest
 import trustme
 
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError, RejectedError
+from workflow_automation_provider.client.outcome import NotSent, Reason, Rejected
+from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.testing import Key, LocalService
+
+from .conftest import check
 
 HTTP, HTTPS = "http://service.example/api", "https://service.example/api"
 
@@ -44,15 +47,15 @@ def authority(tmp_path):
 
 def test_a_trigger_over_plain_http_loads_none(service, loaded, trigger, key):
     with FlowClient(service.base_url, api_key=key) as client:
-        assert trigger.send(client).run_id == "1001"
-        assert client.check()
+        assert trigger.send(client).run.run_id == "1001"
+        assert client.check().is_passed
     assert loaded == []
 
 
 def test_a_trigger_via_a_plain_proxy_loads_none(answering, loaded, trigger, key):
     proxy = answering(b'{"run_id": "7"}')
     with FlowClient(HTTP, api_key=key, allow_http=True, proxy=f"http://127.0.0.1:{proxy.port}") as client:
-        assert trigger.send(client).run_id == "7"
+        assert trigger.send(client).run.run_id == "7"
     assert loaded == []
 
 
@@ -85,8 +88,8 @@ def test_a_redirect_to_tls_is_not_followed(service, loaded, trigger, key, author
         location = f"{other.base_url}{trigger.path}"
         service.faults.add("redirect", status=307, location=location)
         loaded.clear()
-        with FlowClient(service.base_url, api_key=key) as client, pytest.raises(RejectedError):
-            trigger.send(client)
+        with FlowClient(service.base_url, api_key=key) as client:
+            check(trigger.send(client), Rejected, status=307)
         assert other.journal.requests() == []
     assert loaded == []
 
@@ -97,15 +100,12 @@ def test_the_service_is_verified(monkeypatch, trigger, key, authority):
         certfile=str(authority / "service.pem"),
         journal=authority / "journal.jsonl",
     ) as service:
-        with (
-            FlowClient(service.base_url, api_key=key) as client,
-            pytest.raises(NotSentError, match="CERTIFICATE_VERIFY_FAILED"),
-        ):
-            trigger.send(client)
+        with FlowClient(service.base_url, api_key=key) as client:
+            check(trigger.send(client), NotSent, reason=Reason.CERTIFICATE)
         assert service.journal.requests() == []
         monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
         with FlowClient(service.base_url, api_key=key) as client:
-            assert trigger.send(client).run_id == "1001"
+            assert trigger.send(client).run.run_id == "1001"
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
@@ -126,15 +126,12 @@ def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, key, aut
     if by_environment:
         monkeypatch.setenv("HTTP_PROXY", proxy)
     arguments = {"api_key": key, "allow_http": True, "proxy": None if by_environment else proxy}
-    with (
-        FlowClient(HTTP, **arguments) as client,
-        pytest.raises(NotSentError, match="CERTIFICATE_VERIFY_FAILED"),
-    ):
-        trigger.send(client)
+    with FlowClient(HTTP, **arguments) as client:
+        check(trigger.send(client), NotSent, reason=Reason.CERTIFICATE)
     assert received == []
     monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
     with FlowClient(HTTP, **arguments) as client:
-        assert trigger.send(client).run_id == "7"
+        assert trigger.send(client).run.run_id == "7"
     assert received[0].startswith(f"POST {HTTP}{trigger.path} ".encode())
 
 

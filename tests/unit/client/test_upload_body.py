@@ -229,7 +229,7 @@ CHANGES = [grow, shrink, empty, rewrite, replace]
 
 @pytest.fixture
 def started(client):
-    return trigger_flow(client, {}, "demo-flow").run_id
+    return trigger_flow(client, {}, "demo-flow").run.run_id
 
 
 def assert_broken_off(service, caught, path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,6 +16,17 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workflow_automation_provider.client.outcome import (
+    Attempts,
+    Busy,
+    NotSent,
+    Reason,
+    Rejected,
+    Started,
+    Unidentified,
+    Unknown,
+)
+from workflow_automation_provider.client.protocol import Run, trigger_request
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
@@ -26,14 +38,13 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
 )
 from workflow_automation_provider.execution import retry
-from workflow_automation_provider.execution.retry import (
+from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier, error_of_task
+from workflow_automation_provider.failures import (
     START_ADVICE,
     UPLOAD_ADVICE,
-    FlowRetryPolicy,
-    Patience,
+    reason_of,
     run_advice,
     start_advice,
-    task_error,
 )
 
 RetryDecision: Any = getattr(retry, "RetryDecision", None)
@@ -75,18 +86,28 @@ def smallest_jitter(monkeypatch):
     monkeypatch.setattr(random, "uniform", lambda low, _: low)
 
 
-class Call:
-    """Raises each error in turn, then returns "done"; knows how long it was between its calls."""
+REQUEST = trigger_request("https://there/api", {})
+BUSY = Busy(request=REQUEST, status=429)
+NOT_SENT = NotSent(request=REQUEST, reason=Reason.STOPPED)
+UNKNOWN = Unknown(request=REQUEST, status=502)
+REJECTED = Rejected(request=REQUEST, status=400)
+DONE = Started(request=REQUEST, run=Run("1", None))
 
-    def __init__(self, *errors):
-        self._errors = list(errors)
+
+def busy(retry_after):
+    return replace(BUSY, retry_after=retry_after)
+
+
+class Call:
+    """Returns each outcome in turn, then that a run was started; knows how long it was between its calls."""
+
+    def __init__(self, *outcomes):
+        self._outcomes = list(outcomes)
         self._times = []
 
     def __call__(self):
         self._times.append(time.monotonic())
-        if self._errors:
-            raise self._errors.pop(0)
-        return "done"
+        return self._outcomes.pop(0) if self._outcomes else DONE
 
     @property
     def waits_in_seconds(self):
@@ -97,68 +118,59 @@ class Call:
         return [pytest.approx(seconds) for seconds in self.waits_in_seconds]
 
 
-def patiently(call, seconds=60, *, log=LOG, is_ended=lambda: False, **options):
-    return Patience(seconds, log, is_ended).call(call, **options)
+def sent(call, seconds=60, *, log=LOG, is_ended=lambda: False, **options):
+    return SendRetrier(seconds, log, is_ended).send(call, **options)
 
 
 def test_what_the_call_returns_is_returned(clock):
     call = Call()
-    assert patiently(call, seconds=0) == "done"
+    assert sent(call, seconds=0) is DONE
     assert call.waits == []
 
 
-@pytest.mark.parametrize("error", [BusyError("busy"), NotSentError("not sent")])
-def test_busy_and_not_sent_are_called_again(clock, error):
-    call = Call(error)
-    assert patiently(call) == "done"
+@pytest.mark.parametrize("outcome", [BUSY, NOT_SENT])
+def test_busy_and_not_sent_are_sent_again(clock, outcome):
+    call = Call(outcome)
+    assert sent(call) is DONE
     assert len(call.waits) == 1
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OutcomeUnknownError("unknown"),
-        RejectedError("rejected"),
-        ResponseUnusableError("unusable"),
-        KeyError(),
-    ],
-)
-def test_nothing_else_is_called_again(clock, error):
-    call = Call(error)
-    with pytest.raises(type(error)):
-        patiently(call)
+@pytest.mark.parametrize("outcome", [UNKNOWN, REJECTED, Unidentified(request=REQUEST, status=200)])
+def test_nothing_else_is_sent_again(clock, outcome):
+    call = Call(outcome)
+    assert sent(call) is outcome
     assert call.waits == []
 
 
-def test_errors_that_the_caller_names_are_called_again_too(clock):
-    call = Call(OutcomeUnknownError("?"))
-    assert patiently(call, retry=(OutcomeUnknownError,)) == "done"
+def test_an_unknown_outcome_may_be_sent_again_too(clock):
+    call = Call(UNKNOWN)
+    assert sent(call, retry_unknown=True) is DONE
     assert len(call.waits) == 1
 
 
 def test_waits_grow_from_one_second_to_thirty(clock, largest_jitter):
-    call = Call(*[BusyError("busy")] * 8)
-    assert patiently(call, seconds=1000) == "done"
+    call = Call(*[BUSY] * 8)
+    assert sent(call, seconds=1000) is DONE
     assert call.waits == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_waits_are_random(clock, smallest_jitter):
-    call = Call(*[NotSentError("not sent")] * 3)
-    assert patiently(call, seconds=1000) == "done"
+    call = Call(*[NOT_SENT] * 3)
+    assert sent(call, seconds=1000) is DONE
     assert call.waits == [0, 0, 0]
 
 
 def test_retry_after_is_waited_for_and_jitter_beside_it(clock, largest_jitter):
-    call = Call(BusyError("busy", retry_after=5), BusyError("busy", retry_after=0))
-    assert patiently(call) == "done"
+    call = Call(busy(5), busy(0))
+    assert sent(call) is DONE
     assert call.waits == [5 + 1, 0 + 2]
 
 
-@pytest.mark.parametrize("kind", [NotSentError, OutcomeUnknownError])
-def test_retry_after_is_waited_for_whatever_the_error(clock, smallest_jitter, kind):
+@pytest.mark.parametrize("outcome", [NOT_SENT, UNKNOWN])
+def test_retry_after_is_waited_for_whatever_the_outcome(clock, smallest_jitter, outcome):
     """Such as a 502 that came before all of the request was sent."""
-    call = Call(kind("?", retry_after=5), kind("?"))
-    assert patiently(call, retry=(OutcomeUnknownError,)) == "done"
+    call = Call(replace(outcome, retry_after=5), outcome)
+    assert sent(call, retry_unknown=True) is DONE
     assert call.waits == [5, 0]
 
 
@@ -168,7 +180,7 @@ def test_no_wait_is_shorter_than_the_service_asked_for(asked):
         clock = Clock()
         patch.setattr(time, "sleep", clock.sleep)
         patch.setattr(time, "monotonic", lambda: clock.now)
-        patiently(Call(BusyError("busy", retry_after=asked)))
+        sent(Call(busy(asked)))
 
     assert asked - 1e-6 <= clock.now - 1000 <= asked + 1 + 1e-6
 
@@ -176,24 +188,19 @@ def test_no_wait_is_shorter_than_the_service_asked_for(asked):
 @pytest.mark.parametrize(("seconds", "calls"), [(0, 1), (0.5, 2), (2.9, 3), (6.9, 4), (7.1, 5)])
 def test_the_last_wait_ends_with_the_time(clock, largest_jitter, seconds, calls):
     """The waits would be 1, 2, 4 and 8 seconds."""
-    call = Call(*[BusyError(str(n)) for n in range(10)])
+    call = Call(*[BUSY] * 10)
+    outcome = sent(call, seconds=seconds)
 
-    with pytest.raises(BusyError, match=f"^{calls - 1}") as raised:
-        patiently(call, seconds=seconds)
     assert len(call.waits) == calls - 1
     assert sum(call.waits_in_seconds) == pytest.approx(seconds)
-    told = f"Tried {calls} times in {sum(call.waits_in_seconds):.0f} s (send_retry_timeout: {seconds:g} s)."
-    assert str(raised.value) == (f"{calls - 1}\n{told}" if calls > 1 else "0")
+    took = pytest.approx(sum(call.waits_in_seconds))
+    assert outcome.attempts == (Attempts(calls, took, seconds, "send_retry_timeout") if calls > 1 else None)
 
 
 def test_a_wait_that_the_service_asked_for_is_not_cut_short(clock, largest_jitter):
-    call = Call(BusyError("busy", retry_after=30), BusyError("busy", retry_after=30))
-    with pytest.raises(BusyError) as raised:
-        patiently(call)
+    call = Call(busy(30), busy(30))
+    assert sent(call).attempts == Attempts(2, pytest.approx(31), 60, "send_retry_timeout")
     assert call.waits == [31]
-    assert str(raised.value) == (
-        "busy\nTried 2 times in 31 s (send_retry_timeout: 60 s). The service asks for a longer wait."
-    )
 
 
 @given(asked=st.floats(0, 20), seconds=st.floats(0, 60))
@@ -202,80 +209,66 @@ def test_the_time_is_used_up_unless_the_service_asks_for_more(asked, seconds):
         clock = Clock()
         patch.setattr(time, "sleep", clock.sleep)
         patch.setattr(time, "monotonic", lambda: clock.now)
-        with pytest.raises(BusyError):
-            patiently(Call(*(BusyError("busy", retry_after=asked) for _ in range(10_000))), seconds=seconds)
+        assert isinstance(sent(Call(*[busy(asked)] * 10_000), seconds=seconds), Busy)
 
     assert seconds - max(asked, 0.01) - 1e-6 <= clock.now - 1000 <= seconds + 1e-6
 
 
 def test_each_wait_is_announced(clock, largest_jitter, caplog):
-    errors = (
-        BusyError("It is busy.", consequence="No run was started.", next_step="Wait."),
-        NotSentError("No way."),
-    )
-    patiently(Call(*errors), log=logging.getLogger("of the task"))
+    sent(Call(BUSY, NOT_SENT), log=logging.getLogger("of the task"))
 
     assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
-        ("of the task", "WARNING", "It is busy. No run was started. Retrying in 1.0 s."),
-        ("of the task", "WARNING", "No way. Retrying in 2.0 s."),
+        (
+            "of the task",
+            "WARNING",
+            f"{reason_of(outcome)} No run was started. Retrying in {seconds} s.",
+        )
+        for outcome, seconds in ((BUSY, "1.0"), (NOT_SENT, "2.0"))
     ]
 
 
 @pytest.mark.parametrize("after", [0, 0.05, 2.5])
 def test_a_wait_ends_when_the_task_is_ended(clock, largest_jitter, after):
-    error = BusyError("busy", retry_after=40)
-    call = Call(error, KeyError())
-    with pytest.raises(BusyError) as caught:
-        patiently(call, is_ended=lambda: clock.now >= 1000 + after)
-    assert caught.value is error
-    assert str(error) == "busy"
+    call = Call(busy(40))
+    outcome = sent(call, is_ended=lambda: clock.now >= 1000 + after)
+    assert (outcome, outcome.attempts) == (busy(40), None)
     assert call.waits == []
     assert clock.now <= 1000 + after + 0.1
 
 
 def test_no_wait_begins_once_the_task_is_ended(clock, caplog):
-    with pytest.raises(BusyError):
-        patiently(Call(BusyError("busy"), KeyError()), is_ended=lambda: True)
+    assert sent(Call(BUSY), is_ended=lambda: True) == BUSY
     assert caplog.records == []
 
 
 def test_the_end_of_a_wait_is_announced_where_the_task_was_ended(clock, largest_jitter, caplog):
-    with pytest.raises(BusyError):
-        patiently(Call(BusyError("busy"), KeyError()), is_ended=lambda: clock.now > 1000)
-    assert [record.getMessage() for record in caplog.records] == [
-        "busy Retrying in 1.0 s.",
-        "Airflow ended the task while it was waiting: nothing more is sent.",
-    ]
+    assert sent(Call(BUSY), is_ended=lambda: clock.now > 1000) == BUSY
+    assert "Retrying in 1.0 s." in caplog.records[0].getMessage()
+    assert "Airflow ended the task while it was waiting" in caplog.records[1].getMessage()
 
 
-def test_an_error_that_is_not_sent_again_after_a_wait_does_not_count_the_attempts(clock):
-    call = Call(BusyError("busy"), RejectedError("rejected"))
-    with pytest.raises(RejectedError) as caught:
-        patiently(call)
-    assert str(caught.value) == "rejected"
+def test_an_outcome_that_is_not_sent_again_after_a_wait_does_not_count_the_attempts(clock):
+    assert sent(Call(BUSY, REJECTED)).attempts is None
 
 
-def test_attempts_are_counted_for_errors_that_the_caller_names(clock, largest_jitter):
-    call = Call(*[OutcomeUnknownError("?")] * 9)
-    with pytest.raises(
-        OutcomeUnknownError, match=r"^\?\nTried 3 times in 2 s \(send_retry_timeout: 2 s\)\.$"
-    ):
-        patiently(call, seconds=2, retry=(OutcomeUnknownError,))
+def test_attempts_are_counted_of_an_unknown_outcome(clock, largest_jitter):
+    outcome = sent(Call(*[UNKNOWN] * 9), seconds=2, retry_unknown=True)
+    assert outcome.attempts == Attempts(3, pytest.approx(2), 2, "send_retry_timeout")
 
 
 @pytest.mark.parametrize("accepted", [Accepted.MAYBE, Accepted.YES])
 def test_the_advice_says_how_a_run_is_entered(accepted):
-    lines = start_advice({"task_state_store": None}, "ada")[accepted].splitlines()
+    lines = start_advice("ada")[accepted].splitlines()
     assert (
         'To enter it: the task instance\'s tab Storage, key workflow_automation_run/ada, value "RUN_ID" with the quotes.'
         in lines
     )
     # Airflow's UI cuts longer ones on a screen of 1,440 pixels.
-    assert max(map(len, start_advice({"task_state_store": None})[accepted].splitlines())) <= 110
+    assert max(map(len, start_advice()[accepted].splitlines())) <= 110
 
 
 def test_the_advice_has_the_run_id_as_json():
-    lines = run_advice({"task_state_store": None}, 'a"b').splitlines()
+    lines = run_advice('a"b').splitlines()
     assert lines[1].endswith(r'value "a\"b" with the quotes.')
 
 
@@ -294,7 +287,7 @@ FIRST_TRY = context()
 
 
 def ended(error, advice=START_ADVICE, context=FIRST_TRY, **options):
-    failed = task_error(error, context, advice, **options)
+    failed = error_of_task(error, context, advice, **options)
     assert failed.__traceback__ is None
     return failed
 
@@ -323,8 +316,10 @@ def test_fails_without_a_retry_with_advice(advice, error):
 
 def test_what_is_shown_of_its_class_is_that_of_the_error():
     kind = type(ended(RejectedError("Rejected.")))
-    assert (kind.__name__, kind.__module__) == ("RejectedError", "workflow_automation_provider.exceptions")
-    assert kind.__doc__ == RejectedError.__doc__
+    assert (kind.__name__, kind.__module__) == (
+        "RejectedError",
+        "workflow_automation_provider.execution.final_errors",
+    )
 
 
 def test_an_error_that_fails_without_a_retry_already_keeps_its_class():
@@ -354,7 +349,7 @@ def test_the_cause_that_tells_something_new_is_kept():
     "error", [BusyError("busy"), NotSentError("not sent"), FileUnavailableError("no file")]
 )
 def test_what_a_retry_can_help_is_left_to_airflow(error):
-    assert ended(error) is error
+    assert type(ended(error)) is type(error)
     assert "Airflow retries this task in 300 s (try 2 of 4)." in str(error).splitlines()
 
 
@@ -376,13 +371,13 @@ def test_a_missing_file_takes_airflows_course_under_the_policy_as_well(can_resch
     "error", [BusyError("busy"), NotSentError("not sent"), FileUnavailableError("no file", consequence="-")]
 )
 def test_nothing_is_foretold_of_a_task_that_airflow_ended(error):
-    assert ended(error, is_ended=True) is error
+    assert type(ended(error, is_ended=True)) is type(error)
     assert error.next_step == ""
 
 
 def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
     error = OutcomeUnknownError("unknown")
-    assert ended(error, but_for=(OutcomeUnknownError,)) is error
+    assert ended(error, also_retry=(OutcomeUnknownError,)) is error
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     ResponseUnusableError,
 )
-from workflow_automation_provider.execution.retry import Patience, start_advice
+from workflow_automation_provider.execution.retry import SendRetrier
+from workflow_automation_provider.failures import start_advice
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
@@ -93,7 +94,7 @@ def test_a_run_of_unknown_id_is_not_started_again(service, store, start):
         f"Try 1 ({store.entries[f'{KEY}/ada']['at']}) started a run whose run_id is unknown.",
         "Airflow will not retry this task.",
         "Look in the workflow's list of runs.",
-        *start_advice({"task_state_store": store}, "ada")[Accepted.YES].splitlines(),
+        *start_advice("ada")[Accepted.YES].splitlines(),
         "Connection: workflow_automation_default",
         "Flow: demo-flow",
     ]
@@ -237,7 +238,7 @@ def test_a_name_that_meant_something_else_in_an_earlier_try(
     assert lines[0] == "'ada' has other inputs or another flow_id than in try 1."
     assert "Inside a task, use a name for each start that means the same in every try." in lines
     assert "A Clear starts every other run of the task again." in lines
-    assert start_advice({"task_state_store": store}, "ada")[accepted] in str(caught.value)
+    assert start_advice("ada")[accepted] in str(caught.value)
     assert "Fix the cause, then clear the task." not in lines
     assert requests(service) == 1
 
@@ -372,7 +373,7 @@ def test_a_service_that_is_not_there(service, store, start):
 @pytest.mark.parametrize(("asked", "waited_for"), [("59", True), ("60", False)])
 def test_a_busy_service_is_waited_for_up_to_a_minute(service, context, monkeypatch, asked, waited_for):
     waits = []
-    monkeypatch.setattr(Patience, "_sleep", lambda _, seconds: waits.append(seconds))
+    monkeypatch.setattr(SendRetrier, "_sleep", lambda _, seconds: waits.append(seconds))
     monkeypatch.setattr(random, "uniform", lambda low, _: low)
     service.faults.add("busy", retry_after=asked)
     if waited_for:

@@ -21,7 +21,7 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
 )
 from workflow_automation_provider.execution import confirmed_files
-from workflow_automation_provider.execution.retry import Patience
+from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
 from workflow_automation_provider.execution.upload_record import UploadRecord
 from workflow_automation_provider.hooks import upload_progress
@@ -367,7 +367,7 @@ def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, att
     service.faults.add("drop_after", operation="upload")
     record = UploadRecord(attempt())
     hook = WorkflowAutomationHook()
-    uploader = Uploader(record, hook, Patience(30, hook.log))
+    uploader = Uploader(record, hook, SendRetrier(30, hook.log))
     uploader.upload("1001", None, FilesToUpload(files={"row": 1}))
     assert len(service.uploads) == 2
 

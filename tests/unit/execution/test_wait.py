@@ -35,8 +35,8 @@ from workflow_automation_provider.execution.callback import (
     new_token,
     token_key,
 )
-from workflow_automation_provider.execution.retry import GIVEN_RUN
 from workflow_automation_provider.execution.wait_state import WaitRecord
+from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..answers import TIMEOUT, person, woken
@@ -137,7 +137,7 @@ class TestInThisProcess:
             "Airflow will not retry this task.",
             f"Look at {service.url}/runs/1001.",
             "If it is still running, enter its run_id, then clear the task to wait for it again.",
-            f'To enter it: the task instance\'s tab Storage, key {GIVEN_RUN}, value "1001" with the quotes.',
+            f'To enter it: the task instance\'s tab Storage, key {SUPPLIED_RUN_KEY}, value "1001" with the quotes.',
             "Without that entry, a Clear starts another run.",
             "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.",
             "If it succeeded, mark the task as success. If it failed, clear the task to start another run.",
@@ -168,7 +168,7 @@ class TestInThisProcess:
         later(store, days=1)
         with pytest.raises(RunTimeoutError):
             resume(waits(), now, TIMEOUT, **then)
-        store.entries[GIVEN_RUN] = "1001"
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         now = context(store, try_number=2, max_tries=4)
         then, _ = parked(waits(), now)
         answer(store, {"status": "success", "result": 1}, max_tries=4)
@@ -713,9 +713,9 @@ class TestBrokenConnection:
         broken()
         with pytest.raises(InvalidRequestError, match="no retries left") as caught:
             resume(waits(), now, woken(SUCCEEDED), **then)
-        assert GIVEN_RUN in caught.value.next_step
+        assert SUPPLIED_RUN_KEY in caught.value.next_step
         workflow_automation_connect(extra={"callback_base_url": endpoint.url})
-        store.entries[GIVEN_RUN] = "1001"
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         cleared = context(store, try_number=5, max_tries=7)
         assert waits().execute(cleared) == {"run_id": "1001", "result": 3}
 
@@ -920,7 +920,7 @@ class TestDoubt:
 
     def test_of_an_earlier_try(self, service, store, context, endpoint, waits, parked):
         service.faults.add("drop_after")
-        with pytest.raises(OutcomeUnknownError, match=GIVEN_RUN):
+        with pytest.raises(OutcomeUnknownError, match=SUPPLIED_RUN_KEY):
             waits().execute(context(store))
         answer(store, {"status": "success", "result": 1})
         assert waits().execute(context(store, try_number=2)) == {"result": 1}
@@ -971,7 +971,7 @@ class TestGiven:
     ):
         del supervisor
         self.fail(service, store, context, waits)
-        store.entries[GIVEN_RUN] = "77"
+        store.entries[SUPPLIED_RUN_KEY] = "77"
         now = context(store, try_number=2, max_tries=4)
         then, _ = parked(waits(), now)
         assert then["run"] == {"run_id": "77"}
@@ -981,7 +981,7 @@ class TestGiven:
     def test_of_a_start_in_doubt_keeps_its_answer(self, service, store, context, endpoint, waits):
         self.fail(service, store, context, waits)
         answer(store, {"status": "success", "result": 1})
-        store.entries[GIVEN_RUN] = "77"
+        store.entries[SUPPLIED_RUN_KEY] = "77"
         now = context(store, try_number=2, max_tries=4)
         assert waits().execute(now) == {"run_id": "77", "result": 1}
 
@@ -989,7 +989,7 @@ class TestGiven:
         """Nobody said in time how it ended, and it still runs."""
         parked(waits(), context(store))
         later(store, days=2)
-        store.entries[GIVEN_RUN] = "1001"
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         now = context(store, try_number=2, max_tries=4)
         then, timeout = parked(waits(), now)
         assert timeout == timedelta(seconds=15)
@@ -1006,7 +1006,7 @@ class TestGiven:
         else:
             parked(waits(), context(store))
         before = len(service.runs)
-        store.entries[GIVEN_RUN] = "77"
+        store.entries[SUPPLIED_RUN_KEY] = "77"
         now = context(store, try_number=2, max_tries=4)
         then, _ = parked(waits(), now)
         assert store.entries[WAIT]["digest"] is None
@@ -1018,9 +1018,9 @@ class TestGiven:
 
     def test_is_used_once(self, service, store, context, endpoint, waits, parked):
         self.fail(service, store, context, waits)
-        store.entries[GIVEN_RUN] = "77"
+        store.entries[SUPPLIED_RUN_KEY] = "77"
         parked(waits(), context(store, try_number=2, max_tries=4))
-        assert GIVEN_RUN not in store.entries
+        assert SUPPLIED_RUN_KEY not in store.entries
         then, _ = parked(waits(), context(store, try_number=3, max_tries=6))
         assert then["run"]["run_id"] == "1002"
 
@@ -1093,8 +1093,8 @@ class TestFiles:
         service.faults.add("hang_after", seconds=2)
         with pytest.raises(ResponseUnusableError, match="has no run_id") as caught:
             waits(files=[{"name": "a"}], request_timeout=1).execute(context(store))
-        assert GIVEN_RUN in caught.value.next_step
-        store.entries[GIVEN_RUN] = "1001"
+        assert SUPPLIED_RUN_KEY in caught.value.next_step
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         cleared = context(store, try_number=2, max_tries=4)
         assert waits(files=[{"name": "a"}]).execute(cleared) == {"run_id": "1001", "result": 1}
         assert (len(service.runs), len(service.uploads)) == (1, 1)
@@ -1145,7 +1145,7 @@ class TestFiles:
             waits(files=[{"name": "a"}]).execute(context(store))
         assert isinstance(caught.value, AirflowFailException)
         assert caught.value.consequence == "Run 1001 was started.\nNo files were accepted."
-        assert GIVEN_RUN in caught.value.next_step
+        assert SUPPLIED_RUN_KEY in caught.value.next_step
         assert "with the quotes.\nWithout that entry, a Clear starts another run." in str(caught.value)
 
     def test_are_not_uploaded_again_for_the_recorded_run(
@@ -1154,12 +1154,12 @@ class TestFiles:
         """A person enters it and clears the task; a retry after that finds the files as well."""
         for attempt in ({}, {"try_number": 2, "max_tries": 4}, {"try_number": 3, "max_tries": 4}):
             parked(waits(files=[{"name": "a"}]), context(store, **attempt))
-            store.entries[GIVEN_RUN] = "1001"
+            store.entries[SUPPLIED_RUN_KEY] = "1001"
         assert (len(service.runs), len(service.uploads)) == (1, 1)
 
     def test_without_a_wait_are_not_uploaded_again_for_the_recorded_run(self, service, store, context):
         trigger(files=[{"name": "a"}]).execute(context(store))
-        store.entries[GIVEN_RUN] = "1001"
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         trigger(files=[{"name": "a"}]).execute(context(store, try_number=2, max_tries=4))
         assert (len(service.runs), len(service.uploads)) == (1, 1)
 
@@ -1171,7 +1171,7 @@ class TestFiles:
         monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
         operator = {"flow_id": "demo-flow", "workflow_automation_conn_id": "other"}
         parked(waits(**operator), context(store))
-        store.entries[GIVEN_RUN] = "1001"
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         parked(waits(**operator, files=[{"name": "a"}]), context(store, try_number=2, max_tries=4))
         assert [upload.flow_id for upload in service.uploads] == ["demo-flow"]
 
@@ -1179,7 +1179,7 @@ class TestFiles:
         self, service, store, context, endpoint, waits, parked
     ):
         parked(waits(files=[{"name": "a"}]), context(store))
-        store.entries[GIVEN_RUN] = "1001"
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         parked(waits(files=[{"name": "a"}, {"name": "b"}]), context(store, try_number=2, max_tries=4))
         assert [upload.files for upload in service.uploads] == [[{"name": "a"}], [{"name": "b"}]]
 
@@ -1191,7 +1191,7 @@ class TestFiles:
             other = hook.trigger_flow({}, "demo-flow").run_id
         parked(waits(files=[{"name": "a"}]), context(store))
         if given:
-            store.entries[GIVEN_RUN] = other
+            store.entries[SUPPLIED_RUN_KEY] = other
         then, _ = parked(waits(files=[{"name": "a"}]), context(store, try_number=2, max_tries=4))
         assert [upload.run_id for upload in service.uploads] == ["1002", other if given else "1003"]
         assert then["run"]["run_id"] == service.uploads[1].run_id
@@ -1212,7 +1212,7 @@ class TestFiles:
         with pytest.raises(BusyError, match="Airflow has no retries left") as caught:
             waits(files=[{"name": "a"}]).execute(context(store, try_number=4))
         assert "Clear the task later" not in str(caught.value)
-        assert GIVEN_RUN in caught.value.next_step
+        assert SUPPLIED_RUN_KEY in caught.value.next_step
 
     def test_without_a_record_they_never_cause_another_run(self, service, context):
         """Before Airflow 3.3, a retry would not find the run."""

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
-from workflow_automation_provider.execution.retry import GIVEN_RUN, start_advice
+from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, start_advice
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import KEY, TaskTimeout, requests, trigger
@@ -45,10 +45,10 @@ def cleared(store, context):
     ],
 )
 def test_is_returned(service, store, cleared, failed, log, entry, run):
-    store.entries[GIVEN_RUN] = entry
+    store.entries[SUPPLIED_RUN_KEY] = entry
     assert trigger().execute(cleared) == run
     assert store.entries[KEY]["result"] == run
-    assert GIVEN_RUN not in store.entries
+    assert SUPPLIED_RUN_KEY not in store.entries
     assert requests(service) == failed
     assert cleared["ti"].pushed == ({"_link_FlowRunLink": run["run_link"]} if "run_link" in run else {})
     assert "Returning run 77, which was entered in the task's state store, not starting another." in log()
@@ -71,15 +71,15 @@ def test_is_returned(service, store, cleared, failed, log, entry, run):
     ],
 )
 def test_that_is_none_is_rejected(service, store, cleared, failed, entry, found):
-    store.entries[GIVEN_RUN] = entry
+    store.entries[SUPPLIED_RUN_KEY] = entry
     with pytest.raises(
-        InvalidRequestError, match=f"The entry {GIVEN_RUN} .* {found}: expected a run_id"
+        InvalidRequestError, match=f"The entry {SUPPLIED_RUN_KEY} .* {found}: expected a run_id"
     ) as caught:
         trigger().execute(cleared)
     assert isinstance(caught.value, AirflowFailException)
     assert "Correct the entry, or delete it." in str(caught.value)
     assert requests(service) == failed
-    assert store.entries[GIVEN_RUN] == entry
+    assert store.entries[SUPPLIED_RUN_KEY] == entry
 
 
 @pytest.mark.parametrize("is_cleared", [True, False])
@@ -100,12 +100,12 @@ def test_that_is_none_does_not_hide_what_an_earlier_try_did(
             trigger().execute(context(store))
     else:
         trigger().execute(context(store))
-    store.entries[GIVEN_RUN] = ""
+    store.entries[SUPPLIED_RUN_KEY] = ""
     now = context(store, try_number=2, **({"max_tries": 4} if is_cleared else {}))
     with pytest.raises(InvalidRequestError, match=rf"\nBut try 1 \(.+\) {words}\.\n") as caught:
         trigger().execute(now)
     assert caught.value.accepted is accepted
-    assert start_advice(now)[accepted] in str(caught.value)
+    assert start_advice()[accepted] in str(caught.value)
     assert "Fix the cause, then clear the task." not in str(caught.value)
     assert requests(service) == 1
 
@@ -114,7 +114,7 @@ def test_that_is_none_says_nothing_of_a_start_that_was_rejected(service, store, 
     service.faults.add("reject")
     with pytest.raises(AirflowFailException):
         trigger().execute(context(store))
-    store.entries[GIVEN_RUN] = ""
+    store.entries[SUPPLIED_RUN_KEY] = ""
     with pytest.raises(InvalidRequestError) as caught:
         trigger().execute(cleared)
     assert "But try" not in str(caught.value)
@@ -123,7 +123,7 @@ def test_that_is_none_says_nothing_of_a_start_that_was_rejected(service, store, 
 
 def test_is_used_once(service, store, context, cleared):
     trigger().execute(context(store))
-    store.entries[GIVEN_RUN] = "77"
+    store.entries[SUPPLIED_RUN_KEY] = "77"
     assert trigger().execute(cleared)["run_id"] == "77"
     assert trigger().execute(context(store, try_number=3, max_tries=4))["run_id"] == "77"
     assert trigger().execute(context(store, try_number=4, max_tries=7))["run_id"] == "1002"
@@ -134,12 +134,12 @@ def test_a_kill_before_the_entry_is_deleted_loses_nothing(
     service, store, context, cleared, monkeypatch, interruption
 ):
     trigger().execute(context(store))
-    store.entries[GIVEN_RUN] = "77"
+    store.entries[SUPPLIED_RUN_KEY] = "77"
 
     delete = store.delete
 
     def killed(key):
-        if key == GIVEN_RUN:
+        if key == SUPPLIED_RUN_KEY:
             raise interruption
         delete(key)
 
@@ -149,13 +149,13 @@ def test_a_kill_before_the_entry_is_deleted_loses_nothing(
             trigger().execute(cleared)
     assert store.entries[KEY]["result"] == {"run_id": "77"}
     assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
-    assert GIVEN_RUN not in store.entries
+    assert SUPPLIED_RUN_KEY not in store.entries
     assert requests(service) == 1
 
 
 def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
     trigger().execute(context(store))
-    store.entries[GIVEN_RUN] = "77"
+    store.entries[SUPPLIED_RUN_KEY] = "77"
     store.failures["set started"] = 1
     with pytest.raises(RuntimeError, match="The store is not there"):
         trigger().execute(cleared)
@@ -180,7 +180,7 @@ def test_is_not_looked_for_in_the_first_try(service, store, context):
 def test_of_a_start_inside_a_task(service, store, context):
     """By the name of the start."""
     now = context(store, task_id="customers", try_number=2)
-    store.entries[f"{GIVEN_RUN}/ada"] = "77"
+    store.entries[f"{SUPPLIED_RUN_KEY}/ada"] = "77"
     assert trigger_flow_once("ada", context=now)["run_id"] == "77"
     assert trigger_flow_once("bob", context=now)["run_id"] == "1001"
 
@@ -189,5 +189,5 @@ def test_of_a_start_inside_a_task(service, store, context):
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip) | st.integers())
 def test_any_id_is_returned_as_it_is(service, store, context, run_id):
     store.entries.clear()
-    store.entries[GIVEN_RUN] = {"run_id": run_id}
+    store.entries[SUPPLIED_RUN_KEY] = {"run_id": run_id}
     assert trigger().execute(context(store, try_number=2)) == {"run_id": str(run_id).strip()}

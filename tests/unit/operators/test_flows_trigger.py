@@ -18,8 +18,8 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     ResponseUnusableError,
 )
-from workflow_automation_provider.execution.retry import start_advice
 from workflow_automation_provider.execution.start import request_digest
+from workflow_automation_provider.failures import start_advice
 
 from ..starts import KEY, MAYBE, TaskTimeout, interrupted, requests, trigger
 
@@ -145,7 +145,7 @@ class TestTries:
             f"Try 1 ({store.entries[KEY]['at']}) triggered the flow, and ended before the outcome was known. {MAYBE}.",
             "Airflow will not retry this task.",
             "Look in the workflow's list of runs.",
-            *start_advice({"task_state_store": store})[Accepted.MAYBE].splitlines(),
+            *start_advice()[Accepted.MAYBE].splitlines(),
             "Connection: workflow_automation_default",
         ]
         assert requests(service) == 1
@@ -165,7 +165,7 @@ class TestTries:
             f"Try 1 ({store.entries[KEY]['at']}) started a run whose run_id is unknown.",
             "Airflow will not retry this task.",
             "Look in the workflow's list of runs.",
-            *start_advice({"task_state_store": store})[Accepted.YES].splitlines(),
+            *start_advice()[Accepted.YES].splitlines(),
             "Connection: workflow_automation_default",
             "Flow: demo-flow",
         ]
@@ -454,7 +454,7 @@ class TestEnded:
             operator.execute(context(store))
 
         assert str(caught.value).splitlines() == [
-            "The trigger request was not sent: the task was ended.",
+            f"[not-sent] POST {service.base_url}/trigger was not sent: the task was ended.",
             "No run was started.",
             "Connection: workflow_automation_default",
             "Flow: demo-flow",

@@ -16,7 +16,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RejectedError,
 )
-from workflow_automation_provider.execution.retry import UPLOAD_ADVICE
+from workflow_automation_provider.failures import UPLOAD_ADVICE
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 

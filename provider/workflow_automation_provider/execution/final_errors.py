@@ -1,0 +1,81 @@
+"""The exceptions of :mod:`workflow_automation_provider.exceptions`, by the same names, that end a task without a retry."""
+
+from __future__ import annotations
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider import exceptions
+
+__all__ = [
+    "BusyError",
+    "FileUnavailableError",
+    "InvalidRequestError",
+    "NotSentError",
+    "OutcomeUnknownError",
+    "RejectedError",
+    "ResponseUnusableError",
+    "RunFailedError",
+    "RunTimeoutError",
+    "WorkflowAutomationError",
+    "final_class",
+]
+
+
+class InvalidRequestError(exceptions.InvalidRequestError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class FileUnavailableError(exceptions.FileUnavailableError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class NotSentError(exceptions.NotSentError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class BusyError(exceptions.BusyError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class RejectedError(exceptions.RejectedError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class ResponseUnusableError(exceptions.ResponseUnusableError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class OutcomeUnknownError(exceptions.OutcomeUnknownError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class RunTimeoutError(exceptions.RunTimeoutError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class RunFailedError(exceptions.RunFailedError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+class WorkflowAutomationError(exceptions.WorkflowAutomationError, AirflowFailException):
+    """As that of the same name; Airflow does not retry a task after it."""
+
+
+# The most specific ones first.
+_FINAL: tuple[type[exceptions.WorkflowAutomationError], ...] = (
+    InvalidRequestError,
+    FileUnavailableError,
+    NotSentError,
+    BusyError,
+    RejectedError,
+    ResponseUnusableError,
+    OutcomeUnknownError,
+    RunTimeoutError,
+    RunFailedError,
+    WorkflowAutomationError,
+)
+
+
+def final_class(kind: type[exceptions.WorkflowAutomationError]) -> type[exceptions.WorkflowAutomationError]:
+    """Return the class that Airflow does not retry a task after, of an exception or of what it is a kind of."""
+    return next(final for final in _FINAL if issubclass(kind, final.__bases__[0]))
