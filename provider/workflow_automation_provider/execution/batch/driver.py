@@ -83,7 +83,7 @@ class BatchDriver:
     :param record: what the task instance knows about the batch
     :param results: of earlier tries, and their ledger
     :param hook: sends the requests
-    :param patience: how long the service may be busy or unreachable at a stretch
+    :param retrier: how long the service may be busy or unreachable at a stretch
     :param progress: logs how far the batch is
     """
 
@@ -95,7 +95,7 @@ class BatchDriver:
         record: BatchRecord,
         results: ItemResults,
         hook: WorkflowAutomationHook,
-        patience: SendRetrier,
+        retrier: SendRetrier,
         plan: BatchPlan,
         progress: report.Progress,
     ) -> None:
@@ -103,12 +103,12 @@ class BatchDriver:
         self._ledger = results.ledger
         self._results = results
         self._hook = hook
-        self._patience = patience
-        self._log = patience.log
+        self._retrier = retrier
+        self._log = retrier.log
         self._telemetry = record.telemetry
         self._plan = plan
         self._progress = progress
-        self._sender = Sender(hook, patience, plan.max_starts_per_second)
+        self._sender = Sender(hook, retrier, plan.max_starts_per_second)
         self._window = Window(plan.window_size)
         # All that is open, by index. An interruption may lose what the main thread takes from a queue, but not this.
         self._under_way: dict[int, Job] = {}
@@ -150,7 +150,7 @@ class BatchDriver:
         try:
             following = self._next(jobs)
             while True:
-                if self._patience.is_ended() and not self.stop:
+                if self._retrier.is_ended() and not self.stop:
                     self._end_early(Stop(report.task_ended(), "The task was ended by Airflow."))
                 more = following is not None and not self.stop
                 if not more and not self._window.open:

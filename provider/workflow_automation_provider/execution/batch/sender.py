@@ -82,17 +82,17 @@ class Sender:
     """
     The threads, and what they wait for.
 
-    :param patience: how long the service may be busy or unreachable at a stretch
+    :param retrier: how long the service may be busy or unreachable at a stretch
     :param per_second: how many requests to send in a second at most; None for no limit
     """
 
     is_stopped = False
     """Whether nothing more is sent."""
 
-    def __init__(self, hook: WorkflowAutomationHook, patience: SendRetrier, per_second: float | None) -> None:
+    def __init__(self, hook: WorkflowAutomationHook, retrier: SendRetrier, per_second: float | None) -> None:
         self._hook = hook
-        self._patience = patience
-        self._throttle = Throttle(patience.seconds, per_second, patience.log, lambda: self.is_stopped)
+        self._retrier = retrier
+        self._throttle = Throttle(retrier.seconds, per_second, retrier.log, lambda: self.is_stopped)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: SimpleQueue[Job] = SimpleQueue()
 
@@ -160,7 +160,7 @@ class Sender:
             sent_at = time.monotonic()
             match self._request(job):
                 case Busy() | NotSent() as failure:
-                    if self.is_stopped or self._patience.is_ended():
+                    if self.is_stopped or self._retrier.is_ended():
                         break
                     if not self._throttle.on_busy(failure, sent_at):
                         job.ends_batch = failure

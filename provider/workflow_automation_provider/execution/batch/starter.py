@@ -46,7 +46,7 @@ class BatchStarter:
 
     :param record: what the task instance knows about the batch
     :param hook: sends the requests; closed afterwards
-    :param patience: how long the service may be busy or unreachable at a stretch
+    :param retrier: how long the service may be busy or unreachable at a stretch
     :param context: of the task, for the XComs
     """
 
@@ -54,13 +54,13 @@ class BatchStarter:
         self,
         record: BatchRecord,
         hook: WorkflowAutomationHook,
-        patience: SendRetrier,
+        retrier: SendRetrier,
         context: Context,
         plan: BatchPlan,
     ) -> None:
         self._record = record
         self._hook = hook
-        self._log = patience.log
+        self._log = retrier.log
         self._ti = context["ti"]
         self._telemetry = record.telemetry
         self._plan = plan
@@ -69,7 +69,7 @@ class BatchStarter:
         self._ledger = record.ledger(start_again=plan.on_unknown_start == "start_again")
         self._results = ItemResults(self._ledger)
         self._progress = report.Progress(self._log, self._ti)
-        self._driver = BatchDriver(record, self._results, hook, patience, plan, self._progress)
+        self._driver = BatchDriver(record, self._results, hook, retrier, plan, self._progress)
         self._output_path: str | None = None  # once it is written
 
     def start(self) -> list[BatchItem] | BatchSummary:
