@@ -109,9 +109,10 @@ class WaitRecord(_TaskRecord):
         return self.answer(digest)
 
     def keep_token_across_clear(self) -> None:
-        """Let the token from before a Clear count again, because a person identified its run."""
+        """Begin to wait anew, and let the token from before a Clear count again: a person identified its run."""
         entry = self._known()
-        if entry.get("digest") and not self._counts(entry):
+        # Whether there was a Clear is not always known.
+        if entry.get("digest") or (entry and self._counts(entry)):
             self._move(entry)
 
     def forget_token(self) -> None:

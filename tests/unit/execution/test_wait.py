@@ -1066,6 +1066,19 @@ class TestGiven:
         later_try = context(store, try_number=3, max_tries=4)
         assert waits().execute(later_try) == {"run_id": "77", "result": 7}
 
+    def test_after_the_time_is_up_is_waited_for_anew_where_a_clear_leaves_max_tries(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=2)
+        with pytest.raises(RunTimeoutError):
+            resume(waits(), now, event=TIMEOUT, **then)
+        store.entries[GIVEN_RUN] = "1001"
+        parked(waits(retries=2), context(store, try_number=2, retries=2, clear_number=1))
+        assert len(tokens(store)) == 1
+        assert requests(service) == 1
+
     def test_is_used_once(self, service, store, context, endpoint, waits, parked):
         self.fail(service, store, context, waits)
         store.entries[GIVEN_RUN] = "77"
