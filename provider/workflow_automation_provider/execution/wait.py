@@ -190,9 +190,9 @@ class CompletionWait:
         return self._record.answer(self._record.read().digest) is not None
 
     def needs_files(self, reply: Reply) -> bool:
-        """Return whether the run's files are still to be uploaded: the task does not wait yet, and the run has not failed."""
+        """Return whether the run's files are still to be uploaded: none were before it waited, and the run has not failed."""
         waiting = self._record.read()
-        if waiting.since is not None:
+        if waiting.since is not None and self._record.has_uploaded():
             return False
         answer = self._record.answer(waiting.digest)
         has_failed = answer.status == "failed" if answer else reply.option == FAILED

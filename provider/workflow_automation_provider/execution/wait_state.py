@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.execution.callback import Answer, end_key, token_key
 from workflow_automation_provider.execution.task_state import _TaskRecord
+from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -97,6 +98,10 @@ class WaitRecord(_TaskRecord):
         self._open(digest)
         self._write({"digest": digest})
         return True
+
+    def has_uploaded(self) -> bool:
+        """Return whether files of the task's run were uploaded."""
+        return self._get(FIRST_CONFIRMED) is not None
 
     def close(self, digest: str | None) -> Answer | None:
         """

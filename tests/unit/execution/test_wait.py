@@ -1162,6 +1162,14 @@ class TestFiles:
         assert waits(files=[{"name": "a"}]).execute(cleared) == {"run_id": "1001", "result": 1}
         assert (len(service.runs), len(service.uploads)) == (1, 1)
 
+    def test_that_the_dag_has_only_since_the_task_waits_are_uploaded(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        parked(waits(), context(store))
+        answer(store, {"status": "success"})
+        waits(files=[{"name": "a"}]).execute(context(store, try_number=2))
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+
     def test_are_not_uploaded_for_a_run_that_failed(
         self, service, store, context, endpoint, waits, supervisor, log
     ):
