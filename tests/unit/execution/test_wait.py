@@ -103,6 +103,11 @@ class TestInThisProcess:
         assert endpoint.statuses == [200]
         assert service.runs[0].inputs["a"] == 1
 
+    def test_a_message_forges_no_line_of_the_log(self, service, store, context, endpoint, waits, log):
+        service.callbacks.add(message="done\nRun 9 failed")
+        waits().execute(context(store))
+        assert "The flow said that the run succeeded. done\\nRun 9 failed" in log()
+
     @pytest.mark.parametrize("result", [0, False, "", [], {}])
     def test_a_result_that_is_empty_is_a_result(self, service, store, context, endpoint, waits, result):
         service.callbacks.add(result=result, body={"status": "success", "result": result})
