@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -192,9 +193,9 @@ class CompletionWait:
         return self._record.answer(self._record.read().digest) is not None
 
     def needs_files(self, reply: Reply) -> bool:
-        """Return whether the run's files are still to be uploaded: the task does not wait yet, and the run has not failed."""
+        """Return whether the run's files are still to be uploaded: none were before it waited, and the run has not failed."""
         waiting = self._record.read()
-        if waiting.since is not None:
+        if waiting.since is not None and self._record.has_uploaded():
             return False
         answer = self._record.answer(waiting.digest)
         has_failed = answer.status == "failed" if answer else reply.option == FAILED
@@ -256,7 +257,7 @@ class CompletionWait:
         check = min(left, _LONGEST_CHECK, _FIRST_CHECK * 4 ** min(checks, 10))
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
-            run.get("run_id", "(unknown id)"),
+            one_line(run.get("run_id", "(unknown id)")),
             (datetime.now(UTC) + left).isoformat(timespec="seconds"),
         )
         then = {"run": dict(run), "checks": checks + 1, "timeout": self._timeout.total_seconds()}
@@ -289,7 +290,7 @@ class CompletionWait:
             self._log.warning(
                 "The run_id is unknown: it was lost with the response, or with the try that started it."
             )
-        self._log.info("%s", f"{by} said that the run succeeded. {message}".strip())
+        self._log.info("%s", f"{by} said that the run succeeded. {one_line(message)}".strip())
         if result is None:
             return run
         return {**run, "result": result}
@@ -365,7 +366,9 @@ class CompletionWait:
     def _poll(self, run: StartedRun, waiting: Waiting) -> StartedRun:
         """Wait in this process: outside a scheduler, nobody would wake a parked task."""
         waiting = self._began(waiting, asked=False)
-        self._log.info("Waiting for the end of run %s in this process.", run.get("run_id", "(unknown id)"))
+        self._log.info(
+            "Waiting for the end of run %s in this process.", one_line(run.get("run_id", "(unknown id)"))
+        )
         while True:
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)

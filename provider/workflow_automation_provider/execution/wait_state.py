@@ -34,6 +34,7 @@ from typing import Any
 
 from workflow_automation_provider.execution.callback import Answer, end_key, token_key
 from workflow_automation_provider.execution.store import TaskRecord
+from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
 
 __all__ = ["WaitRecord", "Waiting"]
 
@@ -92,6 +93,10 @@ class WaitRecord(TaskRecord):
         self._write({"digest": digest})
         return True
 
+    def has_uploaded(self) -> bool:
+        """Return whether files of the task's run were uploaded."""
+        return self._get(FIRST_CONFIRMED) is not None
+
     def close(self, digest: str | None) -> Answer | None:
         """
         Accept no answer any more: from now on, the endpoint rejects the run's callback.
@@ -103,9 +108,10 @@ class WaitRecord(TaskRecord):
         return self.answer(digest)
 
     def keep_token_across_clear(self) -> None:
-        """Let the token from before a Clear count again, because a person identified its run."""
+        """Begin to wait anew, and let the token from before a Clear count again: a person identified its run."""
         entry = self._known()
-        if entry.get("digest") and not self._counts(entry):
+        # Whether there was a Clear is not always known.
+        if entry.get("digest") or (entry and self._counts(entry)):
             self._move(entry)
 
     def forget_token(self) -> None:

@@ -116,7 +116,7 @@ def _local_paths(text: str, name: str) -> list[str]:
     # A file whose own name looks like a pattern is meant as it is written.
     if not glob.has_magic(text) or os.path.lexists(text):
         return [text]
-    pattern = Pattern.of_glob(text, hidden=False)
+    pattern = Pattern.of_glob(f"{text}**" if text.endswith("/") else text, hidden=False)
     matches = _paths(pattern, _listing(list_local, pattern, name))
     if not matches:
         raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=path_hint(text))

@@ -104,6 +104,11 @@ class TestInThisProcess:
         assert endpoint.statuses == [200]
         assert service.runs[0].inputs["a"] == 1
 
+    def test_a_message_forges_no_line_of_the_log(self, service, store, context, endpoint, waits, log):
+        service.callbacks.add(message="done\nRun 9 failed")
+        waits().execute(context(store))
+        assert "The flow said that the run succeeded. done\\nRun 9 failed" in log()
+
     @pytest.mark.parametrize("result", [0, False, "", [], {}])
     def test_a_result_that_is_empty_is_a_result(self, service, store, context, endpoint, waits, result):
         service.callbacks.add(result=result, body={"status": "success", "result": result})
@@ -1073,6 +1078,19 @@ class TestGiven:
         later_try = context(store, try_number=3, max_tries=4)
         assert waits().execute(later_try) == {"run_id": "77", "result": 7}
 
+    def test_after_the_time_is_up_is_waited_for_anew_where_a_clear_leaves_max_tries(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        now = context(store)
+        then, _ = parked(waits(), now)
+        later(store, days=2)
+        with pytest.raises(RunTimeoutError):
+            resume(waits(), now, event=TIMEOUT, **then)
+        store.entries[GIVEN_RUN] = "1001"
+        parked(waits(retries=2), context(store, try_number=2, retries=2, clear_number=1))
+        assert len(tokens(store)) == 1
+        assert requests(service) == 1
+
     def test_is_used_once(self, service, store, context, endpoint, waits, parked):
         self.fail(service, store, context, waits)
         store.entries[SUPPLIED_RUN_KEY] = "77"
@@ -1154,6 +1172,14 @@ class TestFiles:
         store.entries[SUPPLIED_RUN_KEY] = "1001"
         cleared = context(store, try_number=2, max_tries=4)
         assert waits(files=[{"name": "a"}]).execute(cleared) == {"run_id": "1001", "result": 1}
+        assert (len(service.runs), len(service.uploads)) == (1, 1)
+
+    def test_that_the_dag_has_only_since_the_task_waits_are_uploaded(
+        self, service, store, context, endpoint, waits, parked
+    ):
+        parked(waits(), context(store))
+        answer(store, {"status": "success"})
+        waits(files=[{"name": "a"}]).execute(context(store, try_number=2))
         assert (len(service.runs), len(service.uploads)) == (1, 1)
 
     def test_are_not_uploaded_for_a_run_that_failed(

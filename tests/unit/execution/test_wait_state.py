@@ -157,13 +157,15 @@ class TestClear:
         record().keep_token_across_clear()
         assert store.entries == {}
 
-    def test_a_retry_keeps_what_there_is(self, record, store):
+    @pytest.mark.parametrize("attempt", [{}, {"retries": 2, "clear_number": 1}])
+    def test_the_wait_begins_anew_also_if_there_was_none_or_that_is_unknown(self, record, store, attempt):
         first = record()
         first.open("a")
         first.began(first.read(), asked=False)
-        before = dict(store.entries)
-        record(try_number=2).keep_token_across_clear()
-        assert store.entries == before
+        first.close("a")
+        record(try_number=2, **attempt).keep_token_across_clear()
+        assert record(try_number=2, **attempt).read() == Waiting("a")
+        assert keys(store) == {token_key("a", 3)}
 
     def test_that_keeps_the_state_moves_the_token(self, record, store):
         """On Airflow 3.4."""

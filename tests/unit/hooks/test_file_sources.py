@@ -51,6 +51,8 @@ def contents(files):
         ("[x].csv", ["[x].csv"]),
         ("**/*.csv", ["[x].csv", "a.csv", "b.csv", "sub/d.csv", "sub/deep/e.csv", "x.csv"]),
         ("sub/**", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("*/", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("sub/*/", ["sub/deep/e.csv"]),
         (["a.csv", "a.csv"], ["a.csv", "a.csv"]),
         ({"any": "mapping"}, [{"any": "mapping"}]),
         ([{"any": ["*"]}, "a.csv"], [{"any": ["*"]}, "a.csv"]),
