@@ -1086,7 +1086,7 @@ class TestGiven:
         later(store, days=2)
         with pytest.raises(RunTimeoutError):
             resume(waits(), now, event=TIMEOUT, **then)
-        store.entries[GIVEN_RUN] = "1001"
+        store.entries[SUPPLIED_RUN_KEY] = "1001"
         parked(waits(retries=2), context(store, try_number=2, retries=2, clear_number=1))
         assert len(tokens(store)) == 1
         assert requests(service) == 1
