@@ -27,8 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_args
 from uuid import UUID
 
-from workflow_automation_provider.client.redaction import CALLBACK_PATH as PATH
-from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
 
 __all__ = [
     "CALLBACK_USER",
@@ -48,6 +47,9 @@ __all__ = [
     "task_of",
     "token_key",
 ]
+
+PATH = CALLBACK_PATH
+"""Path of the endpoint, below the base URL of Airflow's API server."""
 
 _WITHHELD = "(withheld: the token of the callback)"
 

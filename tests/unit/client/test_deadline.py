@@ -11,6 +11,7 @@ import time
 import httpcore
 import pytest
 import trustme
+from httpcore._backends.sync import SyncStream
 
 from workflow_automation_provider.client.deadline import SendProgress
 from workflow_automation_provider.client.flow_client import FlowClient
@@ -294,7 +295,7 @@ def connected():
 )
 def test_a_signal_handler_does_not_tell_that_the_last_byte_did_not_go(connected, error, raised):
     connection, theirs = connected
-    stream, progress = httpcore._backends.sync.SyncStream(connection), begun()
+    stream, progress = SyncStream(connection), begun()
     progress.write(stream, HEAD)
     assert (progress.begun, progress.whole) == (True, False)
     connection.error = error
@@ -313,7 +314,7 @@ def test_the_socket_does(kind):
             theirs.close()
         progress = begun(10_000_000, seconds=0.1)
         with pytest.raises(httpcore.WriteError):
-            progress.write(httpcore._backends.sync.SyncStream(ours), HEAD + b"x" * 10_000_000)
+            progress.write(SyncStream(ours), HEAD + b"x" * 10_000_000)
     assert not progress.whole
     assert isinstance(progress.write_error, kind)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -197,13 +197,13 @@ def test_the_last_wait_ends_with_the_time(clock, largest_jitter, seconds, calls)
 
     assert len(call.waits) == calls - 1
     assert sum(call.waits_in_seconds) == pytest.approx(seconds)
-    took = pytest.approx(sum(call.waits_in_seconds))
+    took: Any = pytest.approx(sum(call.waits_in_seconds))
     assert outcome.attempts == (Attempts(calls, took, seconds, "send_retry_timeout") if calls > 1 else None)
 
 
 def test_a_wait_that_the_service_asked_for_is_not_cut_short(clock, largest_jitter):
     call = Call(busy(30), busy(30))
-    assert sent(call).attempts == Attempts(2, pytest.approx(31), 60, "send_retry_timeout")
+    assert sent(call).attempts == Attempts(2, cast("Any", pytest.approx(31)), 60, "send_retry_timeout")
     assert call.waits == [31]
 
 
@@ -257,7 +257,7 @@ def test_an_outcome_that_is_not_sent_again_after_a_wait_does_not_count_the_attem
 
 def test_attempts_are_counted_of_an_unknown_outcome(clock, largest_jitter):
     outcome = sent(Call(*[UNKNOWN] * 9), seconds=2, retry_unknown=True)
-    assert outcome.attempts == Attempts(3, pytest.approx(2), 2, "send_retry_timeout")
+    assert outcome.attempts == Attempts(3, cast("Any", pytest.approx(2)), 2, "send_retry_timeout")
 
 
 @pytest.mark.parametrize("accepted", [Accepted.MAYBE, Accepted.YES])

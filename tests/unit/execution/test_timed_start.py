@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from workflow_automation_provider.exceptions import Accepted, RejectedError
 from workflow_automation_provider.execution.timed_start import TimedStart, log_failure
+from workflow_automation_provider.failures import run_of
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..starts import MAYBE, requests
@@ -63,8 +64,8 @@ def test_a_late_rejection_is_logged(service, start, monkeypatch):
     real = WorkflowAutomationHook.send_trigger
 
     def without_key(self, request, **options):
-        run = real(self, request, **options).run
-        raise RejectedError(f"Not {run.run_id}", consequence="No run was started.")
+        outcome = real(self, request, **options)
+        raise RejectedError(f"Not {run_of(outcome).run_id}", consequence="No run was started.")
 
     monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", without_key)
     (line,), (late,) = start()
