@@ -305,7 +305,7 @@ def test_fails_without_a_retry_with_advice(advice, error):
     assert (failed.status, failed.accepted, failed.args) == (error.status, error.accepted, error.args)
     assert (failed.conn_id, failed.flow_id) == ("my_connection", "my-flow")
     assert str(failed).splitlines() == [
-        error.message,
+        f"[{failed.code}] {error.message}",
         "Airflow will not retry this task.",
         *([error.next_step] if error.next_step else []),
         *advice[error.accepted].splitlines(),
@@ -349,8 +349,9 @@ def test_the_cause_that_tells_something_new_is_kept():
     "error", [BusyError("busy"), NotSentError("not sent"), FileUnavailableError("no file")]
 )
 def test_what_a_retry_can_help_is_left_to_airflow(error):
-    assert type(ended(error)) is type(error)
-    assert "Airflow retries this task in 300 s (try 2 of 4)." in str(error).splitlines()
+    failed = ended(error)
+    assert type(failed) is type(error)
+    assert "Airflow retries this task in 300 s (try 2 of 4)." in str(failed).splitlines()
 
 
 @needs_policies
@@ -361,7 +362,7 @@ def test_a_missing_file_takes_airflows_course_under_the_policy_as_well(can_resch
         context(retry_policy=FlowRetryPolicy()),
     )
     assert str(failed).splitlines() == [
-        "No file.",
+        "[file-unavailable] No file.",
         "Nothing was sent.",
         "Airflow retries this task in 300 s (try 2 of 4).",
     ]
@@ -371,13 +372,13 @@ def test_a_missing_file_takes_airflows_course_under_the_policy_as_well(can_resch
     "error", [BusyError("busy"), NotSentError("not sent"), FileUnavailableError("no file", consequence="-")]
 )
 def test_nothing_is_foretold_of_a_task_that_airflow_ended(error):
-    assert type(ended(error, is_ended=True)) is type(error)
-    assert error.next_step == ""
+    failed = ended(error, is_ended=True)
+    assert (type(failed), failed.next_step) == (type(error), "")
 
 
 def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
     error = OutcomeUnknownError("unknown")
-    assert ended(error, also_retry=(OutcomeUnknownError,)) is error
+    assert type(ended(error, also_retry=(OutcomeUnknownError,))) is OutcomeUnknownError
 
 
 @pytest.mark.parametrize(
@@ -403,7 +404,7 @@ def test_whether_and_when_airflow_retries_is_told(context, told):
 def test_a_file_that_is_missing_at_the_last_try_is_what_to_wait_for():
     failed = ended(FileUnavailableError("No file."), context=context(try_number=4))
     assert str(failed).splitlines() == [
-        "No file.",
+        "[file-unavailable] No file.",
         "Nothing was sent.",
         "Airflow has no retries left for this task.",
         "Clear the task once the file is available.",
