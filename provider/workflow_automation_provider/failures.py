@@ -41,6 +41,7 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     ResponseUnusableError,
     RunFailedError,
+    RunTimeoutError,
     WorkflowAutomationError,
 )
 
@@ -450,6 +451,20 @@ class Outlook:
     delay: timedelta | None = None
 
 
+# Of errors that are not about one request; the most specific ones first.
+_CODES: tuple[tuple[type[WorkflowAutomationError], Code], ...] = (
+    (InvalidRequestError, Code.INVALID),
+    (FileUnavailableError, Code.FILE),
+    (NotSentError, Code.NOT_SENT),
+    (BusyError, Code.BUSY),
+    (RejectedError, Code.REJECTED),
+    (ResponseUnusableError, Code.RUN_UNIDENTIFIED),
+    (OutcomeUnknownError, Code.START_UNKNOWN),
+    (RunTimeoutError, Code.RUN_OVERDUE),
+    (RunFailedError, Code.RUN_FAILED),
+)
+
+
 def task_error(
     error: WorkflowAutomationError,
     kind: type[WorkflowAutomationError],
@@ -480,6 +495,7 @@ def task_error(
     failed = kind.__new__(kind, *error.args)
     failed.__dict__.update(error.__dict__)
     failed.accepted, failed.consequence = accepted, consequence
+    failed.code = error.code or _code_of_kind(type(error), advice)
     lines = (
         _outlook_text(outlook, accepted, advice),
         error.next_step,
@@ -488,6 +504,12 @@ def task_error(
     )
     failed.next_step = "\n".join(filter(None, lines))
     return failed
+
+
+def _code_of_kind(kind: type[WorkflowAutomationError], advice: Mapping[Accepted, str]) -> str:
+    if issubclass(kind, OutcomeUnknownError) and advice is UPLOAD_ADVICE:
+        return Code.UPLOAD_UNKNOWN
+    return next((code for known, code in _CODES if issubclass(kind, known)), "")
 
 
 def _is_risky(accepted: Accepted, advice: Mapping[Accepted, str]) -> bool:

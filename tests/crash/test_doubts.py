@@ -224,7 +224,7 @@ def a_failed_task_is_given_its_run(case: Case) -> None:
     case.begin()
     case.until("failed")
     (run_id,) = case.runs
-    assert "workflow_automation_run" in case.deployment.log(case.dag_id, case.run_id)
+    assert "key workflow_automation_run" in case.deployment.log(case.dag_id, case.run_id)
     case.give({"run_id": run_id, "run_link": "https://service.example/runs/7"})
     case.clear()
     found = case.end("success")

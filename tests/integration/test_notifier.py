@@ -162,4 +162,4 @@ def test_the_service_is_down(run, service, capfd):
             succeed()
     """)
     assert result.state == "success"
-    assert "FlowNotifier: POST" in capfd.readouterr().out
+    assert "FlowNotifier: [not-sent] POST" in capfd.readouterr().out

@@ -234,30 +234,22 @@ class TestTriggerFlow:
         assert result.task_state("trigger", 1) == "failed"
         assert [run.by for run in workflow_automation_service.runs] == ["path"]
 
-    def test_operators_inside_a_task_have_a_run_each(
-        self, run_dag, workflow_automation_service, workflow_automation_connection
+    def test_an_operator_inside_a_task_is_an_error(
+        self, run_dag, task_errors, workflow_automation_service, workflow_automation_connection
     ):
-        pytest.importorskip("airflow.models.task_state_store")
         result = run_dag("""
             with DAG("inside", schedule=None, start_date=START):
 
-                @task(retries=1, retry_delay=pendulum.duration(seconds=0))
+                @task
                 def customers(**context):
-                    runs = [
-                        TriggerFlowOperator(task_id=name, inputs={"customer": name}).execute(context)["run_id"]
-                        for name in ("ada", "bob")
-                    ]
-                    if context["ti"].try_number == 1:
-                        raise RuntimeError("After both")
-                    return runs
+                    TriggerFlowOperator(task_id="ada", inputs={}).execute(context)
 
                 customers()
         """)
 
-        assert result.state == "success"
-        runs = workflow_automation_service.runs
-        assert [run.inputs for run in runs] == [{"customer": "ada"}, {"customer": "bob"}]
-        assert result.xcom("customers") == [run.run_id for run in runs]
+        assert result.state == "failed"
+        assert "trigger_flow_once" in str(task_errors[0])
+        assert workflow_automation_service.journal.requests() == []
 
     def test_a_connection_that_is_not_there_leaves_no_doubt_about_a_run(self, run_dag, capfd):
         result = run_dag("""

@@ -115,10 +115,12 @@ class FlowRun:
         """
         with self._record.in_use("the task"):
             reply = Reply.of(resumed.event)
+            # Also if there is none yet: one process may execute several tasks.
+            self._task.on_run(resumed.run or {})
             wait = self._wait(resumed)
             # A task that was parked with its run never starts one: its record may have been deleted meanwhile.
             if resumed.run is not None:
-                run = self._known(resumed.run)
+                run = self.run = resumed.run
             else:
                 question = self._question(resumed, wait)
                 for part in (wait, question):

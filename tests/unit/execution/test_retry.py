@@ -309,7 +309,7 @@ def test_fails_without_a_retry_with_advice(advice, error):
     assert (failed.status, failed.accepted, failed.args) == (error.status, error.accepted, error.args)
     assert (failed.conn_id, failed.flow_id) == ("my_connection", "my-flow")
     assert str(failed).splitlines() == [
-        error.message,
+        f"[{failed.code}] {error.message}",
         "Airflow will not retry this task.",
         *([error.next_step] if error.next_step else []),
         *advice[error.accepted].splitlines(),
@@ -366,7 +366,7 @@ def test_a_missing_file_takes_airflows_course_under_the_policy_as_well(can_resch
         context(retry_policy=FlowRetryPolicy()),
     )
     assert str(failed).splitlines() == [
-        "No file.",
+        "[file-unavailable] No file.",
         "Nothing was sent.",
         "Airflow retries this task in 300 s (try 2 of 4).",
     ]
@@ -409,7 +409,7 @@ def test_whether_and_when_airflow_retries_is_told(context, told):
 def test_a_file_that_is_missing_at_the_last_try_is_what_to_wait_for():
     failed = ended(FileUnavailableError("No file."), context=context(try_number=4))
     assert str(failed).splitlines() == [
-        "No file.",
+        "[file-unavailable] No file.",
         "Nothing was sent.",
         "Airflow has no retries left for this task.",
         "Clear the task once the file is available.",

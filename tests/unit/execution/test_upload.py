@@ -202,7 +202,7 @@ class TestRequests:
         """As native rendering may make it."""
         operator = upload({"row": 1}, flow_id="demo-flow")
         setattr(operator, name, wrong)
-        with pytest.raises(AirflowFailException, match=rf"(?s)^{name}\b.*Nothing was sent"):
+        with pytest.raises(AirflowFailException, match=rf"(?s){name}\b.*Nothing was sent"):
             operator.execute(attempt())
         assert uploaded(service) == []
 
@@ -438,14 +438,14 @@ class TestRecord:
         with pytest.raises(FileUnavailableError) as caught:
             upload(file, file_format="base64", on_unknown_upload="fail").execute(attempt())
         assert str(caught.value).splitlines()[:2] == [
-            f"<a> can no longer be read ({why}).",
+            f"[file-unavailable] <a> can no longer be read ({why}).",
             "Its request was not sent.",
         ]
         assert (uploaded(service), store.entries) == ([], {})
 
     def test_a_mapping_that_is_no_json_is_named_beside_what_was_sent(self, service, attempt):
         upload({"row": 1}).execute(attempt())
-        with pytest.raises(AirflowFailException, match=r"^files\.row is a set"):
+        with pytest.raises(AirflowFailException, match=r"files\.row is a set"):
             upload({"row": 1}, {"row": {1}}).execute(attempt(try_number=2))
         assert len(service.uploads) == 1
 

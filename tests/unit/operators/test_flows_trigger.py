@@ -141,7 +141,7 @@ class TestTries:
         with pytest.raises(AirflowFailException) as again:
             trigger().execute(context(store, try_number=2))
         assert str(again.value).splitlines()[:7] == [
-            f"Try 1 ({store.entries[KEY]['at']}) triggered the flow, and ended before the outcome was known. {MAYBE}.",
+            f"[start-unknown] Try 1 ({store.entries[KEY]['at']}) triggered the flow, and ended before the outcome was known. {MAYBE}.",
             "Airflow will not retry this task.",
             "Look in the workflow's list of runs.",
             *start_advice()[Accepted.MAYBE].splitlines(),
@@ -160,7 +160,7 @@ class TestTries:
         assert isinstance(second.value, AirflowFailException)
         assert second.value.message == first.value.message
         assert str(second.value).splitlines() == [
-            *first.value.message.splitlines(),
+            *f"[run-unidentified] {first.value.message}".splitlines(),
             f"Try 1 ({store.entries[KEY]['at']}) started a run whose run_id is unknown.",
             "Airflow will not retry this task.",
             "Look in the workflow's list of runs.",

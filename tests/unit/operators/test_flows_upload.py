@@ -162,7 +162,7 @@ class TestUnknownOutcome:
         with pytest.raises(AirflowFailException) as caught:
             upload(1, on_unknown_upload="fail").execute(attempt(try_number=2))
         assert str(caught.value).splitlines()[:6] == [
-            "An earlier try ended while it was uploading, before the outcome was known.",
+            "[upload-unknown] An earlier try ended while it was uploading, before the outcome was known.",
             "The files may have been accepted.",
             "Airflow will not retry this task.",
             "Look in the run's files.",

@@ -1,0 +1,108 @@
+"""What a task ends with, in words: each kind once, in golden/task_errors.txt. No other test asserts them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from workflow_automation_provider.client.outcome import Busy, NotSent, Reason, Rejected, Unidentified, Unknown
+from workflow_automation_provider.client.protocol import trigger_request
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    FileUnavailableError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    RunFailedError,
+    RunTimeoutError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.failures import (
+    BATCH_ADVICE,
+    UPLOAD_ADVICE,
+    Outlook,
+    PreviousTry,
+    request_error,
+    run_advice,
+    start_advice,
+    task_error,
+)
+
+GOLDEN = Path(__file__).parent / "golden" / "task_errors.txt"
+"""Renewed by ``python -m tests.unit.test_task_errors``: read the difference before it is committed."""
+
+REQUEST = trigger_request("https://service.example/api", {}, "demo-flow")
+FAIL = Outlook("fail")
+OUTLOOKS = (
+    Outlook("ended"),
+    Outlook("fail by policy"),
+    Outlook("no retries left"),
+    Outlook("reschedule", delay=timedelta(seconds=17)),
+    Outlook("by policy", 2, 4),
+    Outlook("retry", 2, 4),
+    Outlook("retry", 2, 4, timedelta(seconds=300)),
+)
+PREVIOUS = (
+    PreviousTry(Accepted.YES, "try 1 (2026-01-01T00:00:00+00:00) started run 7, https://there/7."),
+    PreviousTry(Accepted.MAYBE, "try 1 (2026-01-01T00:00:00+00:00) triggered the flow."),
+)
+
+
+def errors() -> Iterator[WorkflowAutomationError]:
+    """Yield one error of each kind that a task ends with."""
+    start = start_advice()
+    rejected = request_error(Rejected(request=REQUEST, status=409))
+    unknown = request_error(Unknown(request=REQUEST, status=502))
+    unidentified = request_error(Unidentified(request=REQUEST, status=201, detail="it is empty"))
+    for error, advice in itertools.product(
+        (rejected, unknown, unidentified), (start, start_advice("ada"), start_advice(has_store=False))
+    ):
+        yield task_error(error, type(error), FAIL, advice)
+    for outlook, error in itertools.product(
+        OUTLOOKS, (request_error(Busy(request=REQUEST, status=429, retry_after=17.0)), unknown)
+    ):
+        yield task_error(error, type(error), outlook, start)
+    for previous, error in itertools.product(
+        PREVIOUS,
+        (
+            InvalidRequestError("inputs is None."),
+            request_error(NotSent(request=REQUEST, reason=Reason.STOPPED)),
+        ),
+    ):
+        yield task_error(error, type(error), FAIL, start, previous=previous)
+    missing = FileUnavailableError("/data/a.csv does not exist.")
+    for error, outlook in itertools.product(
+        (missing, OutcomeUnknownError("No response.")), (FAIL, OUTLOOKS[2])
+    ):
+        yield task_error(error, type(error), outlook, UPLOAD_ADVICE)
+    for error, has_store, run_id in itertools.product(
+        (missing, InvalidRequestError("No.")), (True, False), ("7", "")
+    ):
+        text = run_advice(run_id, has_store=has_store)
+        advice = dict.fromkeys((Accepted.NO, Accepted.MAYBE), text)
+        yield task_error(error, type(error), FAIL, advice, later=text, run_id=run_id)
+    for kind in (RunFailedError, RunTimeoutError):
+        yield task_error(kind("The flow said so."), kind, FAIL, start)
+    yield task_error(rejected, type(rejected), FAIL, BATCH_ADVICE)
+
+
+def rendered() -> str:
+    """Return all that is said of tasks that failed."""
+    texts = []
+    for error in errors():
+        error.locate("my_connection", "demo-flow")
+        texts.append(f"{type(error).__name__}, accepted: {error.accepted.value}\n{error}")
+    return "\n\n".join(texts) + "\n"
+
+
+def test_words():
+    assert rendered() == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_each_has_a_code():
+    assert all(error.code for error in errors())
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(rendered(), encoding="utf-8")
