@@ -45,13 +45,13 @@ _NOT_ALNUM, _NOT_VISIBLE = _ALL.translate(None, _ALNUM), _ALL.translate(None, by
 # Escape sequences of URLs, JSON and HTML, also where they are escaped again.
 _ESCAPE = re.compile(
     rb"%(?:25)*(?:u[0-9a-f]{4}|[0-9a-f]{2})"
-    rb"|\\+(?:u[0-9a-f]{4}|x[0-9a-f]{2}|[bfnrt])?"
+    rb"|\\+(?:u[0-9a-f]{4}|u\{[0-9a-f]{1,6}\}|x[0-9a-f]{2}|[0-3][0-7]{2}|[bfnrt])?"
     rb"|&(?:amp;)*(?:\#[0-9]{1,7}|\#x[0-9a-f]{1,6}|[a-z]{2,8}[0-9]{0,2});",
     re.IGNORECASE,
 )
 
 # Each character as a number: hex (also %XX), \xXX and &#xXX;, 0xXX, \uXXXX, decimal (also &#DD;), hex of UTF-16.
-_CODES = ("{:02x}", "x{:02x}", "0x{:02x}", "u{:04x}", "{:d}", "{:02x}00")
+_CODES = ("{:02x}", "x{:02x}", "0x{:02x}", "u{:04x}", "{:d}", "{:02x}00", "00{:02x}")
 
 # Loggers that write request or response headers, or errors that quote them, at DEBUG level. A filter on a
 # parent logger does not apply to its children, so each is listed.
@@ -157,7 +157,8 @@ def _forms(secret: str) -> frozenset[bytes]:
     raw = _ascii(secret)
     escaped = (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret))
     encoded = [_letters("".join(map(code.format, raw)).encode()) for code in _CODES]
-    for data in (raw, *(raw.decode().encode(utf_16) for utf_16 in ("utf-16-le", "utf-16-be"))):
+    texts = (raw, quote(secret, safe="").encode(), raw.replace(b"/", b"\\/"))
+    for data in (*texts, *(raw.decode().encode(utf_16) for utf_16 in ("utf-16-le", "utf-16-be"))):
         for shift in range(3):
             # The characters at its edges also hold bits of what is beside it.
             start, end = -(-shift * 8 // 6), (shift + len(data)) * 8 // 6

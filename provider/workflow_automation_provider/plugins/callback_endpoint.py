@@ -42,7 +42,7 @@ from urllib.parse import parse_qsl
 
 from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, is_token
 from workflow_automation_provider.plugins import metadata
-from workflow_automation_provider.plugins.daemon_threads import DaemonThreads
+from workflow_automation_provider.plugins.daemon_threads import DaemonThreads, OverloadedError
 from workflow_automation_provider.plugins.metadata import Answered, Outcome, UnavailableError
 
 __all__ = ["app"]
@@ -58,6 +58,8 @@ _RETRY_AFTER = "5"
 
 # Few, so that callbacks do not use up the API server's connections to the database.
 _THREADS = DaemonThreads(4, "workflow-automation-callback")
+# With room of their own, which strangers cannot take.
+_KNOWN_THREADS = DaemonThreads(2, "workflow-automation-answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,14 @@ async def _respond(scope: _Message, receive: _Receive) -> _Response:
     token = _token(scope)
     if token is None:
         return _NOT_FOUND
-    if response := await _THREADS.run(partial(_admit, token)):
+    try:
+        response = await _THREADS.run(partial(_admit, token))
+    except OverloadedError:
+        return _unavailable()  # without a line in the log, which strangers could fill
+    if response:
         return response
     body = await _body(scope, receive)
-    return await _THREADS.run(partial(_settle, token, body))
+    return await _KNOWN_THREADS.run(partial(_settle, token, body))
 
 
 def _admit(token: str) -> _Response | None:

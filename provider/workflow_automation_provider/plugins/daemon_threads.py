@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from workflow_automation_provider.plugins.metadata import UnavailableError
 
-__all__ = ["MAX_PENDING", "DaemonThreads"]
+__all__ = ["MAX_PENDING", "DaemonThreads", "OverloadedError"]
 
 MAX_PENDING = 64
 """How many calls may be waiting for a thread or be executed by one."""
@@ -19,6 +19,10 @@ MAX_PENDING = 64
 _TIMEOUT = 10.0
 
 _T = TypeVar("_T")
+
+
+class OverloadedError(UnavailableError):
+    """Too much is pending, or takes too long."""
 
 
 class DaemonThreads:
@@ -42,10 +46,10 @@ class DaemonThreads:
         """
         Call a function in a thread, and return its result.
 
-        :raises UnavailableError: if too many calls are pending, or the function does not return in time
+        :raises OverloadedError: if too many calls are pending, or the function does not return in time
         """
         if not self._room.acquire(blocking=False):
-            raise UnavailableError("Too many callbacks are pending.")
+            raise OverloadedError("Too many callbacks are pending.")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
         self._calls.put(lambda: self._call(function, loop, future))
@@ -54,7 +58,7 @@ class DaemonThreads:
             async with asyncio.timeout(_TIMEOUT):
                 return await future
         except TimeoutError:
-            raise UnavailableError(f"No result after {_TIMEOUT:.0f} seconds.") from None
+            raise OverloadedError(f"No result after {_TIMEOUT:.0f} seconds.") from None
 
     def _start(self) -> None:
         with self._starting:

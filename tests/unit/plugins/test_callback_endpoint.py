@@ -600,8 +600,8 @@ def test_no_database(waiting, post, monkeypatch, tmp_path, caplog):
     assert task.row is None
 
 
-def test_too_much_is_pending(waiting, http, monkeypatch):
-    """What would wait for a thread is turned away, strangers and flows alike."""
+def test_too_much_is_pending(waiting, http, monkeypatch, caplog):
+    """What would wait for a thread is turned away, strangers and flows alike; strangers do not fill the log."""
     going_on, begun = threading.Event(), threading.Event()
 
     def hang(_):
@@ -622,6 +622,7 @@ def test_too_much_is_pending(waiting, http, monkeypatch):
                 call.result()
     assert (turned_away.status_code, turned_away.json()) == UNAVAILABLE
     assert turned_away.headers["retry-after"] == "5"
+    assert "callback" not in caplog.text.replace(PATH, "")
     assert http.post(task.url, json=SUCCESS).status_code == 200
 
 
