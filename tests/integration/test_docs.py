@@ -270,7 +270,7 @@ def test_the_callback(run_block, workflow_automation_service, capfd, fault, noti
 
 
 def test_the_last_line_of_a_killed_task(run_block, capfd):
-    (line,) = re.findall(r'"(If this is the last line .+?)"', " ".join(PROMISES.read_text().split()))
+    (line,) = re.findall(r'"(If no later line .+?)"', " ".join(PROMISES.read_text().split()))
     run_block(BLOCKS["trigger.md Pass on the result"][0].replace("docs_", "docs_last_line_"))
     logged = capfd.readouterr().out
     assert logged.index(line) < logged.index("Started run ")
