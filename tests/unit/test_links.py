@@ -87,12 +87,3 @@ def test_a_link_that_could_not_be_stored_is_there_for_airflow_to_store(service, 
     task, now = trigger(), context(push_error=RuntimeError("Airflow is not there"))
     run = task.execute(now)
     assert link_of(task, now) == run["run_link"]
-
-
-def test_an_operator_inside_another_task(service, context, asked, link_of):
-    """The button leads to the task's own run."""
-    outer, now = trigger("outer"), context(task_id="outer")
-    own = outer.execute(now)
-    trigger("inner").execute(now)
-    assert link_of(outer, now) == own["run_link"] == now["ti"].pushed["_link_FlowRunLink"]
-    assert asked == []

@@ -96,6 +96,8 @@ class TaskRecord:
 
         :param options: as for :class:`~workflow_automation_provider.execution.ledger.Ledger`
         """
+        if self._store is None:  # nothing will be read into it
+            return Ledger(Attempt(1, 1), **options)
         return Ledger(
             self._now,
             retries=self._context["task"].retries or 0,

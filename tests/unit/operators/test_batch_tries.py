@@ -147,7 +147,7 @@ def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
     path.write_text('{"n": 0}\n\n{"n": 1}\n')
     batch(str(path))
     path.write_text('{"n": 0}\n\n{"n": 2}\n')
-    words = rf"^batch\[1\] \(line 3 of '{path}'\) has other inputs than in try 1"
+    words = rf"batch\[1\] \(line 3 of '{path}'\) has other inputs than in try 1"
     with pytest.raises(InvalidRequestError, match=words):
         batch(str(path), try_number=2)
 
