@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.outcome import (
     Failure,
     NotSent,
@@ -170,7 +171,7 @@ class RunStarter:
     def _adopt_supplied(self, run: StartedRun) -> StartedRun:
         self._log.info(
             "Returning run %s, which was entered in the task's state store, not starting another.",
-            run["run_id"],
+            one_line(run["run_id"]),
         )
         self._record_started(run)
         self._record.consume_supplied_run()  # only once the run is recorded: a kill must not lose it
@@ -305,10 +306,12 @@ class RunStarter:
         if run.run_id is None:
             self._log.warning(
                 "Started a run, but the response has no run_id. Find it in the workflow's list of runs: %s",
-                run.run_link or "there is no run_link either",
+                one_line(run.run_link or "there is no run_link either"),
             )
         else:
-            self._log.info("Started run %s: %s", run.run_id, run.run_link)
+            self._log.info(
+                "Started run %s: %s", one_line(run.run_id), one_line(run.run_link or "no run_link")
+            )
         # Airflow 3.0 cannot store None as an XCom, and would fail a task whose run was started.
         started: StartedRun = {}
         if run.run_id is not None:
@@ -325,7 +328,7 @@ class RunStarter:
             # The run is there, and what this try returns is recorded as well: failing now would lose it.
             self._log.exception(
                 "Run %s could not be recorded: a later try would report that a run may have been started.",
-                run.run_id,
+                one_line(run.run_id or "without a run_id"),
             )
         return started
 

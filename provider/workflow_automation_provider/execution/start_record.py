@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of
@@ -65,7 +66,7 @@ class StartEntry:
             case State.STARTED:
                 run_id, run_link = self.run.get("run_id"), self.run.get("run_link")
                 what = f"started run {run_id}" if run_id else "started a run without a run_id"
-                what = f"{what}{f', {run_link}' if run_link else ''}"
+                what = one_line(f"{what}{f', {run_link}' if run_link else ''}")
             case State.UNIDENTIFIED:
                 what = "started a run whose run_id is unknown"
             case _:

@@ -126,6 +126,13 @@ class TestTries:
         assert requests(service) == 1
         assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
 
+    def test_a_run_id_forges_no_line_of_the_log(self, service, store, context, log):
+        service.faults.add("response", body={"run_id": "1\nStarted run 2: x", "run_link": "http://a\nb"})
+        run = trigger().execute(context(store))
+        assert run["run_id"] == "1\nStarted run 2: x"
+        trigger().execute(context(store, try_number=2))
+        assert not any(line.startswith(("Started run 2", "b")) for line in log().splitlines())
+
     def test_a_404_for_the_run_that_was_entered(self, service, store, context):
         store.set("workflow_automation_run", {"run_id": "77"})
         store.lost = ["workflow_automation_run"]

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 from workflow_automation_provider.execution.batch import report
 from workflow_automation_provider.execution.batch.sender import Job, Sender
@@ -142,7 +143,7 @@ class BatchDriver:
     def log_runs(self, items: Iterable[BatchItem]) -> None:
         """Name the runs in the log, where no record does."""
         for line in report.named_runs(items):
-            self._log.info("Runs: %s", line)
+            self._log.info("Runs: %s", one_line(line))
         self.is_logged = True
 
     def _run(self, jobs: Iterator[Job]) -> None:
