@@ -157,8 +157,10 @@ def request_error(failure: Failure) -> WorkflowAutomationError:
     kind, message, _ = _KINDS[type(failure)]
     lines = [message(failure), _quote(failure)]
     if tries := failure.attempts:
+        is_longer = (failure.retry_after or 0) > tries.limit - tries.seconds
         lines.append(
             f"Tried {tries.number} times in {tries.seconds:.0f} s ({tries.limited_by}: {tries.limit:g} s)."
+            f"{' The service asks for a longer wait.' if is_longer else ''}"
         )
     where = "" if failure.accepted is Accepted.NO else where_to_look(operation)
     return kind(

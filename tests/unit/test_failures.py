@@ -59,6 +59,12 @@ def failures() -> Iterator[Failure]:
     yield Rejected(request=UPLOAD, status=308)
     yield Busy(request=BY_KEY, status=429, quote="later", retry_after=17.0)
     yield Busy(request=UPLOAD, status=403)
+    yield Busy(
+        request=BY_KEY,
+        status=425,
+        retry_after=30.0,
+        attempts=Attempts(2, 35.0, 60.0, "send_retry_timeout"),
+    )
     for request in (BY_KEY, UPLOAD):
         yield Unknown(
             request=request, reason=Reason.CONNECTION, detail="no response within 60 s (the timeout)"
