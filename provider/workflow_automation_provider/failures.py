@@ -224,7 +224,7 @@ def _hint(failure: Failure) -> str:
             return "Shorten the inputs: for example, pass the URL of a file instead of its content."
         case 408 | 503 as status if isinstance(failure, Unknown):
             return (
-                "A gateway may have returned this after it had forwarded the request. If the service returns "
+                "A gateway may have returned this after it had forwarded the request. If the service, and every gateway in front of it, returns "
                 f"{status} only before it does anything, add {status} to the connection's busy_statuses."
             )
         case status if 300 <= status < 400:

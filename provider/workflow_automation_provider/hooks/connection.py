@@ -163,7 +163,7 @@ _EXPECTED = {
     "headers": 'an object of header names and values such as {"X-Team": "data"}',
     "allow_http": "true or false",
     "callback_base_url": f"a URL such as {CALLBACK_BASE_URL.example}",
-    "busy_statuses": 'statuses from 400 to 599 such as "429,503" or [429, 503]',
+    "busy_statuses": 'statuses from 400 to 599 such as "423,520" or [423, 520]',
 }
 _JSON_KINDS = {
     "str": "a string",

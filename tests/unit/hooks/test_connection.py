@@ -242,7 +242,7 @@ def test_wrong_extra_is_named_and_not_shown(connect, name, value):
         ("client_cert", ["a", "b", "c"], 'expected "both.pem" or ["cert.pem", "key.pem"]'),
         ("timeout", 1e300, "at most 604800 (a week)"),
         ("callback_base_url", ["x"], "expected a URL such as https://airflow.example"),
-        ("busy_statuses", "503;504", 'expected statuses from 400 to 599 such as "429,503" or [429, 503]'),
+        ("busy_statuses", "503;504", 'expected statuses from 400 to 599 such as "423,520" or [423, 520]'),
         (
             "callback_base_url",
             "https://airflow.example/?a=b",
