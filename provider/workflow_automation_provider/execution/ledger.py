@@ -228,10 +228,6 @@ class Ledger:
         """The number of the last item that was opened, plus 1."""
         return len(self._states)
 
-    def is_known(self) -> bool:
-        """Return whether an error must mention what was done before it: an item is not *idle*."""
-        return any(self._states)
-
     def counts(self) -> Counter[State]:
         """Return how many items are in each state, those that were never opened left out."""
         return Counter({state: number for state in State if (number := self._states.count(state))})
