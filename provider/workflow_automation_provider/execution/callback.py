@@ -38,7 +38,10 @@ __all__ = [
     "TOKEN_LENGTH",
     "Answer",
     "CallbackRow",
+    "ClaimRow",
     "Status",
+    "WordRow",
+    "claim_key",
     "digest_of",
     "end_key",
     "is_token",
@@ -46,6 +49,7 @@ __all__ = [
     "receipt_key",
     "task_of",
     "token_key",
+    "word_key",
 ]
 
 PATH = CALLBACK_PATH
@@ -97,6 +101,31 @@ class CallbackRow(TypedDict, total=False):
     """When the answer came, as ISO 8601 text in UTC."""
 
 
+class ClaimRow(TypedDict, total=False):
+    """A run's claim, as an entry of the task state store."""
+
+    digest: str
+    """Hash of the token that the run was given."""
+    run_id: str
+    """What the run said, missing if nothing."""
+    run_link: str
+    """What the run said, missing if nothing."""
+    at: str
+    """When it claimed, as ISO 8601 text in UTC."""
+    stopped: str
+    """When it was first told to stop, missing if it was not."""
+
+
+class WordRow(TypedDict, total=False):
+    """The last word of a run that works, as an entry of the task state store."""
+
+    message: str
+    progress: float
+    """From 0 to 1."""
+    at: str
+    """When it came, as ISO 8601 text in UTC."""
+
+
 def new_token(ti_id: UUID) -> str:
     """
     Return a new token.
@@ -141,6 +170,16 @@ def end_key(digest: str) -> str:
 def receipt_key(digest: str) -> str:
     """Return the key of the entry by which the endpoint recognizes the answer, also once the task has deleted it."""
     return f"workflow_automation_receipt/{digest}"
+
+
+def claim_key(max_tries: int) -> str:
+    """Return the key of the entry with the claim of a run, which the endpoint writes: one until a Clear."""
+    return f"workflow_automation_claim/{max_tries}"
+
+
+def word_key(digest: str) -> str:
+    """Return the key of the entry with a run's last word, which the endpoint writes."""
+    return f"workflow_automation_word/{digest}"
 
 
 @dataclass(frozen=True, slots=True)
