@@ -48,6 +48,9 @@ def project(tmp_path):
         text = block.text
         if AIRFLOW_2:
             text = re.sub(r"logical_date=day\)  # Airflow 2\.11: (\w+=day)", r"\1)", text)
+            text = re.sub(
+                r"from airflow\.sdk import DAG  # Airflow 2\.11: (from \S+)", r"\1 import DAG", text
+            )
         path = folder / block.file_name
         assert not path.exists(), f"Two blocks are {block.file_name}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,11 +82,10 @@ def test_the_tests_of_the_page_pass(project, environment):
 
 def test_the_install_command_names_what_there_is():
     (command,) = [b.text for b in read_code_blocks(PAGE, "sh") if "pip install" in b.text]
-    quoted = re.search(r"'(.+)'", command)
+    quoted = re.search(r"'\.(\[.+\])'", command)
     assert quoted, command
-    requirement = Requirement(quoted[1])
-    found = metadata(requirement.name)
-    assert requirement.extras <= set(found.get_all("Provides-Extra", []))
+    requirement = Requirement(f"airflow-provider-workflow-automation{quoted[1]}")
+    assert requirement.extras <= set(metadata(requirement.name).get_all("Provides-Extra", []))
 
 
 def test_the_commands_of_the_page_work(environment, tmp_path):
