@@ -19,7 +19,11 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sphinx.addnodes import pending_xref
+import sphinx.search
+from docutils import nodes
+from sphinx.addnodes import desc_parameter, pending_xref
+from sphinx.search.en import SearchEnglish
+from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import find_pending_xref_condition, make_refnode
 
@@ -36,7 +40,7 @@ PACKAGE = "workflow_automation_provider"
 
 project = "Workflow Automation provider for Apache Airflow"
 release = version = version_of("airflow-provider-workflow-automation")
-copyright = "Apache License 2.0"  # noqa: A001, the name is Sphinx's
+html_show_copyright = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 nitpicky = True
@@ -68,7 +72,7 @@ toc_object_entries_show_parents = "hide"
 html_theme = "furo"
 html_title = "Workflow Automation provider"
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 # Whoever opens the folder of the site gets to the first page.
@@ -104,6 +108,84 @@ def leave_out(_app: Sphinx, env: BuildEnvironment, page: str) -> None:
     """Keep the README, which pages refer to, out of the navigation: index.md is the first page of the site."""
     if page == "README":
         env.metadata[page]["orphan"] = True
+
+
+# Tables and the search -----------------------------------------------------------------------------------
+
+
+class NarrowTables(SphinxTransform):
+    """
+    Put type and default of an argument under its name, so that its meaning gets the width.
+
+    Those columns stay columns on a code host, where there is no stylesheet.
+    """
+
+    default_priority = 500
+
+    def apply(self, **_: Any) -> None:
+        """Change the tables of a page that have a meaning, and something to put under the name."""
+        for table in list(self.document.findall(nodes.table)):
+            head, *rows = table.findall(nodes.row)
+            titles = [entry.astext() for entry in head]
+            moved = [number for number, title in enumerate(titles) if title in _BELOW and number]
+            if "Meaning" not in titles or not moved:
+                continue
+            table["classes"].append("arguments")
+            for row in rows:
+                below = nodes.paragraph(classes=["below"])
+                for number in moved:
+                    if said := under_the_name(titles[number], row[number]):
+                        below += [nodes.Text(", "), *said] if below.children else said
+                if below.children:
+                    row[0] += below
+            specs = list(table.findall(nodes.colspec))
+            for row in (head, *rows, specs):
+                for number in reversed(moved):
+                    row[number].parent.remove(row[number])
+            table[0]["cols"] = len(titles) - len(moved)
+
+
+_BELOW = ("Type", "JSON field", "Default", "Required", "Templated")
+
+
+def under_the_name(title: str, cell: nodes.entry) -> list[nodes.Node]:
+    """Return what a cell says where its column has no title."""
+    text = cell.astext()
+    content = [child.deepcopy() for paragraph in cell for child in paragraph.children]
+    match title, text:
+        case (_, "") | ("Templated" | "Required", "no"):
+            return []
+        case "Required", "yes":
+            return [nodes.Text("required")]
+        case "Templated", _:
+            return [nodes.Text(text.replace("yes", "templated", 1))]
+        case "Default", "required":
+            return content
+        case "Default", _:
+            return [nodes.Text("default "), *content]
+    return content
+
+
+class WithNumbers(SearchEnglish):
+    """Indexes statuses such as 503, which Sphinx leaves out."""
+
+    def word_filter(self, word: str) -> bool:
+        """Return whether a search finds the word."""
+        return word not in self.stopwords
+
+
+sphinx.search.languages["en"] = WithNumbers
+
+
+def search_numbers(app: Sphinx, error: Exception | None) -> None:
+    """Let the search look for them: Sphinx leaves numbers out of a query."""
+    if error is None and app.builder.name == "html":
+        script = app.outdir / "_static" / "searchtools.js"
+        text = script.read_text(encoding="utf-8")
+        skip = " || queryTerm.match(/^\\d+$/)"
+        if text.count(skip) != 1:
+            raise ValueError("Sphinx's searchtools.js skips numbers in another way.")
+        script.write_text(text.replace(skip, ""), encoding="utf-8")
 
 
 # The API reference ---------------------------------------------------------------------------------------
@@ -237,9 +319,32 @@ def readable(
     return signature and signature.replace("<factory>", "...").replace("= not given", "= UNSET"), returns
 
 
+class WithoutSentinels(SphinxTransform):
+    """Leave out of signatures how the code sees that an argument is not given: the tables say what holds then."""
+
+    default_priority = 500
+
+    def apply(self, **_: Any) -> None:
+        """Change ``flow_id: str | Unset = UNSET`` into ``flow_id: str = ...``."""
+        for parameter in self.document.findall(desc_parameter):
+            if not parameter.astext().endswith("= UNSET"):
+                continue
+            (name,) = (
+                node for node in parameter.findall(pending_xref) if node["reftarget"].endswith("Unset")
+            )
+            kind = name.parent
+            before = [node.astext() for node in kind[: kind.index(name)]]
+            end = len(before) - before[::-1].index("|") - 1
+            del kind[end - 1 if before[end - 1].isspace() else end :]
+            parameter[-1][:] = [nodes.Text("...")]
+
+
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("autodoc-process-signature", readable)
     app.connect("source-read", add_navigation)
     app.connect("env-purge-doc", leave_out)
+    app.connect("build-finished", search_numbers)
+    app.add_transform(NarrowTables)
+    app.add_transform(WithoutSentinels)
     app.add_post_transform(Resolver)

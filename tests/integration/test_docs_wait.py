@@ -109,6 +109,5 @@ def test_names_and_numbers_of_the_page():
     assert f"`{{callback_base_url}}{PATH}?token=…`" in TEXT
     assert f"location = {PATH} {{" in TEXT
     assert f"`{SUPPLIED_RUN_KEY}`" in TEXT
-    assert f"/state-store/{SUPPLIED_RUN_KEY}" in TEXT
     assert LARGEST_BODY == 64 * 1024
     assert TEXT.count("64 KiB") == 2
