@@ -306,7 +306,7 @@ INNER = {
     "execution.parking",
     "execution.confirmed_files",
     "execution.retry",
-    "execution.timed_start",
+    "execution.notifier_start",
     "execution.upload_record",
     "execution.wait",
     "execution.wait_state",

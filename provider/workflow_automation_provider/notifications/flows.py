@@ -113,13 +113,13 @@ class FlowNotifier(BaseNotifier):
 
         :param context: the callback's context
         """
-        from workflow_automation_provider.execution.timed_start import TimedStart
+        from workflow_automation_provider.execution.notifier_start import NotifierStart
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
         try:
             flow_id = rendered("flow_id", self.flow_id) if self._is_flow_given else None
             hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
-            TimedStart(hook, self.timeout, self.log).run(self.inputs, flow_id)
+            NotifierStart(hook, self.timeout, self.log).run(self.inputs, flow_id)
         except Exception as error:
             self._log_failure(error)
 
@@ -135,6 +135,6 @@ class FlowNotifier(BaseNotifier):
         await sync_to_async(self.notify, thread_sensitive=False)(context)
 
     def _log_failure(self, error: Exception) -> None:
-        from workflow_automation_provider.execution.timed_start import log_failure
+        from workflow_automation_provider.execution.notifier_start import log_failure
 
         log_failure(self.log, error)
