@@ -101,8 +101,8 @@ class NotifierStart:
             self._deadline = 0.0  # also if it is interrupted
             self._hook.stop()
             self._is_abandoned = not self._done.wait(_GRACE)
-            if error := self._overdue(request) if self._is_abandoned else self._error:
-                self._log_failure(error)
+            if failure := self._overdue(request) if self._is_abandoned else self._error:
+                self._log_failure(failure)
 
     @property
     def _is_over(self) -> bool:

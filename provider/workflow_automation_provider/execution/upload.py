@@ -24,7 +24,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.confirmed_files import MAX_FILES, identities_of, without
-from workflow_automation_provider.failures import consequence_of, request_error, response_of, where_to_look
+from workflow_automation_provider.failures import consequence_of, error_class, response_of, where_to_look
 from workflow_automation_provider.hooks.file_sources import FileSource, resolve
 from workflow_automation_provider.hooks.lineage import inputs_of
 from workflow_automation_provider.hooks.upload_progress import (
@@ -279,7 +279,7 @@ class Uploader:
             outcome = self._hook.send_upload(request, progress=progress)
             took = time.monotonic() - began
             if isinstance(outcome, Failure):
-                known["error"] = type(request_error(outcome)).__name__
+                known["error"] = error_class(outcome).__name__
                 return outcome
             response = response_of(outcome)
             progress.confirmed()

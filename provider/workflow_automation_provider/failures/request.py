@@ -36,6 +36,7 @@ __all__ = [
     "check_text",
     "code_of",
     "consequence_of",
+    "error_class",
     "reason_of",
     "request_error",
     "response_of",
@@ -129,6 +130,11 @@ def request_error(failure: Failure) -> WorkflowAutomationError:
         status=failure.status,
         retry_after=failure.retry_after,
     )
+
+
+def error_class(failure: Failure) -> type[WorkflowAutomationError]:
+    """Return the class of the error of a request that did not succeed."""
+    return _KINDS[type(failure)][0]
 
 
 def reason_of(failure: Failure) -> str:
