@@ -101,6 +101,7 @@ class BatchDriver:
         progress: report.Progress,
     ) -> None:
         self._record = record
+        record.counts = lambda: results.counts
         self._ledger = results.ledger
         self._results = results
         self._hook = hook
