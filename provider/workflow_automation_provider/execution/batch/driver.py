@@ -102,6 +102,7 @@ class BatchDriver:
         progress: Progress,
     ) -> None:
         self._record = record
+        record.counts = lambda: results.counts
         self._ledger = results.ledger
         self._results = results
         self._hook = hook
