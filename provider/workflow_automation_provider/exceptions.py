@@ -147,7 +147,7 @@ class FileUnavailableError(WorkflowAutomationError):
     """
     A file is missing, cannot be read or written, or changed while it was read; a retry may succeed.
 
-    What waiting cannot mend, such as a folder in place of a file, is an :class:`InvalidRequestError`.
+    What a retry cannot fix, such as a folder in place of a file, is an :class:`InvalidRequestError`.
 
     Nothing was sent, or the request was aborted before all of it was sent: the service cannot have accepted
     the files.
@@ -158,28 +158,19 @@ class FileUnavailableError(WorkflowAutomationError):
 
 
 class NotSentError(WorkflowAutomationError):
-    """
-    The request was not sent, or not all of it: no connection (DNS, TLS, proxy), aborted, or stopped.
-
-    The service cannot have acted on it, because it never received the whole request.
-    """
+    """The service never received the whole request, and so cannot have acted on it."""
 
     _code = Code.NOT_SENT
 
 
 class BusyError(WorkflowAutomationError):
-    """
-    The service asked to retry later (425, 429, or one of the connection's ``busy_statuses``) and did nothing.
-
-    Also a 408, and a 503 with a ``Retry-After``, if they came before the whole request was sent, or answer an upload,
-    which may be repeated. Gateways return both also for a request that they had forwarded.
-    """
+    """The service asked to retry later and did nothing."""
 
     _code = Code.BUSY
 
 
 class RejectedError(WorkflowAutomationError):
-    """The service rejected the request (other 4xx, 3xx other than 302 and 303); a retry cannot help."""
+    """The service rejected the request; a retry cannot help."""
 
     _code = Code.REJECTED
 
@@ -195,8 +186,8 @@ class OutcomeUnknownError(WorkflowAutomationError):
     """
     The request was sent, but it is unknown whether the service acted on it.
 
-    Raised after a timeout, a lost connection, a 5xx response or a 408, which a gateway may return after it had
-    forwarded the request, and a 302 or 303, which may follow a POST that was carried out.
+    A gateway may return 408 or 5xx after it had forwarded the request, and 302 or 303 may follow a POST that was
+    carried out.
     """
 
     _code = Code.START_UNKNOWN

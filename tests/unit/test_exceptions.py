@@ -13,8 +13,6 @@ from workflow_automation_provider import exceptions
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
-    FileUnavailableError,
-    InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
     ResponseUnusableError,
@@ -55,13 +53,6 @@ def test_text_has_a_line_for_each_part(kind):
     ]
 
 
-@of_every_kind
-def test_what_is_not_known_has_no_line(kind):
-    lines = str(kind("It failed.")).splitlines()
-    nothing_sent = kind in (InvalidRequestError, FileUnavailableError)
-    assert lines == [f"{begin(kind)}It failed.", *(["Nothing was sent."] if nothing_sent else [])]
-
-
 def test_every_error_has_a_code():
     codes = [kind("It failed.").code for kind in KINDS if kind is not WorkflowAutomationError]
     assert {*codes} <= {*Code}
@@ -83,13 +74,6 @@ def test_every_error_has_what_a_callback_reads(kind):
     error = full(kind)
     assert (error.status, error.retry_after) == (400, 17)
     assert (error.conn_id, error.flow_id) == ("wa_prod", "demo-flow")
-
-
-def test_consequence_that_is_given_stands_in_place_of_the_usual_one():
-    assert str(InvalidRequestError("Wrong.", consequence="One was sent.")).splitlines() == [
-        "[invalid-request] Wrong.",
-        "One was sent.",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        """Return what to do if Airflow does not retry the task."""
         from workflow_automation_provider.failures import BATCH_ADVICE
 
         return BATCH_ADVICE
@@ -128,7 +127,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.output_path = output_path
 
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
-        """Start the runs that no earlier try started, and return the results of the items."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch.driver import BatchPlan
         from workflow_automation_provider.execution.batch.starter import (
@@ -186,7 +184,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        """Errors after which Airflow may retry the task, besides those where no run was started."""
         from workflow_automation_provider.failures.batch import BatchInterruptedError
 
         if self.on_unknown_start == "start_again":

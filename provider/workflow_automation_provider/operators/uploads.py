@@ -132,7 +132,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.on_unknown_upload = on_unknown_upload
 
     def _run_once(self, context: Context) -> UploadResult:
-        """Upload the files that no earlier try uploaded, and return which file went in which request."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
         from workflow_automation_provider.execution.upload_record import UploadRecord
@@ -206,13 +205,11 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        """Return what to do if Airflow does not retry the task."""
         from workflow_automation_provider.failures import UPLOAD_ADVICE
 
         return UPLOAD_ADVICE
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        """Errors after which Airflow may retry the task, besides those where no files were accepted."""
         # In place of execution.upload's own: what reads files is slow to load.
         return (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()
