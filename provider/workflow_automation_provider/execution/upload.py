@@ -6,7 +6,6 @@ Each file is resolved and measured only once.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -189,8 +188,7 @@ class Uploader:
     def _tell(
         self, number: int, requests: Sequence[Request], confirmed: UploadRequest, progress: Progress
     ) -> None:
-        """Log that a request was confirmed: the last one of a short upload, of a long one now and then."""
-        files = requests[number - 1].files
+        """Log the last request of an upload, and of a long one some of those before."""
         response = one_line(confirmed["response"])
         if number == len(requests):
             sent = (element for request in requests for element in request.files)
@@ -208,15 +206,7 @@ class Uploader:
                 "Request %d of %d confirmed: %s. The service said: %s",
                 number,
                 len(requests),
-                count_of(files),
-                response,
-            )
-        if self._log.isEnabledFor(logging.DEBUG):
-            self._log.debug(
-                "Request %d of %d had: %s. The service said: %s",
-                number,
-                len(requests),
-                ", ".join(name_of(element) or "a mapping" for element in files),
+                count_of(requests[number - 1].files),
                 response,
             )
 

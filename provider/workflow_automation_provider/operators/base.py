@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.lineage import Lineage
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["UNSET", "FlowOperator", "Unset", "rendered"]
+__all__ = ["UNSET", "FlowOperator", "Unset", "check_choice", "rendered"]
 
 _Result = TypeVar("_Result")
 
@@ -37,6 +37,13 @@ class Unset(enum.Enum):
 
 UNSET = Unset.UNSET
 """The default of an argument that may be left out, but must not be None."""
+
+
+def check_choice(name: str, value: object, *choices: str) -> None:
+    """Raise a ValueError unless an argument is one of two or more choices."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}.")
 
 
 def rendered(name: str, value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import is_limit, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -97,12 +97,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise ValueError(
                 "batch is None: pass a list of inputs objects, or the path of a JSON Lines file."
             )
-        if on_unknown_start not in ("fail", "start_again"):
-            raise ValueError(
-                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
-            )
-        if on_rejected not in ("fail", "skip"):
-            raise ValueError(f"on_rejected {on_rejected!r} is not supported; expected 'fail' or 'skip'.")
+        check_choice("on_unknown_start", on_unknown_start, "fail", "start_again")
+        check_choice("on_rejected", on_rejected, "fail", "skip")
         for name, limit, maximum in (
             ("max_concurrency", max_concurrency, _MAX_CONCURRENCY),
             ("window_size", window_size, _MAX_WINDOW_SIZE),

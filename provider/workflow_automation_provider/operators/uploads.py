@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -90,10 +90,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         super().__init__(
             flow_id=flow_id, request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs
         )
-        if on_unknown_upload not in ("send_again", "fail"):
-            raise ValueError(
-                f"on_unknown_upload {on_unknown_upload!r} is not supported; expected 'send_again' or 'fail'."
-            )
+        check_choice("on_unknown_upload", on_unknown_upload, "send_again", "fail")
         if run_id is None:
             raise ValueError("run_id is None: pass the run, such as trigger.output.")
         if files is None:
