@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import Asset, AssetAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.asset_events import LONGEST_LINK, link_of
+from workflow_automation_provider.execution.asset_events import MAX_LINK, link_of
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
@@ -130,7 +130,7 @@ def test_a_failure_is_only_told_of(service, context, log, error):
     assert "The task's asset events and lineage are incomplete." in log()
 
 
-LONGEST = "https://there/".ljust(LONGEST_LINK, "a")
+LONGEST_LINK = "https://there/".ljust(MAX_LINK, "a")
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ LONGEST = "https://there/".ljust(LONGEST_LINK, "a")
         (object(), False),
         ("", False),
         ("https://there/\ud800", False),
-        (LONGEST, True),
-        (f"{LONGEST}a", False),
+        (LONGEST_LINK, True),
+        (f"{LONGEST_LINK}a", False),
     ],
     ids=["object", "empty", "surrogate", "longest", "too long"],
 )
@@ -156,9 +156,9 @@ def test_a_link_that_airflow_could_not_store_is_left_out(service, context, event
     json.dumps(extra).encode()
 
 
-@given(st.text(max_size=2 * LONGEST_LINK))
+@given(st.text(max_size=2 * MAX_LINK))
 def test_any_text_can_be_stored_or_is_left_out(link):
     told = link_of({"run_link": link})
     assert told in ({}, {"run_link": link})
-    assert len(json.dumps(told)) < 13 * LONGEST_LINK
+    assert len(json.dumps(told)) < 13 * MAX_LINK
     str(told.get("run_link")).encode()
