@@ -206,7 +206,7 @@ class _StoredSource:
     @property
     def is_glob(self) -> bool:
         """Whether it looks like a pattern."""
-        return glob.has_magic(self.store.path_of(self.url))
+        return glob.has_magic(self.url)
 
     @property
     def is_local(self) -> bool:
@@ -352,7 +352,7 @@ def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping
         raise InvalidRequestError(
             f"{source} has no known size, which an upload requires: copy it to a file first."
         )
-    return StoredFile(store, key, info, _content_type(store.name_of(key), types))
+    return StoredFile(store, key, info, _content_type(key.rstrip("/").rpartition("/")[2], types))
 
 
 # Content types ----------------------------------------------------------------------------------------

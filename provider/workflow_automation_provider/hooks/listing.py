@@ -195,12 +195,6 @@ def _entries(tree: _Tree, folder: str, pattern: Pattern, states: _States) -> Ite
 
 def is_missing(error: BaseException) -> bool:
     """Tell whether an error says that there is nothing at a path."""
-    if isinstance(error, FileNotFoundError) and (cause := error.__cause__) is not None:
-        # Over HTTP, any error is said to be this one.
-        status = getattr(cause, "status", None)
-        if isinstance(status, int):
-            return status in (404, 410)
-        return isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError | TimeoutError)
     # A link to itself leads to nothing.
     return (
         isinstance(error, FileNotFoundError | NotADirectoryError)

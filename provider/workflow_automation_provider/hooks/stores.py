@@ -125,7 +125,7 @@ class StoredFile(File):
     @property
     def name(self) -> str:
         """The last part of its key."""
-        return self.store.name_of(self.key)
+        return self.key.rstrip("/").rpartition("/")[2]
 
     @property
     def source(self) -> str:
@@ -155,9 +155,8 @@ class StoredFile(File):
         return stream
 
     def fingerprint(self) -> object:
-        """Return what the listing told, and what its source does not show."""
-        hidden = () if without_credentials(self.key) == self.key else (self.key,)
-        return (self.size, *self._told, *hidden)
+        """Return what the listing told."""
+        return (self.size, *self._told)
 
     @property
     def read_ahead(self) -> ReadAhead:
@@ -200,14 +199,6 @@ class Store:
     def connections(self) -> int:
         """How many connections its client may open at once."""
         return MAX_CONCURRENCY
-
-    def path_of(self, url: str) -> str:
-        """Return a URL or key without what is no part of a name."""
-        return url
-
-    def name_of(self, key: str) -> str:
-        """Return the name of a file."""
-        return self.path_of(key).rstrip("/").rpartition("/")[2]
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

@@ -196,17 +196,6 @@ def test_of_a_relative_path_the_folder_is_told(tmp_path, monkeypatch, end):
         resolve(f"data{end}")
 
 
-def test_a_fifo_in_a_files_place_is_not_waited_for(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("a")
-    (file,) = resolve(path)
-    assert isinstance(file, File)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(FileUnavailableError, match="not a regular file"):
-        b"".join(read_whole(file))
-
-
 def test_a_path_that_is_whole_needs_no_advice(tmp_path):
     with pytest.raises(FileUnavailableError) as caught:
         resolve(f"{tmp_path}/missing.csv")
