@@ -20,8 +20,7 @@ __all__ = [
     "checked_key",
     "checked_timeout",
     "environment_proxy",
-    "is_secret_header",
-    "proxy_secrets",
+    "secrets_in",
     "tls_context",
 ]
 
@@ -48,18 +47,16 @@ _RESERVED_HEADERS = frozenset(
 _SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
 
 
-def is_secret_header(name: str) -> bool:
-    """Return whether the name of a header suggests that its value is a secret."""
-    return any(word in name.lower() for word in _SECRET_HEADER_WORDS)
-
-
-def proxy_secrets(proxy: str | None) -> list[str]:
-    """Return the password in a proxy's URL, both as written and percent-decoded."""
+def secrets_in(headers: Mapping[str, str], proxy: str | None) -> list[str]:
+    """Return the values of headers whose name suggests a secret, and the password of a proxy's URL."""
+    secrets = [
+        value for name, value in headers.items() if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
+    ]
     try:
         password = urlsplit(proxy or "").password or ""
     except ValueError:
-        return []
-    return sorted({password, unquote(password)} - {""})
+        return secrets
+    return [*secrets, *sorted({password, unquote(password)} - {""})]
 
 
 def checked_key(api_key: str | None) -> str | None:

@@ -340,31 +340,20 @@ class SendTransport(httpx.BaseTransport):
         :param keepalive: how many connections it keeps open
         :param expiry: for how many seconds it keeps one open
         """
-        if self._proxy is None:
-            return httpcore.ConnectionPool(
-                ssl_context=self._tls,
-                max_keepalive_connections=keepalive,
-                keepalive_expiry=expiry,
-                network_backend=backend,
-            )
-        url = _core_url(self._proxy.url)
-        if self._proxy.url.scheme.startswith("socks"):
-            return httpcore.SOCKSProxy(
-                url,
-                proxy_auth=self._proxy.raw_auth,
-                ssl_context=self._tls,
-                max_keepalive_connections=keepalive,
-                keepalive_expiry=expiry,
-                network_backend=backend,
-            )
+        options: dict[str, Any] = {
+            "ssl_context": self._tls,
+            "max_keepalive_connections": keepalive,
+            "keepalive_expiry": expiry,
+            "network_backend": backend,
+        }
+        proxy = self._proxy
+        if proxy is None:
+            return httpcore.ConnectionPool(**options)
+        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
+        if proxy.url.scheme.startswith("socks"):
+            return httpcore.SOCKSProxy(**options)
         return httpcore.HTTPProxy(
-            url,
-            proxy_auth=self._proxy.raw_auth,
-            ssl_context=self._tls,
-            proxy_ssl_context=self._tls if self._proxy.url.scheme == "https" else None,
-            max_keepalive_connections=keepalive,
-            keepalive_expiry=expiry,
-            network_backend=backend,
+            **options, proxy_ssl_context=self._tls if proxy.url.scheme == "https" else None
         )
 
 

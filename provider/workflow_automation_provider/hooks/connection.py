@@ -21,8 +21,7 @@ from workflow_automation_provider.client.checks import LONGEST_TIMEOUT
 from workflow_automation_provider.client.config import (
     DEFAULT_TIMEOUT,
     checked_busy_statuses,
-    is_secret_header,
-    proxy_secrets,
+    secrets_in,
 )
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
 from workflow_automation_provider.client.flow_client import FlowClient
@@ -117,10 +116,7 @@ class ConnectionExtra(BaseModel):
 
     def secrets(self) -> list[str]:
         """Return the values that are secret."""
-        return [
-            *(value for name, value in self.headers.items() if is_secret_header(name)),
-            *proxy_secrets(self.proxy),
-        ]
+        return secrets_in(self.headers, self.proxy)
 
     @classmethod
     def read(cls, extra: str | None) -> ConnectionExtra:

@@ -175,6 +175,10 @@ class _Fetch:
         self._given = self._taken = 0
         self._room = asyncio.Event()
         self._is_full = False
+        # Of the response that is being read.
+        self._buffer = bytearray()
+        self._position = 0
+        self._has_response = self._may_resume = False
 
     # In the thread that sends
 
@@ -220,46 +224,51 @@ class _Fetch:
 
     async def _fetch(self) -> None:
         file, store = self.file, self.file.store
-        buffer = bytearray()
-        position = counted = failures = 0
-        may_resume = False
+        counted = failures = 0
         while True:
-            has_response = False
+            self._has_response = False
             try:
-                response = await store.respond(file, position)
-                has_response, may_resume = True, response.may_resume
-                try:
-                    while content := await self._read(response):
-                        position += len(content)
-                        buffer += content
-                        if position > file.size:
-                            raise ChangedError("it is longer than before")
-                        while len(buffer) > _CHUNK:
-                            await self._give(bytes(memoryview(buffer)[:_CHUNK]))
-                            del buffer[:_CHUNK]
-                    if position < file.size:
-                        raise EOFError(f"it ended after {position} of {file.size} bytes")
-                finally:
-                    await response.close()
+                is_of_version = await self._receive()
                 break
             except Exception as error:
-                if position - counted >= _PROGRESS:
-                    counted, failures = position, 0
+                if self._position - counted >= _PROGRESS:
+                    counted, failures = self._position, 0
                 failures += 1
-                has_asked_again = store.asks_again and not has_response
+                has_asked_again = store.asks_again and not self._has_response
                 if failures > _RESUMES or has_asked_again or not _may_pass(error):
                     raise
-                if position and (position >= file.size or not may_resume):
+                if self._position and (self._position >= file.size or not self._may_resume):
                     # All of it is there, but was damaged on the way; or the rest may be that of another version.
                     if self._given:
                         raise
-                    buffer.clear()
-                    position = counted = 0
+                    self._buffer.clear()
+                    self._position = counted = 0
                 await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
-        if not response.is_of_version:
+        if not is_of_version:
             await self._look()
-        if buffer:
-            await self._give(bytes(buffer))
+        last, self._buffer = bytes(self._buffer), bytearray()
+        if last:
+            await self._give(last)
+
+    async def _receive(self) -> bool:
+        """Read a response to its end, but for the last chunk; return whether it is of the version that was listed."""
+        file, buffer = self.file, self._buffer
+        response = await file.store.respond(file, self._position)
+        self._has_response, self._may_resume = True, response.may_resume
+        try:
+            while content := await self._read(response):
+                self._position += len(content)
+                buffer += content
+                if self._position > file.size:
+                    raise ChangedError("it is longer than before")
+                while len(buffer) > _CHUNK:
+                    await self._give(bytes(memoryview(buffer)[:_CHUNK]))
+                    del buffer[:_CHUNK]
+            if self._position < file.size:
+                raise EOFError(f"it ended after {self._position} of {file.size} bytes")
+        finally:
+            await response.close()
+        return response.is_of_version
 
     async def _look(self) -> None:
         failures = 0
