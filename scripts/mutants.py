@@ -122,7 +122,8 @@ def prepare_workspace() -> None:
     shutil.rmtree(WORKSPACE, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PROJECT / "provider", WORKSPACE / "src", ignore=ignore)
-    shutil.copytree(PROJECT / "tests" / "unit", WORKSPACE / "tests" / "unit", ignore=ignore)
+    for folder in ("unit", "support"):
+        shutil.copytree(PROJECT / "tests" / folder, WORKSPACE / "tests" / folder, ignore=ignore)
     shutil.copytree(PROJECT / "docs", WORKSPACE / "docs", ignore=ignore)
     shutil.copy(PROJECT / "tests" / "conftest.py", WORKSPACE / "tests")
     shutil.copy(PROJECT / "pyproject.toml", WORKSPACE)

@@ -28,6 +28,7 @@ from typing import ClassVar
 __all__ = [
     "Accepted",
     "BusyError",
+    "Code",
     "FileUnavailableError",
     "InvalidRequestError",
     "NotSentError",
@@ -48,6 +49,26 @@ class Accepted(enum.Enum):
     YES = "yes"
 
 
+class Code(enum.StrEnum):
+    """The kinds of failure: docs/if-it-fails.md has a section for each."""
+
+    INVALID = "invalid-request"
+    FILE = "file-unavailable"
+    NOT_SENT = "not-sent"
+    BUSY = "busy"
+    REJECTED = "rejected"
+    KEY_REJECTED = "key-rejected"
+    NOT_FOUND = "not-found"
+    TOO_LARGE = "too-large"
+    REDIRECTED = "redirected"
+    START_UNKNOWN = "start-unknown"
+    RUN_UNIDENTIFIED = "run-unidentified"
+    UPLOAD_UNKNOWN = "upload-unknown"
+    RUN_FAILED = "run-failed"
+    RUN_OVERDUE = "run-overdue"
+    BATCH_INTERRUPTED = "batch-interrupted"
+
+
 class WorkflowAutomationError(Exception):
     """
     A request to the workflow automation service that did not succeed.
@@ -58,7 +79,7 @@ class WorkflowAutomationError(Exception):
     :param message: what happened
     :param consequence: what that means, such as "No run was started."
     :param next_step: what to do about it
-    :param code: the kind of failure: docs/if-it-fails.md is ordered by it
+    :param code: the kind of failure, by default that of the class
     :param status: HTTP status of the response, None if there was none
     :param retry_after: seconds that the service asked to wait, None if it did not
     """
@@ -66,6 +87,7 @@ class WorkflowAutomationError(Exception):
     accepted: Accepted = Accepted.NO
     """Whether the service acted on the request; of a task, also whether an earlier try of it did."""
     _consequence: ClassVar[str] = ""
+    _code: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -81,7 +103,7 @@ class WorkflowAutomationError(Exception):
         self.message = message
         self.consequence = consequence or self._consequence
         self.next_step = next_step
-        self.code = code
+        self.code = code or self._code
         self.status = status
         self.retry_after = retry_after
         self.conn_id: str | None = None
@@ -117,6 +139,7 @@ class WorkflowAutomationError(Exception):
 class InvalidRequestError(WorkflowAutomationError, ValueError):
     """The request is not valid, so it was not sent."""
 
+    _code = Code.INVALID
     _consequence = "Nothing was sent."
 
 
@@ -130,6 +153,7 @@ class FileUnavailableError(WorkflowAutomationError):
     the files.
     """
 
+    _code = Code.FILE
     _consequence = "Nothing was sent."
 
 
@@ -140,6 +164,8 @@ class NotSentError(WorkflowAutomationError):
     The service cannot have acted on it, because it never received the whole request.
     """
 
+    _code = Code.NOT_SENT
+
 
 class BusyError(WorkflowAutomationError):
     """
@@ -149,14 +175,19 @@ class BusyError(WorkflowAutomationError):
     which may be repeated. Gateways return both also for a request that they had forwarded.
     """
 
+    _code = Code.BUSY
+
 
 class RejectedError(WorkflowAutomationError):
     """The service rejected the request (other 4xx, 3xx other than 302 and 303); a retry cannot help."""
+
+    _code = Code.REJECTED
 
 
 class ResponseUnusableError(WorkflowAutomationError):
     """The service accepted the request (2xx), but its response cannot be used: the id of the run is unknown."""
 
+    _code = Code.RUN_UNIDENTIFIED
     accepted = Accepted.YES
 
 
@@ -168,12 +199,14 @@ class OutcomeUnknownError(WorkflowAutomationError):
     forwarded the request, and a 302 or 303, which may follow a POST that was carried out.
     """
 
+    _code = Code.START_UNKNOWN
     accepted = Accepted.MAYBE
 
 
 class RunFailedError(WorkflowAutomationError):
     """The run that a task waited for failed, as the flow or a person said."""
 
+    _code = Code.RUN_FAILED
     accepted = Accepted.YES
     result: object = None
     """What the flow returned, None if nothing."""
@@ -181,3 +214,5 @@ class RunFailedError(WorkflowAutomationError):
 
 class RunTimeoutError(RunFailedError):
     """No result of the run was reported within ``completion_timeout``."""
+
+    _code = Code.RUN_OVERDUE

@@ -26,7 +26,7 @@ MODULES = [
     *(found.name for found in pkgutil.walk_packages(workflow_automation_provider.__path__, f"{PACKAGE}.")),
 ]
 
-FACADES = {f"{PACKAGE}.testing"}  # offer what other modules define
+FACADES = {f"{PACKAGE}.failures", f"{PACKAGE}.testing"}  # offer what other modules define
 
 PROJECT = Path(__file__).parents[2]
 
@@ -62,6 +62,7 @@ PUBLIC = {
     "exceptions": {
         "Accepted": "NO, MAYBE, YES",
         "BusyError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",
+        "Code": "INVALID, FILE, NOT_SENT, BUSY, REJECTED, KEY_REJECTED, NOT_FOUND, TOO_LARGE, REDIRECTED, START_UNKNOWN, RUN_UNIDENTIFIED, UPLOAD_UNKNOWN, RUN_FAILED, RUN_OVERDUE, BATCH_INTERRUPTED",
         "FileUnavailableError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",
         "InvalidRequestError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",
         "NotSentError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",

@@ -18,6 +18,7 @@ from workflow_automation_provider.client.outcome import Failure, Outcome
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
     Accepted,
+    Code,
     InvalidRequestError,
     OutcomeUnknownError,
     WorkflowAutomationError,
@@ -317,6 +318,7 @@ class Uploader:
         if not self._send_again and self._record.interrupted():
             raise OutcomeUnknownError(
                 "An earlier try ended while it was uploading, before the outcome was known.",
+                code=Code.UPLOAD_UNKNOWN,
                 consequence=consequence_of(Operation.UPLOAD, Accepted.MAYBE),
                 next_step=where_to_look(Operation.UPLOAD),
             )

@@ -187,7 +187,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
-        from workflow_automation_provider.execution.batch.report import BatchInterruptedError
+        from workflow_automation_provider.failures.batch import BatchInterruptedError
 
         if self.on_unknown_start == "start_again":
             return (BatchInterruptedError, OutcomeUnknownError)

@@ -70,7 +70,7 @@ def test_a_late_rejection_is_logged(service, start, monkeypatch):
     monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", without_key)
     (line,), (late,) = start()
     assert MAYBE in line
-    assert late.startswith("FlowNotifier: Not 1001\nNo run was started.")
+    assert late.startswith("FlowNotifier: [rejected] Not 1001\nNo run was started.")
 
 
 def test_what_is_never_sent_is_logged_once(service, start, monkeypatch):

@@ -252,13 +252,13 @@ def test_all_that_is_wrong_is_said_at_once(connect):
 
 @pytest.mark.parametrize("extra", ["hush-1", "{", "[1]", '"hush-1"', "5"])
 def test_extra_that_is_no_json_object(extra):
-    with pytest.raises(InvalidRequestError, match=r"^The connection's extra is ") as caught:
+    with pytest.raises(InvalidRequestError, match=r"The connection's extra is ") as caught:
         ConnectionExtra.read(extra)
     assert "hush-1" not in str(caught.value)
 
 
 def test_login_is_an_error(connect):
-    with pytest.raises(InvalidRequestError, match=r"^The connection's login is set") as caught:
+    with pytest.raises(InvalidRequestError, match=r"The connection's login is set") as caught:
         connect("workflow-automation://hush-1@service.example/api").get_conn()
     assert "hush-1" not in str(caught.value)
 
@@ -269,7 +269,7 @@ def test_key_in_the_flow_id(connect, flow_id):
     hook = connect(host="service.example", password="hush-hush", extra={"flow_id": flow_id})
     for prepare in (hook.prepare_trigger, lambda: hook.prepare_uploads("1001", [{"name": "a"}])):
         with pytest.raises(
-            InvalidRequestError, match=r"^The connection's flow_id contains the API key"
+            InvalidRequestError, match=r"The connection's flow_id contains the API key"
         ) as caught:
             prepare()
         assert "hush" not in str(caught.value)
@@ -277,7 +277,7 @@ def test_key_in_the_flow_id(connect, flow_id):
 
 @pytest.mark.parametrize("key", ["hush 1", "hush\n1", "hüsh", "hush\x00"])
 def test_key_that_no_header_can_carry(connect, key):
-    with pytest.raises(InvalidRequestError, match=r"^The API key") as caught:
+    with pytest.raises(InvalidRequestError, match=r"The API key") as caught:
         connect(host="service.example", password=key).get_conn()
     assert key not in str(caught.value)
 
@@ -294,7 +294,7 @@ def test_key_that_no_header_can_carry(connect, key):
 )
 def test_base_url_that_is_wrong(connect, host):
     with pytest.raises(
-        InvalidRequestError, match=r"(?s)^The (connection's )?base URL.*\nConnection: wa_test$"
+        InvalidRequestError, match=r"(?s)The (connection's )?base URL.*\nConnection: wa_test$"
     ):
         connect(host=host).get_conn()
 
@@ -311,7 +311,7 @@ def test_base_url_that_is_wrong(connect, host):
     ],
 )
 def test_fields_that_contradict_one_another(connect, fields, words):
-    with pytest.raises(InvalidRequestError, match=f"(?s)^The .*{words}.*Connection: wa_test$") as caught:
+    with pytest.raises(InvalidRequestError, match=f"(?s)The .*{words}.*Connection: wa_test$") as caught:
         connect(**fields).get_conn()
     assert "some-long-key" not in str(caught.value)
 

@@ -181,7 +181,7 @@ class TestWithoutConditions:
             fs.contents["a"] = b"x" * (size + 1 if change == "longer" else max(0, size - 1))
         if size == 0 and change == "shorter":
             return
-        with pytest.raises(FileUnavailableError, match=r"^'test://a' "):
+        with pytest.raises(FileUnavailableError, match=r"'test://a' "):
             b"".join(read_whole(file))
 
     def test_a_look_may_tell_other_things_than_a_listing(self, fs, store):

@@ -360,3 +360,12 @@ def test_a_repeated_response_gives_no_item_the_run_of_another(batch, raw_server)
     assert 50 < len(known) < 100
     assert known.items() <= started.items()
     assert len(started) == 100
+
+
+@needs_store
+def test_the_entry_counts_the_batch(batch, service):
+    """For the page of the runs, which reads the last entry only."""
+    service.faults.add("reject", inputs={"n": 1})
+    batch(rows(3), on_rejected="skip", max_concurrency=1)
+    counts = batch.context["task_state_store"].get("workflow_automation_batch_0")["counts"]
+    assert counts == {"total": 3, "started": 2, "rejected": 1, "unknown": 0, "remaining": 0}
