@@ -17,7 +17,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT
+from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.config import (
     DEFAULT_TIMEOUT,
     checked_busy_statuses,
@@ -101,7 +101,7 @@ class ConnectionExtra(BaseModel):
 
     flow_id: str | None = None
     timeout: Annotated[
-        float, Field(gt=0, le=LONGEST_TIMEOUT, allow_inf_nan=False), BeforeValidator(_no_boolean)
+        float, Field(gt=0, le=MAX_TIMEOUT, allow_inf_nan=False), BeforeValidator(_no_boolean)
     ] = DEFAULT_TIMEOUT
     key_expires_on: Annotated[date | None, BeforeValidator(_date)] = None
     file_format: Annotated[FileFormat, BeforeValidator(check_file_format), _Json] = DEFAULT_FILE_FORMAT
@@ -150,7 +150,7 @@ class ConnectionExtra(BaseModel):
 # Instead of pydantic's messages, which refer to Python types.
 _EXPECTED = {
     "flow_id": "text",
-    "timeout": f"seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)",
+    "timeout": f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)",
     "key_expires_on": "a date such as 2027-01-31",
     "verify": "true or false",
     "ca_bundle": "the path of a file or directory",

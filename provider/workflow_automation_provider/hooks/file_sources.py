@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit, kind_of
+from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit, kind_of
 from workflow_automation_provider.client.files import Element, File, check_content_types, reason
 from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
@@ -68,9 +68,9 @@ def resolve(
         files = sorted(files, key=str)  # the same order in each try
     if read_ahead_bytes is None:
         read_ahead_bytes = DEFAULT_READ_AHEAD
-    elif not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
+    elif not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
         raise InvalidRequestError(
-            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or more."
+            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or more."
         )
     types = check_content_types(content_types or {})
     stores = _Stores(read_ahead_bytes)
