@@ -119,10 +119,10 @@ def checked_busy_statuses(statuses: Iterable[int]) -> frozenset[int]:
 
     :raises InvalidRequestError: if one is not a status of an error
     """
-    found = list(statuses)
-    if not all(type(status) is int and 400 <= status <= 599 for status in found):
+    checked = list(statuses)
+    if not all(type(status) is int and 400 <= status <= 599 for status in checked):
         raise InvalidRequestError("busy_statuses must be statuses from 400 to 599.")
-    return frozenset(found)
+    return frozenset(checked)
 
 
 def _why(error: Exception) -> str:

@@ -229,10 +229,10 @@ def _addresses(host: str, port: int) -> list[str]:
     :raises httpcore.ConnectError: if there is none
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise httpcore.ConnectError(str(error)) from error
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in entries))
     # A single one as it was written: the resolver strips the interface from a link-local address.
     return addresses if len(addresses) > 1 else [host]
 

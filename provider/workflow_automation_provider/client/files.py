@@ -281,8 +281,8 @@ def version_of(file: File) -> object:
 
 def reason(error: Exception) -> str:
     """Say in one line why a file cannot be read."""
-    if found := getattr(error, "strerror", None):
-        return without_credentials(str(found))
+    if message := getattr(error, "strerror", None):
+        return without_credentials(str(message))
     line = str(error).strip().partition("\n")[0]
     text = without_credentials(line[: 10 * _REASON])[:_REASON]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -62,10 +62,10 @@ def _date(value: object) -> date:
 def _statuses(value: object) -> frozenset[int]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
-    found: list[Any] = value if isinstance(value, list) else [value]
+    statuses: list[Any] = value if isinstance(value, list) else [value]
     return checked_busy_statuses(
         int(one) if isinstance(one, str) and one.isascii() and one.isdecimal() and len(one) == 3 else one
-        for one in found
+        for one in statuses
     )
 
 

@@ -171,14 +171,14 @@ class _Stores:
 
     def __init__(self, read_ahead_bytes: int) -> None:
         self._read_ahead = lambda files, stopped: ObjectReading(files, stopped, read_ahead_bytes)
-        self._found: dict[int, Store] = {}
+        self._stores: dict[int, Store] = {}
 
     def of(self, fs: Any) -> Store:
         """Return how a file system is read."""
-        if id(fs) not in self._found:
+        if id(fs) not in self._stores:
             fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-            self._found[id(fs)] = store_of(fs, self._read_ahead)
-        return self._found[id(fs)]
+            self._stores[id(fs)] = store_of(fs, self._read_ahead)
+        return self._stores[id(fs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class _StoredSource:
         return without_credentials(self.url)
 
 
-_Found = dict[str, Mapping[str, Any]]
+_Entries = dict[str, Mapping[str, Any]]
 
 
 def _stored_files(
@@ -274,21 +274,21 @@ def _files_of(
     try:
         if isinstance(looked, BaseException):
             raise looked
-        found: _Found = {path: looked} if looked is not None else _listed(source)
+        entries: _Entries = {path: looked} if looked is not None else _listed(source)
     except FileUnavailableError:
         raise
     except FileNotFoundError as error:
         if not is_missing(error):
             raise _unreadable(source.name, url, error.__cause__ or error) from None
         # A broken link exists, and is reported as a local path.
-        found = {path: {"type": "link"}} if source.is_local and is_link(path) else {}
+        entries = {path: {"type": "link"}} if source.is_local and is_link(path) else {}
     except Exception as error:  # object stores raise all kinds of exceptions
         raise _unreadable(source.name, url, error) from None
-    if not found:
+    if not entries:
         raise FileUnavailableError(f"{source.name}: there is no file at {url!r}.")
     is_local = source.is_local
-    for key in sorted(found):
-        info = found.pop(key)
+    for key in sorted(entries):
+        info = entries.pop(key)
         if info["type"] == "directory" and not (is_local and source.is_glob and is_link(key)):
             raise _directory(fs.unstrip_protocol(key), url, source.kind)
         if is_local:
@@ -297,7 +297,7 @@ def _files_of(
             yield _stored_file(source.store, key, info, types)
 
 
-def _listed(source: _StoredSource) -> _Found:
+def _listed(source: _StoredSource) -> _Entries:
     store, path = source.store, source.path
     is_prefix = source.url.endswith("/")
     if source.is_glob and not _exists(store.fs, path):
@@ -308,10 +308,10 @@ def _listed(source: _StoredSource) -> _Found:
         return {path: store.fs.info(path)}
     list_all = list_local if source.is_local else store.listed
     listed = _listing(list_all, pattern, source.name, lambda path: _shown(store, path))
-    found: _Found = {path: info or {"type": "file"} for path, info in listed.files.items()}
+    entries: _Entries = {path: info or {"type": "file"} for path, info in listed.files.items()}
     if not pattern.is_recursive:
-        found |= {path: {"type": "directory"} for path in listed.folders}
-    return found
+        entries |= {path: {"type": "directory"} for path in listed.folders}
+    return entries
 
 
 def _exists(fs: Any, path: str) -> bool:
@@ -333,7 +333,7 @@ def _unreadable(name: str, url: str, error: BaseException) -> FileUnavailableErr
     return FileUnavailableError(f"{name}: {without_credentials(url)!r} cannot be read: {why}.")
 
 
-def _directory(found: str, url: str, kind: type) -> InvalidRequestError:
+def _directory(shown: str, url: str, kind: type) -> InvalidRequestError:
     if glob.has_magic(url):
         advice = "let the glob match only files, or use ** to match everything below it"
     elif issubclass(kind, str):
@@ -341,7 +341,7 @@ def _directory(found: str, url: str, kind: type) -> InvalidRequestError:
     else:
         # Airflow strips a trailing /, so it is unknown whether a prefix or a file was meant.
         advice = f"to upload everything below it, pass the text '{url}/', because {kind.__name__} strips a trailing /"
-    return InvalidRequestError(f"{found!r} is a directory: {advice}.")
+    return InvalidRequestError(f"{shown!r} is a directory: {advice}.")
 
 
 def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:

@@ -159,8 +159,8 @@ def _uri_of_url(scheme: str, rest: str, *, may_be_glob: bool) -> str | None:
         path = _before_glob(path)
     if _NO_PATH.search(path):
         return None
-    found = f"{host}{slash}{_quote(path)}".rstrip("/")
-    return f"{scheme}://{found or '/'}"
+    rest = f"{host}{slash}{_quote(path)}".rstrip("/")
+    return f"{scheme}://{rest or '/'}"
 
 
 def _before_glob(path: str) -> str:

@@ -50,7 +50,7 @@ _FIRST_WAIT = 0.1
 _PROGRESS = 1024 * 1024
 
 # How soon reading ends after the task was ended, in seconds, and how long tasks may take to be cancelled.
-_NAP = 0.1
+_POLL_INTERVAL = 0.1
 _CANCELLING = 2.0
 
 
@@ -188,18 +188,18 @@ class _Fetch:
             return
         while True:
             try:
-                # In short naps: a signal handler may end the task meanwhile, and must not set an event.
-                found = self._queue.get(timeout=_NAP)
+                # In short waits: a signal handler may end the task meanwhile, and must not set an event.
+                chunk = self._queue.get(timeout=_POLL_INTERVAL)
             except queue.Empty:
                 if stopped():
                     raise StoppedError from None
                 continue
-            if found is None:
+            if chunk is None:
                 return
-            if isinstance(found, Exception):
-                raise found
-            yield found
-            self._taken += len(found)
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+            self._taken += len(chunk)
             if self._is_full:
                 self._is_full = False
                 self._loop.call_soon_threadsafe(self._room.set)

@@ -279,11 +279,11 @@ def compare(file: StoredFile, info: Mapping[str, Any]) -> None:
         raise ChangedError("it was overwritten")
 
 
-def _differ(listed: str, found: str) -> bool:
+def _differ(listed: str, current: str) -> bool:
     """Tell whether two values differ, and not only in how a store writes a time."""
-    times = _time(listed), _time(found)
+    times = _time(listed), _time(current)
     if None in times:
-        return times == (None, None) and listed != found
+        return times == (None, None) and listed != current
     return times[0] != times[1]
 
 
@@ -291,10 +291,10 @@ def _time(text: str) -> datetime | None:
     if text[4:5] != "-":  # a number may look like a time without separators
         return None
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 class PartsResponse:
