@@ -299,7 +299,7 @@ class SendTransport(httpx.BaseTransport):
         progress: SendProgress = request.extensions["progress"]
         if not isinstance(request.stream, httpx.SyncByteStream):
             raise TypeError("The request's body is asynchronous.")
-        connection = self._take()
+        connection = self._acquire()
         try:
             response = connection.send(
                 httpcore.Request(
@@ -319,15 +319,15 @@ class SendTransport(httpx.BaseTransport):
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_ResponseBody(response.stream, lambda: self._give_back(connection, progress)),
+            stream=_ResponseBody(response.stream, lambda: self._release(connection, progress)),
             extensions=response.extensions,
         )
 
-    def _take(self) -> Connection:
+    def _acquire(self) -> Connection:
         """Return the connection for a request."""
         return Connection(lambda backend: self._pool(backend, 0))
 
-    def _give_back(self, connection: Connection, progress: SendProgress) -> None:
+    def _release(self, connection: Connection, progress: SendProgress) -> None:
         """Release a connection after the response was read."""
         connection.close()
 
