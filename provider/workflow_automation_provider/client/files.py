@@ -66,9 +66,9 @@ class Reading(Protocol):
 
     def chunks(self, file: File) -> Iterator[bytes]:
         """
-        Return the content of the next file, in chunks whose length is a multiple of 3, but for the last.
+        Return the content of the next file, in chunks whose length is a multiple of 3, except the last.
 
-        :raises ChangedError: if it is no longer the version that the file tells of
+        :raises ChangedError: if it is no longer the version of the file
         :raises Exception: of any kind, if it cannot be read
         """
 
@@ -213,7 +213,7 @@ def read_whole(
     :param expected: the version that it must have, see :func:`version_of`; None for any
     :param reading: what reads the files of the request ahead, None to read only this one
     :param stopped: returns whether to stop
-    :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
+    :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, except the last
     :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
     left = file.size
@@ -280,7 +280,7 @@ def version_of(file: File) -> object:
 
 
 def reason(error: Exception) -> str:
-    """Say in one line why a file cannot be read."""
+    """Describe in one line why a file cannot be read."""
     if message := getattr(error, "strerror", None):
         return without_credentials(str(message))
     line = str(error).strip().partition("\n")[0]

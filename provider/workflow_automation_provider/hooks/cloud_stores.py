@@ -52,7 +52,7 @@ class _S3(Store):
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Send a conditional GET."""
         bucket, key, version = self.fs.split_path(file.key)
-        etag = file.told.get("ETag")
+        etag = file.version.get("ETag")
         options = {"Bucket": bucket, "Key": key}
         if version := file.version_id or version:
             options["VersionId"] = version
@@ -125,7 +125,7 @@ class _Gcs(Store):
 
         session = await self.fs._set_session()
         headers = {"Range": f"bytes={start}-"} if start else {}
-        generation = file.told["generation"]
+        generation = file.version["generation"]
         response = await session.get(
             self.fs.url(file.key),
             params=self.fs._get_params({"ifGenerationMatch": generation}),
@@ -183,7 +183,7 @@ class _Azure(Store):
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Read part by part."""
-        return PartsResponse(self, file, start, is_of_version="etag" in file.told)
+        return PartsResponse(self, file, start, is_of_version="etag" in file.version)
 
     async def part(self, file: StoredFile, start: int, end: int) -> bytes:
         """Send a conditional GET."""
@@ -192,7 +192,7 @@ class _Azure(Store):
 
         container, name, version = self.fs.split_path(file.key)
         options: dict[str, Any] = {}
-        etag = file.told.get("etag")
+        etag = file.version.get("etag")
         if etag:
             options = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
         if end > start:

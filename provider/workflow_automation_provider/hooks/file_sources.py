@@ -147,7 +147,7 @@ def _listing(
 
 def _check_path(path: str, name: str) -> None:
     """
-    Check what no retry can mend.
+    Reject paths that a retry cannot fix.
 
     :raises InvalidRequestError: if a path is not one
     """
@@ -255,7 +255,7 @@ def _stored_source(name: str, source: ObjectStoragePath | Asset | str, stores: _
 
 
 def _looked_at(sources: Sequence[_StoredSource]) -> dict[int, Mapping[str, Any] | BaseException]:
-    """Look at the objects that are named one by one, many at once where the store can do that."""
+    """Request the metadata of single objects, concurrently where the store supports it."""
     looked: dict[int, Mapping[str, Any] | BaseException] = {}
     by_store: dict[Store, list[_StoredSource]] = {}
     for source in sources:

@@ -85,7 +85,7 @@ def inputs_of(files: object) -> list[str]:
 
     They have no login and no query. A file is left out if its URL may have one where a URL has none.
 
-    :param files: what was resolved, or a source or several as a DAG author passes them. Of a glob, its folder is told
+    :param files: what was resolved, or a source or several as a DAG author passes them. A glob is reported as its folder
     """
     if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(files, Iterable):
         files = [files]

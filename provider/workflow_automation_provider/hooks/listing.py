@@ -194,7 +194,7 @@ def _entries(tree: _Tree, folder: str, pattern: Pattern, states: _States) -> Ite
 
 
 def is_missing(error: BaseException) -> bool:
-    """Tell whether an error says that there is nothing at a path."""
+    """Return whether an error says that there is nothing at a path."""
     # A link to itself leads to nothing.
     return (
         isinstance(error, FileNotFoundError | NotADirectoryError)

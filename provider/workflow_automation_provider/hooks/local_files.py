@@ -20,7 +20,7 @@ _SETTLED = 0.25
 
 
 def path_hint(path: str) -> str:
-    """Say what is unusual about a path where there is no file."""
+    """Describe what is unusual about a path where there is no file."""
     if not path.startswith("/"):
         return f"A relative path is looked up in the worker's current directory, {str(Path.cwd())!r}."
     return ""
@@ -95,7 +95,7 @@ class _LocalFile(File):
         return open(self._path, "rb", buffering=0)  # noqa: PTH123 - likewise
 
     def fingerprint(self) -> object:
-        """Look at it."""
+        """Return its size, times and inode."""
         return _fingerprint(self._path)
 
 
@@ -114,7 +114,7 @@ def _fingerprint(path: str) -> object:
 
 
 def is_link(path: str) -> bool:
-    """Tell whether a path is a symbolic link, broken or not."""
+    """Return whether a path is a symbolic link, broken or not."""
     return Path(path).is_symlink()
 
 

@@ -77,7 +77,7 @@ class ObjectReading:
         self._begin()
         fetch = self._fetches.popleft()
         if fetch.file is not file:
-            raise AssertionError("Files are read in the order that was told")
+            raise AssertionError("Files are read in the order of the request")
         try:
             yield from fetch.chunks(self._stopped)
         finally:
@@ -304,7 +304,7 @@ class _Fetch:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Tell whether to ask a store again after an error."""
+    """Return whether to ask a store again after an error."""
     never = ChangedError | FileNotFoundError | PermissionError | NotImplementedError | io.UnsupportedOperation
     return not isinstance(error, never)
 

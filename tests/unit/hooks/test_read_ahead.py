@@ -84,7 +84,7 @@ class Breaking(Store):
 
         class Response:
             is_of_version = True
-            may_resume = bool(file.told)
+            may_resume = bool(file.version)
             at = start
 
             async def read(self, size):
