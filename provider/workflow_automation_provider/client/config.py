@@ -27,7 +27,6 @@ __all__ = [
 DEFAULT_TIMEOUT = 60.0
 """Seconds that connecting, each send, and the whole response may take."""
 
-
 # Set by the client itself: any other value would break the framing, change the meaning or expose the key.
 _RESERVED_HEADERS = frozenset(
     {

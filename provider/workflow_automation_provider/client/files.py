@@ -32,6 +32,7 @@ __all__ = [
     "changed",
     "check_content_types",
     "check_file_format",
+    "read_exactly",
     "read_whole",
     "reason",
     "version_of",
@@ -252,7 +253,7 @@ def _opened(file: File, expected: object, *, sending: bool) -> Iterator[bytes]:
         raise changed(file, "was changed", sending=sending)
     with file.open() as stream:
         while left:
-            chunk = _read_exactly(stream, min(_CHUNK, left))
+            chunk = read_exactly(stream, min(_CHUNK, left))
             left -= len(chunk)
             if not chunk:
                 return
@@ -288,13 +289,10 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _read_exactly(stream: IO[bytes], size: int) -> bytes:
+def read_exactly(stream: IO[bytes], size: int) -> bytes:
     """Read ``size`` bytes, fewer only at the end: object stores may return less than requested."""
     chunk = stream.read(size)
-    while chunk and len(chunk) < size:
-        more = stream.read(size - len(chunk))
-        if not more:
-            break
+    while chunk and len(chunk) < size and (more := stream.read(size - len(chunk))):
         chunk += more
     return chunk
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.deadline import StoppedError
-from workflow_automation_provider.client.files import ChangedError
+from workflow_automation_provider.client.files import ChangedError, read_exactly
 from workflow_automation_provider.hooks.stores import (
     MAX_CONCURRENCY,
     READ_TIMEOUT,
@@ -312,7 +312,7 @@ def _may_pass(error: Exception) -> bool:
 def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[bytes]:
     left = file.size
     with file.open() as stream:
-        while left and (chunk := _exactly(stream.read, min(_CHUNK, left))):
+        while left and (chunk := read_exactly(stream, min(_CHUNK, left))):
             left -= len(chunk)
             yield chunk
             if stopped():
@@ -321,11 +321,3 @@ def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[byt
             raise ChangedError("it is longer than before")
     file.store.fs.invalidate_cache(file.key)
     compare(file, file.store.fs.info(file.key))
-
-
-def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    """Read so many bytes, fewer only at the end: stores may return less than requested."""
-    chunk = read(size)
-    while chunk and len(chunk) < size and (more := read(size - len(chunk))):
-        chunk += more
-    return chunk
