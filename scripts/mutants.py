@@ -135,8 +135,6 @@ def run_mutmut(files: list[str], tests: list[str]) -> None:
         os.dup2(os.open(MUTMUT_LOG, os.O_WRONLY | os.O_CREAT), 1)
     from mutmut.__main__ import cli
 
-    # Property tests then try the same examples for each mutant.
-    os.environ["CI"] = "true"
     add_operators()
     settings = config()
     settings.only_mutate = files
