@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds
 from workflow_automation_provider.operators.base import rendered
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FlowNotifier(BaseNotifier):
             raise ValueError("inputs is None: pass a dict of input names and values, {} for none.")
         if not (is_seconds(timeout) and timeout > 0):
             raise ValueError(
-                f"timeout is {timeout!r}: expected seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)."
+                f"timeout is {timeout!r}: expected seconds, more than 0 and at most {MAX_TIMEOUT} (a week)."
             )
         self.inputs = inputs
         self.flow_id = flow_id

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier, error_of_task
 
@@ -98,7 +98,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(f"flow_id is None: pass an identifier, or leave it out {self._flow_left_out}.")
-        at_most = f"at most {LONGEST_TIMEOUT} (a week)"
+        at_most = f"at most {MAX_TIMEOUT} (a week)"
         if request_timeout is not None and not (is_seconds(request_timeout) and request_timeout > 0):
             raise ValueError(
                 f"request_timeout is {request_timeout!r}: expected seconds, more than 0 and {at_most}, or None."

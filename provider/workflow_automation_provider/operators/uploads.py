@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit
+from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
@@ -104,9 +104,9 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
-        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
+        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
             raise ValueError(
-                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or "
+                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or "
                 "more, or None for 32 MiB."
             )
         if file_format is not None or content_types is not None:
