@@ -144,7 +144,9 @@ Airflow   {airflow.url}   user {USER}, password {PASSWORD}
 Service   {service.url}   shows the runs it started
 Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
-Under Dags, choose an example and press Trigger; the connections are under Admin → Connections.
+Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Flow run.
+Then workflow_automation_trigger_upload, workflow_automation_wait and workflow_automation_ask; the others are recipes.
+The connections are under Admin → Connections.
 workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
 workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
 workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.

@@ -62,7 +62,6 @@ RESCHEDULES = AIRFLOW >= (3, 4)
 # its fragments against what there is, as those of all pages. What is cut from an example DAG is run with that.
 PYTHON = {
     "README.md Trigger a flow": [(1, 0)],
-    "batch.md Batches": [(2, 0)],
     "batch.md Items": [(2, 0)],
     "batch.md Only the items that failed": [(1, 0)],
     "batch.md Result": [(2, 2), (2, 0)],

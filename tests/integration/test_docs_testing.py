@@ -18,8 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.testing import Callback, Fault, Key, Request
-from workflow_automation_provider.testing.__main__ import main
+from workflow_automation_provider.testing import Callback, Fault, Request, callbacks, faults
 from workflow_automation_provider.testing.faults import KINDS
 from workflow_automation_provider.testing.journal import Outcome
 
@@ -156,28 +155,44 @@ def rows(first_column):
     raise AssertionError(f"There is no table of {first_column}")
 
 
+def documented(module):
+    """The rows of the tables in a module's docstring, which the reference shows, with lines that go on joined."""
+    text = re.sub(r"\n {6,}(?=\S)", " ", module.__doc__ or "")
+    lines = re.findall(r"^``\w+``  .+$", text, re.MULTILINE)
+    return [re.split(r" {2,}", line, maxsplit=2) for line in lines]
+
+
 def test_the_table_of_faults_is_that_of_the_code():
-    table = {kind.strip("`"): (accepted, options) for kind, accepted, _, options in rows("Kind")}
-    assert list(table) == list(KINDS)
+    table = {name.strip("`"): (accepted, effect) for name, accepted, effect in documented(faults)}
+    narrowing = {field.name for field in dataclasses.fields(Fault)} & {
+        "operation",
+        "flow_id",
+        "inputs",
+        "times",
+    }
+    assert set(table) == {*KINDS, *narrowing}
     for name, kind in KINDS.items():
-        accepted, options = table[name]
+        accepted, effect = table[name]
         if name != "echo_key":
-            assert accepted == {True: "yes", False: "no", None: "as usual"}[kind.accepts]
-        assert set(re.findall(r"`(\w+)`", options)) == set(kind.options)
+            assert accepted == {True: "yes", False: "no", None: "normal"}[kind.accepts]
+        assert set(re.findall(r"``(\w+)``", effect)) == set(kind.options), name
         for option, default in kind.options.items():
-            if isinstance(default, int | float):
-                assert f"`{option}` {default:.0f}" in options
+            if isinstance(default, int | float) and option != "limit":
+                assert re.search(rf"``{option}`` \({default:.0f}\)", effect), name
+    assert {"kind", *narrowing} | {option for kind in KINDS.values() for option in kind.options} == {
+        field.name for field in dataclasses.fields(Fault)
+    }
 
 
-def test_the_tables_of_fault_options_are_those_of_the_code():
-    narrowing = [name.strip("`") for name, *_ in rows("Option of every kind")]
-    others = [name.strip("`") for name, *_ in rows("Option of a kind")]
-    assert set(others) == {option for kind in KINDS.values() for option in kind.options}
-    assert {"kind", *narrowing, *others} == {field.name for field in dataclasses.fields(Fault)}
+def test_the_faults_of_the_page_exist():
+    calls = re.findall(r"`faults\.add\((\".+?)\)`", PAGE.read_text())
+    assert len(calls) >= 10
+    for call in calls:
+        eval(f"Faults().add({call})", {"Faults": faults.Faults})
 
 
 def test_the_table_of_callback_options_is_that_of_the_code():
-    table = {name.strip("`"): default for name, _, default, _ in rows("Option of a callback")}
+    table = {name.strip("`"): default for name, default, _ in documented(callbacks)}
     fields = {field.name: field.default for field in dataclasses.fields(Callback)}
     assert set(table) == set(fields)
     for name, default in table.items():
@@ -190,27 +205,3 @@ def test_the_outcomes_of_a_request_are_those_of_the_code():
     shown = {name.strip("`"): values for name, values in rows("Field of a request")}
     assert re.findall(r'`"([\w ]+)"`', shown["outcome"]) == list(get_args(Outcome))
     assert set(shown) <= {field.name for field in dataclasses.fields(Request)}
-
-
-def test_the_table_of_options_is_that_of_the_command(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # no default is broken across lines
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = capsys.readouterr().out
-    options = [name.strip("`") for name, _, _ in rows("Option")]
-    assert options == re.findall(r"^  (--[\w-]+)", shown, re.MULTILINE)
-    for name, default, _ in rows("Option"):
-        if default.startswith("`"):
-            text = shown.partition(f"\n  {name.strip('`')}")[2].partition("\n  --")[0]
-            assert default.strip("`") in text
-
-
-def test_the_table_of_keys_is_that_of_the_code():
-    table = {name.strip("`"): (required, default) for name, required, default, _ in rows("Field of `Key`")}
-    fields = dataclasses.fields(Key)
-    assert list(table) == [field.name for field in fields]
-    for field in fields:
-        required, default = table[field.name]
-        assert (required == "yes") is (field.default is dataclasses.MISSING)
-        if required == "no":
-            assert default == f"`{json.dumps(field.default)}`".replace("null", "None")

@@ -22,8 +22,9 @@ would be accepted, so a request that is rejected with 400 does not use it up.
 Kind              Accepted  Effect (options with their defaults)
 ================  ========  ==============================================================================
 ``reject``        no        responds with ``status`` (400), ``body``, ``headers``
-``busy``          no        responds with ``status`` (429), and ``retry_after`` (none) as ``Retry-After``
-``redirect``      no        responds with ``status`` (307) and ``location`` (required)
+``busy``          no        responds with ``status`` (429), ``retry_after`` (none) as ``Retry-After``, ``body``,
+                            ``headers``
+``redirect``      no        responds with ``status`` (307), ``location`` (required), ``body``, ``headers``
 ``drop_before``   no        closes the connection without a response
 ``reset_before``  no        resets the connection (RST)
 ``hang_before``   no        waits for ``seconds`` (30), then closes the connection
