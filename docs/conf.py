@@ -129,6 +129,8 @@ class NarrowTables(SphinxTransform):
             titles = [entry.astext() for entry in head]
             moved = [number for number, title in enumerate(titles) if title in _BELOW and number]
             if "Meaning" not in titles or not moved:
+                if len(titles) > MAX_COLUMNS:
+                    stack(table, titles, rows)
                 continue
             table["classes"].append("arguments")
             for row in rows:
@@ -143,6 +145,18 @@ class NarrowTables(SphinxTransform):
                 for number in reversed(moved):
                     row[number].parent.remove(row[number])
             table[0]["cols"] = len(titles) - len(moved)
+
+
+MAX_COLUMNS = 3
+
+
+def stack(table: nodes.table, titles: list[str], rows: list[nodes.row]) -> None:
+    """Give each cell its title, which the stylesheet shows where the columns would be too narrow to read."""
+    table["classes"].append("stacked")
+    for row in rows:
+        for title, cell in list(zip(titles, row, strict=True))[1:]:
+            if title and cell.astext():
+                cell[0].insert(0, nodes.inline("", f"{title}: ", classes=["title"]))
 
 
 _BELOW = ("Type", "JSON field", "Default", "Required", "Templated")

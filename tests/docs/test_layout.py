@@ -125,7 +125,7 @@ def test_nothing_is_cut_and_nothing_scrolls_sideways(measured):
 
 
 def test_the_tables_of_arguments_are_measured(measured):
-    pages = ("batch", "connection", "notifier", "taskflow", "testing", "trigger", "uploads")
+    pages = ("batch", "connection", "notifier", "taskflow", "trigger", "uploads")
     assert {f"docs/{page}.html" for page in pages} <= {*measured["meanings"]}
 
 

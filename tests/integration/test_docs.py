@@ -62,9 +62,8 @@ RESCHEDULES = AIRFLOW >= (3, 4)
 # its fragments against what there is, as those of all pages. What is cut from an example DAG is run with that.
 PYTHON = {
     "README.md Trigger a flow": [(1, 0)],
-    "batch.md Items": [(2, 0)],
     "batch.md Only the items that failed": [(1, 0)],
-    "batch.md Result": [(2, 2), (2, 0)],
+    "batch.md Result": [(2, 2)],
     "hook.md WorkflowAutomationHook": [(1, 1)],
     "if-it-fails.md Errors in code": [(1, 0)],
     "taskflow.md @task.trigger_flow": [(3, 1)],
@@ -162,8 +161,19 @@ def test_python(run_block, place, number):
         assert (len(runs), len(uploads)) == PYTHON[place][number]
 
 
-def test_each_mapped_batch_writes_a_file_of_its_own(run_block, data):
-    run_block(BLOCKS["batch.md Items"][0].replace("docs_", "docs_files_"))
+def test_each_mapped_batch_writes_a_file_of_its_own(
+    run_dag, data, workflow_automation_service, workflow_automation_connection
+):
+    (path,) = re.findall(r"`(\"/data/runs-.+?\")`", BATCH.read_text())
+    result = run_dag(f"""
+        from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+
+        with DAG("mapped_batches", schedule=None, start_date=START):
+            TriggerFlowBatchOperator.partial(task_id="trigger", output_path={path.replace("/data", str(data))}).expand(
+                batch=[[{{}}], [{{}}]]
+            )
+    """)
+    assert result.state == "success"
     written = [path.read_text().splitlines() for path in sorted(data.glob("runs-*.jsonl"))]
     assert [[json.loads(line)["index"] for line in lines] for lines in written] == [[0], [0]]
 
