@@ -292,6 +292,7 @@ INNER = {
     "execution.asset_events",
     "execution.telemetry",
     "execution.callback",
+    "execution.callback_json",
     "execution.batch",
     "execution.batch.locations",
     "execution.batch.output",
@@ -327,7 +328,10 @@ INNER = {
     "plugins.airflow_plugin",
     "plugins.callback_endpoint",
     "plugins.daemon_threads",
+    "plugins.decision",
     "plugins.metadata",
+    "plugins.metadata_questions",
+    "plugins.metadata_session",
     "testing.__main__",
     "testing.matching",
     # What they offer to users is imported from `testing`.
