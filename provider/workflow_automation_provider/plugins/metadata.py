@@ -13,6 +13,7 @@ transaction writes at a time. A first claim, an end and what is told to stop tak
 
 **Store.** The key of the token's entry must be that of the task instance's ``max_tries``, which a Clear changes. A
 claim of before a Clear counts while its token has such an entry, too: the cleared task has returned its run.
+A claim whose token is closed keeps others from claiming until its run is over.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = ["Reply", "is_known", "respond"]
 _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 
 _CLAIMS = claim_key(0).removesuffix("0")
-_TOKENS = token_key("", 0).partition("/")[0] + "/"
+_TOKENS, _RECEIPTS = f"{token_key('', 0).partition('/')[0]}/", receipt_key("")
 
 # The task writes them: see execution/start_record.py and execution/wait_state.py.
 _START, _WAIT = "workflow_automation_start", "workflow_automation_wait"
@@ -148,7 +149,7 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
     digest = digest_of(token)
     key = token_key(digest, ti.max_tries)
     is_locked = lock and _lock_entry(session, at, key)
-    entries = _entries(session, at, digest)
+    entries = _entries(session, at)
     is_open = is_locked if lock else key in entries
     return _Task(ti, at, dag_run_id, digest, is_open, _seen(ti, digest, is_open, entries))
 
@@ -171,7 +172,7 @@ def _lock_entry(session: Session, at: Mapping[str, Any], key: str) -> bool:
     return session.scalar(query.with_for_update()) is not None
 
 
-def _entries(session: Session, at: Mapping[str, Any], digest: str) -> dict[str, str]:
+def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the entries of a task instance that say something of a run."""
     from airflow.models.task_state_store import TaskStateStoreModel as Model
     from sqlalchemy import or_, select
@@ -179,27 +180,53 @@ def _entries(session: Session, at: Mapping[str, Any], digest: str) -> dict[str, 
     query = select(Model.key, Model.value).where(
         *_at(Model, at),
         or_(
-            Model.key.in_([receipt_key(digest), _START, _WAIT]),
-            *(Model.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS)),
+            Model.key.in_([_START, _WAIT]),
+            *(Model.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)),
         ),
     )
     return {entry.key: entry.value for entry in session.execute(query)}
 
 
 def _seen(ti: TaskInstance, digest: str, is_open: bool, entries: Mapping[str, str]) -> Seen:
-    claims = [json.loads(value) for key, value in entries.items() if key.startswith(_CLAIMS)]
-    counting = (claim for claim in claims if token_key(claim["digest"], ti.max_tries) in entries)
-    current = entries.get(claim_key(ti.max_tries))
+    claims: list[ClaimRow] = [json.loads(entries[key]) for key in entries if key.startswith(_CLAIMS)]
+    open_ones = [claim for claim in claims if token_key(claim["digest"], ti.max_tries) in entries]
+    current = json.loads(entries.get(claim_key(ti.max_tries), "null"))
+    if current is not None and _is_over(current, digest, entries):
+        current = None
     receipt = json.loads(entries.get(receipt_key(digest), "null"))
     # Of before a Clear.
     if not is_open and receipt is not None and receipt["max_tries"] != ti.max_tries:
         receipt = None
     return Seen(
         is_open and _is_wanted(ti.state, entries),
-        json.loads(current) if current else _last(counting),
+        _last(open_ones) or current,
         _last(claim for claim in claims if claim["digest"] == digest),
         receipt and Receipt(receipt["status"], receipt["at"], receipt["fingerprint"]),
     )
+
+
+def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
+    """
+    Return whether another run may claim in place of one whose token is closed.
+
+    It was told to stop, it has ended, or the task has handed over another request since: where a failed run is
+    started again, or where a Clear has left ``max_tries`` as it was. It is not over where the task has closed the
+    token to look whether it was claimed.
+    """
+    return (
+        "stopped" in claim
+        or receipt_key(claim["digest"]) in entries
+        or (claim["digest"] != digest and _start(entries).get("token") == digest)
+    )
+
+
+def _start(entries: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what the task has recorded of its start, nothing if that is kept elsewhere."""
+    try:
+        found = json.loads(entries.get(_START, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:
@@ -215,10 +242,7 @@ def _is_wanted(state: str | None, entries: Mapping[str, str]) -> bool:
     # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked.
     if _WAIT in entries or _START not in entries:
         return False
-    try:
-        return bool(json.loads(entries[_START])["state"] == "started")
-    except (ValueError, LookupError, TypeError):
-        return True  # kept elsewhere
+    return bool(_start(entries).get("state", "started") == "started")
 
 
 def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
@@ -265,7 +289,7 @@ def _settle(session: Session, task: _Task | None, token: str, said: Said | None)
         case Verdict.CLAIM, Started():
             if not is_locked:
                 return None
-            _add(session, task, claim_key(task.ti.max_tries), said.row(task.digest, _text(now)))
+            _replace(session, task, claim_key(task.ti.max_tries), said.row(task.digest, _text(now)))
             wake(session, task.ti, None, now)
         case Verdict.GO_ON, Running():
             _replace(session, task, word_key(task.digest), said.row(_text(now)))

@@ -90,6 +90,40 @@ def test_revoked_token(starting, say):
     assert status(say(revoked, "started")) == 409
 
 
+def test_late_token_where_the_task_looks_for_a_claim(starting, say):
+    """The one that has claimed is closed for a moment: its run is the task's, unless it calls just then."""
+    task = starting()
+    late = task.url
+    task.renew()
+    task.enter(START, json.dumps({"state": "starting", "token": digest_of(task.token)}))
+    assert status(say(task.url, "started")) == 200
+    task.close()
+    assert status(say(late, "started")) == 409
+    task.open()
+    assert status(say(task.url)) == 200
+
+
+@pytest.mark.parametrize("over", ["ended", "stopped", "another was sent"])
+def test_next_run_without_a_clear(starting, say, over):
+    """A failed run is started again in the next try, and some Clears leave max_tries as it was."""
+    task = starting()
+    first, key = task.url, task.key
+    assert status(say(first, "started")) == 200
+    if over == "ended":
+        assert status(say(first, "failed")) == 200
+    task.close()
+    if over == "stopped":
+        assert status(say(first)) == 404
+    task.renew()
+    if over == "another was sent":
+        task.enter(START, json.dumps({"state": "starting", "token": digest_of(task.token)}))
+    assert [status(say(task.url, *call)) for call in [("started",), (), ("running",)]] == [200, 200, 200]
+    assert task.claim["digest"] == digest_of(task.token)
+    assert status(say(first)) == 404
+    task.enter(key)
+    assert status(say(first, "started")) == 409
+
+
 @pytest.mark.parametrize("call", [(), ("running",)])
 def test_claim_first(starting, say, call):
     task = starting()
