@@ -52,6 +52,7 @@ GROUPS = (
         ),
         ("tests/unit/execution", "tests/unit/operators"),
     ),
+    (("plugins/decision.py",), ("tests/unit/plugins/test_decision.py",)),
 )
 
 NOTICED = {"killed", "timeout", "segfault"}
@@ -123,6 +124,7 @@ def prepare_workspace() -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PROJECT / "provider", WORKSPACE / "src", ignore=ignore)
     shutil.copytree(PROJECT / "tests" / "unit", WORKSPACE / "tests" / "unit", ignore=ignore)
+    shutil.copytree(PROJECT / "tests" / "support", WORKSPACE / "tests" / "support", ignore=ignore)
     shutil.copytree(PROJECT / "docs", WORKSPACE / "docs", ignore=ignore)
     shutil.copy(PROJECT / "tests" / "conftest.py", WORKSPACE / "tests")
     shutil.copy(PROJECT / "pyproject.toml", WORKSPACE)

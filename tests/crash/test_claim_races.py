@@ -159,7 +159,7 @@ def test_stop(task: WaitingTask, say: Say) -> None:
 
 def test_clear(dag: Any, say: Say) -> None:
     for _ in range(10):
-        task = WaitingTask(dag, state="running", try_number=1)
+        task = WaitingTask(dag, state="up_for_retry", try_number=1)
         before = task.url
         status, _ = at_once(partial(say, before, "started"), task.clear)
         assert status in (200, 404)
