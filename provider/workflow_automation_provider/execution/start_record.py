@@ -2,8 +2,9 @@
 The entry of a start in the task state store: one, under the name of the start, that a person can read.
 
 ``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
-*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Beside it, a
-person may enter the run that a task is to return, once: before all that the ledger decides.
+*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. For the page
+**Flow runs**, it names the ``conn_id``, the ``flow_id`` if that is known, and when the request was ``sent``. Beside it,
+a person may enter the run that a task is to return, once: before all that the ledger decides.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
@@ -86,6 +88,9 @@ class StartRecord(TaskRecord):
 
     request: str | None = None
     """Identifies what is asked for, where that is to be recorded."""
+    target: Mapping[str, str | None] = MappingProxyType({})
+    """The ``conn_id`` and the ``flow_id`` of what is sent, as far as known."""
+    _sent: str | None = None
     _entry: dict[str, Any] | None = None
 
     def read(self) -> StartEntry | None:
@@ -185,5 +190,14 @@ class StartRecord(TaskRecord):
 
     def _write(self, state: Literal["starting", "started", "unidentified"], result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = {"state": state, "at": at, "result": result, "request": self.request}
+        if state == "starting":
+            self._sent = at
+        entry = {
+            "state": state,
+            "at": at,
+            "result": result,
+            "request": self.request,
+            **self.target,
+            "sent": self._sent,
+        }
         self._set(self._key, {name: value for name, value in entry.items() if value is not None})
