@@ -52,6 +52,7 @@ GROUPS = (
         ),
         ("tests/unit/execution", "tests/unit/operators"),
     ),
+    (("plugins/decision.py",), ("tests/unit/plugins/test_decision.py",)),
 )
 
 NOTICED = {"killed", "timeout", "segfault"}

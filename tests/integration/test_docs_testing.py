@@ -197,7 +197,9 @@ def test_the_table_of_callback_options_is_that_of_the_code():
     assert set(table) == set(fields)
     for name, default in table.items():
         shown = default.strip("`").strip('"')
-        if shown not in ("none", "all"):
+        if shown in ("yes", "no"):
+            assert fields[name] is (shown == "yes")
+        elif shown not in ("none", "all"):
             assert shown == (f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name]))
 
 

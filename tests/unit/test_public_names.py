@@ -152,9 +152,11 @@ PUBLIC = {
         "UploadFilesOperator.template_fields_renderers": "{'files': 'json'}",
     },
     "testing": {
-        "Callback": "(status='success', result=None, message=None, delay=0.0, then=(), body=None, token=None, attempts=4, wait=1.0, input='callback_url', flow_id=None, inputs=None, times=None)",
+        "Callback": "(status='success', result=None, message=None, delay=0.0, then=(), started=None, claims=1, running=(), obeys=True, names_run=True, body=None, token=None, attempts=4, wait=1.0, input='callback_url', flow_id=None, inputs=None, times=None)",
         "Callback.shown": "(self)",
         "Callback.calls": "property",
+        "Callback.first_steps": "(self, run, run_link)",
+        "Callback.words": "(self, run)",
         "Callback.url_in": "(self, inputs)",
         "Callback.body_of": "(self, run)",
         "Callback.matches": "(self, flow_id, inputs)",
@@ -186,6 +188,7 @@ PUBLIC = {
         "Faults.take": "(self, target)",
         "Journal": "(path)",
         "Journal.runs": "(self)",
+        "Journal.worked": "(self)",
         "Journal.uploads": "(self)",
         "Journal.requests": "(self, operation=None)",
         "Journal.callbacks": "(self)",
@@ -209,6 +212,7 @@ PUBLIC = {
         "ScriptedFault": "(fault, remaining, struck=0)",
         "ScriptedFault.as_json": "(self)",
         "Upload": "(run_id, flow_id, files, key, size, sha256, at)",
+        "Work": "(run_id, flow_id, inputs, at)",
     },
     "testing.context": {
         "StateStore": "()",

@@ -36,7 +36,7 @@ class FlowNotifier(BaseNotifier):
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param inputs: input names, as the flow defines them, and JSON values (templated, deeply, with the
+    :param inputs: input names, as the flow defines them, and JSON values (templated, including nested values, with the
         callback's context)
     :param flow_id: the flow to start; None for the one that the connection's API key identifies (templated)
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)

@@ -42,14 +42,14 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     :param batch: a list of ``inputs`` objects, an XCom with one, or the results of a mapped task; or the path or
         URL of a JSON Lines file with an ``inputs`` object in each line, which is read as a stream (templated,
-        deeply)
+        including nested values)
     :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
         that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param max_concurrency: how many requests are sent at a time
     :param max_starts_per_second: how many requests are sent in a second at most, spread evenly; by default
         unlimited
-    :param window_size: how many items may be open at a time: sent, or about to be, and not yet recorded. So many
+    :param window_size: how many items may be in flight at a time: sent, or about to be, and not yet recorded. So many
         may be unknown after a kill; a smaller window sends more slowly
     :param on_unknown_start: what to do about items of which it is unknown whether a run was started: ``"fail"``
         at the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
@@ -59,7 +59,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         (templated)
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
         the connection's ``timeout``
-    :param send_retry_timeout: seconds that the service may be busy or unreachable at a stretch; after that,
+    :param send_retry_timeout: seconds that the service may be busy or unreachable without interruption; after that,
         Airflow retries the task, which starts the rest
     """
 

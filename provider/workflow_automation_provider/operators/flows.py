@@ -53,7 +53,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     Follows sections 4.1 and 4.2 of the interface.
 
     :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs and paths
-        become text. By default none (templated, deeply)
+        become text. By default none (templated, including nested values)
     :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
         that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
@@ -62,7 +62,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     :param callback_input: name of the input that receives the URL for the flow's last step, if the task waits
     :param completion_timeout: how long to wait for the end of the run, if the task waits
     :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator` (templated,
-        deeply)
+        including nested values)
     :param file_format: the format of each file, as for :class:`UploadFilesOperator`
     :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost
         connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"ask"`` a person under

@@ -36,7 +36,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         (``trigger.output``), whose ``flow_id`` is then also used (templated)
     :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object
         storage reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and
-        mappings, which are sent unchanged (templated, deeply)
+        mappings, which are sent unchanged (templated, including nested values)
     :param flow_id: the flow of the run, by default the one that the trigger returned, or else the
         connection's (templated). A template that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
