@@ -117,7 +117,8 @@ def test_the_commands_of_the_page_work(environment, tmp_path):
     assert [len(response.get("faults", [])) for response in responses] == [0, 1, 0, 0, 0, 0, 0]
     assert [response.get("result") for response in responses] == [*[None] * 3, {"rows": 3}, *[None] * 3]
     assert [len(response.get("callbacks", [])) for response in responses] == [0, 0, 0, 0, 1, 0, 0]
-    assert responses[6] == {"runs": [], "uploads": [], "requests": [], "callbacks": []}
+    assert set(responses[6]) >= {"runs", "uploads", "requests", "callbacks"}
+    assert not any(responses[6].values())
 
 
 def run(line):
