@@ -190,9 +190,15 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
     return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _MAX_RETRY_AFTER)
 
 
+class _NotFinite(str):
+    """NaN or an infinity as text: no database stores one, and it is not a run_id."""
+
+    __slots__ = ()
+
+
 def _float(text: str) -> float | str:
     number = float(text)
-    return text if math.isinf(number) else number  # no database stores an infinity
+    return _NotFinite(text) if math.isinf(number) else number
 
 
 def _read_json(response: Response) -> Any:
@@ -205,7 +211,7 @@ def _read_json(response: Response) -> Any:
         raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
         # NaN is no reason to lose a run whose id is in the same response.
-        return json.loads(response.body, parse_float=_float, parse_constant=str)
+        return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
     except ValueError:
         raise ValueError("it is not JSON") from None
 
@@ -218,7 +224,7 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
     why = ""
     if run_id is None:
         why = "it has no run_id"
-    elif isinstance(run_id, bool) or not isinstance(run_id, str | int) or not text.strip():
+    elif type(run_id) not in (str, int) or not text.strip():
         why = "its run_id is neither text nor a whole number"
     elif redact.reveals(text, key_only=True):
         why = "its run_id contained the API key"
@@ -226,7 +232,7 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
         why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
-    if not isinstance(run_link, str) or redact.reveals(run_link, key_only=True):
+    if type(run_link) is not str or redact.reveals(run_link, key_only=True):
         run_link = None
     return None if why else text, _storable(run_link) or None
 

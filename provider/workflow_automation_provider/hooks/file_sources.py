@@ -23,7 +23,7 @@ from workflow_automation_provider.hooks.cloud_stores import store_of
 from workflow_automation_provider.hooks.listing import Listed, ListingError, Pattern, is_missing, list_local
 from workflow_automation_provider.hooks.local_files import is_link, local_file, path_hint
 from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
-from workflow_automation_provider.hooks.stores import Store, StoredFile
+from workflow_automation_provider.hooks.stores import Store, StoredFile, name_of
 
 __all__ = ["FileSource", "resolve"]
 
@@ -352,7 +352,7 @@ def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping
         raise InvalidRequestError(
             f"{source} has no known size, which an upload requires: copy it to a file first."
         )
-    return StoredFile(store, key, info, _content_type(key.rstrip("/").rpartition("/")[2], types))
+    return StoredFile(store, key, info, _content_type(name_of(key), types))
 
 
 # Content types ----------------------------------------------------------------------------------------

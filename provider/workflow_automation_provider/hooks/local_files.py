@@ -92,11 +92,20 @@ class _LocalFile(File):
 
     def open(self) -> IO[bytes]:
         """Open it without a buffer: it is read in large chunks."""
-        return open(self._path, "rb", buffering=0)  # noqa: PTH123 - likewise
+        stream = open(self._path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115 - likewise
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            stream.close()
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return stream
 
     def fingerprint(self) -> object:
         """Return its size, times and inode."""
         return _fingerprint(self._path)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # A FIFO that took the file's place would wait for a writer, for ever.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _fingerprint(path: str) -> object:

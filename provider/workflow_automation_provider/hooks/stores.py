@@ -24,6 +24,7 @@ __all__ = [
     "Store",
     "StoredFile",
     "compare",
+    "name_of",
     "version_fields",
 ]
 
@@ -104,6 +105,12 @@ def _text(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
+def name_of(key: str) -> str:
+    """Return the last part of a key; the query of a web address, which may be signed, is not part of it."""
+    path = key.partition("?")[0] if key.startswith(("http://", "https://")) else key
+    return path.rstrip("/").rpartition("/")[2]
+
+
 class StoredFile(File):
     """An object in a store. Little is kept of each, for there may be very many."""
 
@@ -125,7 +132,7 @@ class StoredFile(File):
     @property
     def name(self) -> str:
         """The last part of its key."""
-        return self.key.rstrip("/").rpartition("/")[2]
+        return name_of(self.key)
 
     @property
     def source(self) -> str:
@@ -155,8 +162,9 @@ class StoredFile(File):
         return stream
 
     def fingerprint(self) -> object:
-        """Return its size and version."""
-        return (self.size, *self._version)
+        """Return its size, its version, and what its source does not show."""
+        hidden = () if without_credentials(self.key) == self.key else (self.key,)
+        return (self.size, *self._version, *hidden)
 
     @property
     def read_ahead(self) -> ReadAhead:

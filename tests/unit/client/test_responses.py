@@ -268,6 +268,8 @@ NOT_STORABLE = "its run_id contains characters that a database cannot store (NUL
         (b'{"run_id": {}}', "its run_id is neither text nor a whole number"),
         (b'{"run_id": true}', "its run_id is neither text nor a whole number"),
         (b'{"run_id": 1.50}', "its run_id is neither text nor a whole number"),
+        (b'{"run_id": NaN}', "its run_id is neither text nor a whole number"),
+        (b'{"run_id": 1e999}', "its run_id is neither text nor a whole number"),
         (b'{"run_id": "a\\u0000"}', NOT_STORABLE),
         (b'{"run_id": "a\\ud800"}', NOT_STORABLE),
         (b'{"run_id": "%b"}' % KEY.encode(), "its run_id contained the API key"),

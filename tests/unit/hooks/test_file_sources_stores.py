@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
+from fsspec.implementations.http import HTTPFileSystem  # type: ignore[import-untyped]  # likewise
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]  # has no types
 
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -86,6 +87,20 @@ def test_object_replaced_by_one_of_its_size_is_another(store):
     assert again == before
     store.pipe("/reports/top.csv", b"444")
     assert resolved(f"{URL}/top.csv")[0].fingerprint() != before
+
+
+def test_the_query_of_a_web_address_is_not_in_a_files_name(recording, service, hook):
+    server = recording()
+    server.status = 200
+    attach("http", fs=HTTPFileSystem())
+    url = f"{server.base_url}/a.csv?X-Signature=Se/cret"
+    (file,) = resolved(url)
+    assert (file.name, file.content_type) == ("a.csv", "text/csv")
+    (other,) = resolved(f"{url}2")
+    assert other.fingerprint() != file.fingerprint()  # although its source looks the same
+    hook.upload_files(hook.trigger_flow({}, "demo-flow").run_id, url, "demo-flow", file_format="name")
+    (upload,) = service.uploads
+    assert upload.files == ["a.csv"]
 
 
 FIELDS = {  # what a store of each kind says of an object, before and after it was overwritten
