@@ -47,6 +47,7 @@ from workflow_automation_provider.exceptions import (
 
 __all__ = [
     "BATCH_ADVICE",
+    "CLAIM_ADVICE",
     "START_ADVICE",
     "SUPPLIED_RUN_KEY",
     "UPLOAD_ADVICE",
@@ -63,8 +64,10 @@ __all__ = [
     "run_advice",
     "run_of",
     "run_started",
+    "silence_error",
     "start_advice",
     "task_error",
+    "unclaimed_error",
     "where_to_look",
 ]
 
@@ -82,10 +85,12 @@ class Code(enum.StrEnum):
     TOO_LARGE = "too-large"
     REDIRECTED = "redirected"
     START_UNKNOWN = "start-unknown"
+    START_REVOKED = "start-revoked"
     RUN_UNIDENTIFIED = "run-unidentified"
     UPLOAD_UNKNOWN = "upload-unknown"
     RUN_FAILED = "run-failed"
     RUN_OVERDUE = "run-overdue"
+    RUN_SILENT = "run-silent"
     BATCH_INTERRUPTED = "batch-interrupted"
 
 
@@ -171,6 +176,33 @@ def request_error(failure: Failure) -> WorkflowAutomationError:
         status=failure.status,
         retry_after=failure.retry_after,
     )
+
+
+def unclaimed_error(
+    error: WorkflowAutomationError, timeout: timedelta | None, *, is_revoked: bool
+) -> WorkflowAutomationError:
+    """
+    Return the error of a start of unknown outcome that no run has claimed.
+
+    :param error: of its request
+    :param timeout: how long a claim was waited for
+    :param is_revoked: whether its run, if there is one, can no longer go on
+    """
+    said = f"No run claimed this start within claim_timeout ({timeout})."
+    if is_revoked:
+        then = "A run of it that claims now is told to stop: clearing the task is safe."
+    else:
+        then = "A run of it can still claim until the next try."
+    return OutcomeUnknownError(
+        error.message,
+        code=Code.START_REVOKED if is_revoked else Code.START_UNKNOWN,
+        consequence=f"{_OF_TRIGGER[Accepted.MAYBE]}\n{said}\n{then}",
+        next_step=_FIRST_STEP,
+        status=error.status,
+    )
+
+
+_FIRST_STEP = "If the flow has no first step that claims its start, look in the workflow's list of runs."
 
 
 def reason_of(failure: Failure) -> str:
@@ -358,6 +390,12 @@ START_ADVICE: Mapping[Accepted, str] = {
 }
 """What to do about a start that Airflow does not retry, depending on what the service did."""
 
+CLAIM_ADVICE: Mapping[Accepted, str] = {
+    Accepted.NO: "Fix the cause, then clear the task.",
+    Accepted.MAYBE: "Clear the task to start another run.",
+}
+"""What to do about a start whose run would have claimed it: never that a second one may be started."""
+
 BATCH_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task.",
     Accepted.MAYBE: (
@@ -422,6 +460,21 @@ def run_advice(run_id: str | None, *, has_store: bool = True) -> str:
     return (
         "To continue with that run, fix the cause, enter its run_id, then clear the task.\n"
         f"{how_to_enter(run_id=run_id)}\nWithout that entry, a Clear starts another run."
+    )
+
+
+def silence_error(run: Mapping[str, object], limit: timedelta, last: str) -> RunTimeoutError:
+    """
+    Return the error of a run that has said nothing for too long.
+
+    :param last: its last word, in a sentence
+    """
+    run_id = str(run["run_id"]) if "run_id" in run else None
+    return RunTimeoutError(
+        f"The run has said nothing for longer than heartbeat_timeout ({limit}). {last}",
+        code=Code.RUN_SILENT,
+        consequence=f"{run_started(run_id)}\nWhen it next asks, it is told to stop.",
+        next_step="Look at the run. If it failed, clear the task to start another one.",
     )
 
 

@@ -299,7 +299,7 @@ INNER = {
     "execution.batch.sender",
     "execution.batch.starter",
     "execution.batch.window",
-    "execution.doubt",
+    "execution.ask",
     "execution.final_errors",
     "execution.flow_run",
     "execution.parking",

@@ -1,9 +1,9 @@
 """
 The entry of a start in the task state store: one, under the name of the start, that a person can read.
 
-``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
-*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Beside it, a
-person may enter the run that a task is to return, once: before all that the ledger decides.
+``{"state": …, "at": …, "result": …, "request": …, "token": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
+*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. The token is the
+hash of the one that the run was given by that send, missing if it was given none. Beside it, a person may enter the run that a task is to return, once: before all that the ledger decides.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class StartEntry:
     :param run: the run, if it was *started*
     :param message: the error, if the run is *unidentified*
     :param request: the hash of the request, None if it was not recorded
+    :param token: the hash of the token that the run was given, None if it was given none
     """
 
     attempt: Attempt
@@ -58,6 +59,7 @@ class StartEntry:
     run: StartedRun
     message: str
     request: str | None
+    token: str | None
 
     @property
     def text(self) -> str:
@@ -78,7 +80,8 @@ class StartEntry:
     def for_ledger(self) -> Entry:
         """Return the entry for the ledger, whose only item it is."""
         digest = bytes.fromhex(self.request or "")[:DIGEST_BYTES]
-        return Entry(self.attempt, ((0, digest),), () if self.state is State.OPEN else ((0, self.state),))
+        settled = () if self.state is State.OPEN else ((0, self.state),)
+        return Entry(self.attempt, ((0, digest),), settled, token=self.token)
 
 
 class StartRecord(TaskRecord):
@@ -86,6 +89,8 @@ class StartRecord(TaskRecord):
 
     request: str | None = None
     """Identifies what is asked for, where that is to be recorded."""
+    token: str | None = None
+    """The hash of the token of the send that is recorded, None if its run is given none."""
     _entry: dict[str, Any] | None = None
 
     def read(self) -> StartEntry | None:
@@ -101,6 +106,7 @@ class StartRecord(TaskRecord):
             result if state is State.STARTED else {},
             result.get("message", "") if state is State.UNIDENTIFIED else "",
             entry.get("request"),
+            entry.get("token"),
         )
 
     def starting(self) -> None:
@@ -185,5 +191,11 @@ class StartRecord(TaskRecord):
 
     def _write(self, state: Literal["starting", "started", "unidentified"], result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = {"state": state, "at": at, "result": result, "request": self.request}
+        entry = {
+            "state": state,
+            "at": at,
+            "result": result,
+            "request": self.request,
+            "token": self.token,
+        }
         self._set(self._key, {name: value for name, value in entry.items() if value is not None})

@@ -250,7 +250,7 @@ class TestToken:
         token = TOKEN
         url = f"{endpoint.url}/workflow-automation/callback?token={token}"
         endpoint.urls.append(url)
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.faults.add(
             fault["kind"],
             body={"detail": f"inputs.callback_url {url} is not there"},
@@ -266,7 +266,7 @@ class TestToken:
     def test_in_the_run_link(self, service, store, context, endpoint, waits, log, monkeypatch):
         token = TOKEN
         endpoint.urls.append(f"/?token={token}")
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.faults.add("response", body={"run_id": "7", "run_link": f"http://there/runs/7?token={token}"})
         operator, now = waits(completion_timeout=timedelta(seconds=0.1)), context(store)
         with pytest.raises(RunTimeoutError) as caught:
@@ -277,7 +277,7 @@ class TestToken:
 
     def test_in_the_result(self, service, store, context, endpoint, waits, log, monkeypatch):
         token = TOKEN
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.callbacks.add(result={"called": f"/?token={token}"}, message=f"by {token}")
         operator, now = waits(), context(store)
         assert operator.execute(now)["result"] == WITHHELD
@@ -299,7 +299,7 @@ class TestToken:
     def test_in_the_response_to_an_upload(self, service, store, context, endpoint, waits, monkeypatch, log):
         token = TOKEN
         endpoint.urls.append(f"/?token={token}")
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.faults.add("response", operation="upload", body={"of": token})
         operator, now = (
             waits(files=[{"name": "a"}], completion_timeout=timedelta(seconds=0.1)),
@@ -316,7 +316,7 @@ class TestToken:
         """Which does not know the token."""
         url = f"{endpoint.url}{PATH}?token={TOKEN}"
         endpoint.urls.append(url)
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: TOKEN)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: TOKEN)
         service.faults.add("busy", operation="upload")
         with pytest.raises(BusyError):
             waits(files=[{"name": "a"}]).execute(context(store))
@@ -537,7 +537,7 @@ class TestPark:
             tokens.append(new_token(ti_id))
             return tokens[-1]
 
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", new)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", new)
         now = context(store)
         then, _ = parked(waits(), now)
         (token,) = tokens

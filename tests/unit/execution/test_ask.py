@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
 )
 from workflow_automation_provider.execution.callback import OPTIONS, digest_of, end_key
-from workflow_automation_provider.execution.doubt import FAIL, NOT_STARTED, STARTED
+from workflow_automation_provider.execution.ask import FAIL, NOT_STARTED, STARTED
 
 from ..answers import TIMEOUT, person, woken
 from ..starts import KEY, MAYBE, interrupted, requests, trigger
