@@ -186,7 +186,7 @@ class StartClaims:
     :param hook: redacts it
     :param on_unknown_start: what the task is to do about a start that no run has claimed
     :param timeout: how long to wait for a claim with ``"claim"``; otherwise, it is only looked for
-    :param flow_id: of the run, None if it is that of the API key
+    :param flow_id: of the run, None for that of the connection
     """
 
     def __init__(
@@ -295,9 +295,10 @@ class StartClaims:
         """Return the run that a claim names, without what reveals a secret; empty if it names none."""
         with self._hook:
             run = self.record.shown(claim, self._hook)
+            flow_id = self._flow_id or self._hook.extra.flow_id
         run_id = run.get("run_id")
-        if self._flow_id:
-            run["flow_id"] = self._flow_id
+        if flow_id:
+            run["flow_id"] = flow_id
         if claim.is_claimed:
             self._log.info("%s has claimed this start.", one_line(f"Run {run_id}" if run_id else "A run"))
         if not run_id:

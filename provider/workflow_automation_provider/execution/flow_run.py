@@ -123,7 +123,7 @@ class FlowRun:
                 retrier,
                 on_unknown_start=task.on_unknown_start,
                 timeout=task.claim_timeout,
-                flow_id=task.flow_id or hook.extra.flow_id,
+                flow_id=task.flow_id,
             ),
             url=self._url,
         )

@@ -214,9 +214,13 @@ class RunStarter:
 
     def _keep_token(self, entry: StartEntry | None, run: StartedRun) -> None:
         """Let a run that a person entered speak, if it may be that of an earlier try, also if there was a Clear since."""
-        if entry and entry.token and self._claims and entry.run.get("run_id") in (None, run["run_id"]):
+        if not entry or not entry.token or not self._claims:
+            return
+        if entry.run.get("run_id") in (None, run["run_id"]):
             self._record.token = entry.token
             self._claims.record.open(entry.token)
+        else:
+            self._claims.record.forget(entry.token, entry.attempt.max_tries)
 
     def _close_unsent(self) -> None:
         """Delete the token of a request that was not sent."""
