@@ -13,6 +13,7 @@ Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows wit
 - ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
 - ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
+- ``counts``: how many items of the whole batch had which result by then, for the page **Flow runs**
 
 Results that are too many for one entry are written in several, before the next items are opened.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
@@ -107,6 +108,8 @@ class BatchRecord(TaskRecord):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._last = _Last(0)
+        self.counts: Callable[[], Mapping[str, object]] = dict
+        """Returns the counts of the batch so far."""
 
     def read(self, ledger: Ledger) -> Iterator[BatchEntry]:
         """
@@ -164,6 +167,7 @@ class BatchRecord(TaskRecord):
                 "opened": ranges,
                 "digests": base64.b64encode(digests).decode(),
                 "results": {**last.results, **more},
+                "counts": {**self.counts()},
             },
         )
         last.ranges, last.digests = ranges, digests

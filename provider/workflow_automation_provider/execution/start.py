@@ -308,6 +308,7 @@ class RunStarter:
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": self._hook.flow_of(request),
         }
+        self._record.target = attributes
         with self._telemetry.span("trigger", attributes) as known:
             outcome = self._send_once(request)
             if isinstance(outcome, Started):

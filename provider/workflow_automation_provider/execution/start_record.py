@@ -1,9 +1,11 @@
 """
 The entry of a start in the task state store: one, under the name of the start, that a person can read.
 
-``{"state": …, "at": …, "result": …, "request": …, "token": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
-*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. The token is the
-hash of the one that the run was given by that send, missing if it was given none. Beside it, a person may enter the run that a task is to return, once: before all that the ledger decides.
+``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
+*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Where the run was
+given a token by that send, ``token`` is its hash. For the page **Flow runs**, it names the ``conn_id``, the ``flow_id`` if
+that is known, and when the request was ``sent``. Beside it, a person may enter the run that a task is to return, once:
+before all that the ledger decides.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
@@ -91,6 +94,9 @@ class StartRecord(TaskRecord):
     """Identifies what is asked for, where that is to be recorded."""
     token: str | None = None
     """The hash of the token of the send that is recorded, None if its run is given none."""
+    target: Mapping[str, str | None] = MappingProxyType({})
+    """The ``conn_id`` and the ``flow_id`` of what is sent, as far as known."""
+    _sent: str | None = None
     _entry: dict[str, Any] | None = None
 
     def read(self) -> StartEntry | None:
@@ -191,11 +197,15 @@ class StartRecord(TaskRecord):
 
     def _write(self, state: Literal["starting", "started", "unidentified"], result: dict[str, Any]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
+        if state == "starting":
+            self._sent = at
         entry = {
             "state": state,
             "at": at,
             "result": result,
             "request": self.request,
             "token": self.token,
+            **self.target,
+            "sent": self._sent,
         }
         self._set(self._key, {name: value for name, value in entry.items() if value is not None})

@@ -297,7 +297,7 @@ class CompletionWait:
                 said = self._redacted(word.message)
             done = "" if word.progress is None else f" ({word.progress:.0%})"
             last += f"{one_line(said or 'running')}{done}"
-        raise self._located(silence_error(run, self._heartbeat, last), run)
+        raise self._located(silence_error(run.get("run_id"), self._heartbeat, last), run)
 
     def _ask(self, question: Question) -> bool:
         """List the question, and return whether that was possible."""

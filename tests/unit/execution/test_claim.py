@@ -134,7 +134,7 @@ class TestDoubt:
 
     def test_a_run_that_does_not_say_its_id(self, service, store, context, claims, log):
         service.faults.add("drop_after")
-        with flow(service, store, name=lambda run: None):
+        with flow(service, store, name=lambda _: None):
             assert claims().execute(context(store)) == {"flow_id": "demo-flow"}
 
     def test_the_token_stays_open_until_the_next_try(self, service, store, context, claims):
@@ -183,7 +183,7 @@ class TestDoubt:
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
         if lost == "delete":
-            store.delete = lambda key: None  # as of a zombie
+            store.delete = lambda _: None  # as of a zombie
         else:
             store.failures["set"] = 1
         with pytest.raises(RuntimeError):
@@ -255,7 +255,6 @@ class TestOneTokenForOneSend:
         assert (result["run_id"], told, requests(service)) == ("1001", {"1001": 200}, 1)
 
     def test_a_service_that_is_not_there(self, service, store, context, claims):
-        service.faults.add("refuse") if False else None
         service.stop()
         from workflow_automation_provider.exceptions import NotSentError
 
@@ -322,7 +321,7 @@ class TestWait:
     def test_the_run_that_claimed_is_the_one_waited_for(self, service, store, context, waits, endpoint, log):
         """A proxy sent the request twice."""
         service.callbacks.add(delay=0.5)
-        with flow(service, store, name=lambda run: "77"):
+        with flow(service, store, name=lambda _: "77"):
             result = waits().execute(context(store))
         assert result["run_id"] == "77"
         assert "The response named run 1001, but run 77 has claimed the start" in log()
@@ -431,9 +430,10 @@ def test_a_kill_while_it_waits_for_the_claim_loses_nothing(service, store, conte
         raise TaskTimeout
 
     service.faults.add("drop_after")
-    with monkeypatch.context() as patch, pytest.raises(TaskTimeout):
+    with monkeypatch.context() as patch:
         patch.setattr("workflow_automation_provider.execution.claim.time.sleep", killed)
-        claims().execute(context(store))
+        with pytest.raises(TaskTimeout):
+            claims().execute(context(store))
     assert first_step(store, token_of(service.runs[0]), "1001") == 200
     assert claims().execute(context(store, try_number=2))["run_id"] == "1001"
     assert requests(service) == 1

@@ -39,9 +39,12 @@ class TestTries:
         assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
         assert store.writes == [(KEY, "starting", 0), (KEY, "started", 1)]
         assert datetime.fromisoformat(store.entries[KEY]["at"]).utcoffset() == timedelta(0)
+        assert store.entries[KEY].pop("sent") <= store.entries[KEY]["at"]
         assert store.entries[KEY] | {"at": ""} == {
             "state": "started",
             "at": "",
+            "conn_id": "workflow_automation_default",
+            "flow_id": "demo-flow",
             "result": result,
             "try_number": 1,
             "max_tries": 3,
