@@ -116,7 +116,7 @@ class TestKnown:
         """Three before it waits: the token, *starting* and *started*."""
         service.callbacks.add(delay=0.3)
         waits(on_unknown_start="claim").execute(context(store))
-        assert [key for key, _, sent in store.writes if "_wait" not in key] == [
+        assert [key for key, _, sent in store.writes if "_wait" not in key and "_end" not in key] == [
             token_key(store.entries[KEY]["token"], 3),
             KEY,
             KEY,
@@ -134,10 +134,9 @@ class TestDoubt:
         assert requests(service) == 1
 
     @pytest.mark.parametrize("policy", POLICIES)
-    def test_with_every_policy(self, service, store, context, waits, supervisor, policy):
+    def test_with_every_policy(self, service, store, context, waits, endpoint, supervisor, policy):
         """One that came while the response was awaited."""
         service.faults.add("hang_after", seconds=2)
-        service.callbacks.add(delay=2)
         del supervisor
         from airflow.sdk.exceptions import TaskAwaitingInput
 
@@ -419,6 +418,7 @@ class TestRunFailed:
         assert told.get("1002") == 200
 
     def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint):
+        endpoint.max_tries = 0
         service.callbacks.add("failed")
         with pytest.raises(RunFailedError):
             waits(on_run_failed="start_again").execute(context(store, max_tries=0))
