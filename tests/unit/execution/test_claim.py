@@ -412,6 +412,7 @@ class TestRunFailed:
                 operator.execute(context(store))
             assert not isinstance(caught.value, AirflowFailException)
             assert caught.value.run_id == "1001"
+            service.callbacks.clear()
             service.callbacks.add(result=3, delay=0.3)
             again = waits(on_run_failed="start_again").execute(context(store, try_number=2))
         assert (again["run_id"], again["result"]) == ("1002", 3)
