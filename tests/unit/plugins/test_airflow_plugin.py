@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import runpy
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -58,14 +59,11 @@ print(json.dumps(sorted({*sys.modules} - before)), file=sys.stderr)
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_the_page_is_only_where_airflow_has_what_it_needs(monkeypatch, missing):
-    import workflow_automation_provider.plugins.airflow_plugin as module
-
-    with monkeypatch.context() as patch:
-        if missing:
-            patch.setattr("importlib.util.find_spec", lambda _: None)
-        plugin = importlib.reload(module).WorkflowAutomationPlugin
-    importlib.reload(module)
-    has_page = not missing and module._can_show_runs()
+    path = importlib.import_module(WorkflowAutomationPlugin.__module__).__file__
+    if missing:
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    module = runpy.run_path(str(path))
+    plugin, has_page = module["WorkflowAutomationPlugin"], module["_can_show_runs"]()
     assert len(plugin.fastapi_apps) == 1 + has_page
     assert [view["destination"] for view in plugin.external_views] == ["nav", "task_instance"] * has_page
     assert plugin.fastapi_apps[-1]["url_prefix"] == "/workflow-automation"
