@@ -281,10 +281,18 @@ def prepare_fab(airflow: Airflow) -> None:
     for name, role in ((USER, "Admin"), ("reader", "Viewer"), ("one", "OnlyOne"), ("none", "Nothing")):
         if role in ("OnlyOne", "Nothing"):
             command(airflow, "roles", "create", role)
-            resources = ["Website", "DAG Runs", "Task Instances"]
-            resources += ["DAG:nightly_report"] if role == "OnlyOne" else []
-            for resource in resources:
-                command(airflow, "roles", "add-perms", role, "-a", "can_read", "-r", resource)
+            command(
+                airflow,
+                "roles",
+                "add-perms",
+                role,
+                "-a",
+                "can_read",
+                "-r",
+                "Website",
+                "DAG Runs",
+                "Task Instances",
+            )
         names = ["--firstname", name, "--lastname", name, "--email", f"{name}@app.test"]
         command(airflow, "users", "create", "--username", name, "--password", name, "--role", role, *names)
 
@@ -298,6 +306,8 @@ def command(airflow: Airflow, *words: str) -> None:
 def with_fab() -> Iterator[Airflow]:
     pytest.importorskip("airflow.providers.fab")
     with airflow_with_runs("fab", {"CORE__AUTH_MANAGER": FAB}) as (airflow, _):
+        command(airflow, "sync-perm", "--include-dags")
+        command(airflow, "roles", "add-perms", "OnlyOne", "-a", "can_read", "-r", "DAG:nightly_report")
         yield airflow
 
 
@@ -318,7 +328,7 @@ def test_fab(with_fab: Airflow) -> None:
         "one": (200, {"nightly_report"}, [200, 403]),
     }
     for name, (status, dags, tabs) in expected.items():
-        with logged_in(with_fab, name) as http:
+        with closing(logged_in(with_fab, name)) as http:
             response = http.get(LIST)
             assert response.status_code == status, (name, response.text)
             assert {
@@ -328,7 +338,7 @@ def test_fab(with_fab: Airflow) -> None:
             for more in ("&dag_id=nightly_report", "&dag_id=~"):
                 if name == "one":
                     assert "invoices" not in http.get(f"{pages[1]}{more}").text
-    with logged_in(with_fab, "none") as http:
+    with closing(logged_in(with_fab, "none")) as http:
         response = http.get(LIST)
         assert response.status_code == 403 or "No flow run is live" in response.text
         assert [http.get(page).status_code for page in pages] == [403, 403]

@@ -47,7 +47,7 @@ ol > li { border-left: 2px solid var(--line); padding: 0 0 .75rem .75rem; }
 ol h3 { font-size: .875rem; margin: 0; display: inline; }
 @media (max-width: 48rem) {
   thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
-  table, tbody, tr, td { display: block; }
+  table, caption, tbody, tr, td { display: block; }
   tr { border: 1px solid var(--line); border-radius: .375rem; padding: .5rem .75rem; margin-bottom: .75rem; }
   td { border: 0; padding: .25rem 0; }
   td:empty { display: none; }

@@ -192,6 +192,8 @@ def _cell(column: str, content: str) -> str:
 
 def _state_cell(run: Conversation, base: str, now: datetime) -> str:
     text = f"<span>{state_of(run, now)}</span>"
+    if run.state is RunState.WAITING:
+        return text
     if not run.is_urgent:
         return f"{text}<small>{ago(run.at, now)}</small>"
     text = f'<span class="urgent">{state_of(run, now)}</span>'
