@@ -46,12 +46,18 @@ def prepare(airflow: Airflow) -> None:
 
 def script_callbacks(service: LocalService, delay: float) -> None:
     """
-    Have the runs of the examples that wait call back.
+    Have the runs of the examples that wait claim their start, report their progress and call back.
 
     :param delay: seconds from the start of a run to its end
     """
     service.callbacks.add(
-        result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"}, delay=delay
+        result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"},
+        started=0,
+        running=[
+            {"progress": progress, "message": f"Exported {progress:.0%}", "delay": delay / 3}
+            for progress in (0.3, 0.7)
+        ],
+        delay=delay / 3,
     )
 
 

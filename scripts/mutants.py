@@ -52,6 +52,7 @@ GROUPS = (
         ),
         ("tests/unit/execution", "tests/unit/operators"),
     ),
+    (("plugins/decision.py",), ("tests/unit/plugins/test_decision.py",)),
 )
 
 NOTICED = {"killed", "timeout", "segfault"}
@@ -122,7 +123,8 @@ def prepare_workspace() -> None:
     shutil.rmtree(WORKSPACE, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PROJECT / "provider", WORKSPACE / "src", ignore=ignore)
-    shutil.copytree(PROJECT / "tests" / "unit", WORKSPACE / "tests" / "unit", ignore=ignore)
+    for folder in ("unit", "support"):
+        shutil.copytree(PROJECT / "tests" / folder, WORKSPACE / "tests" / folder, ignore=ignore)
     shutil.copytree(PROJECT / "docs", WORKSPACE / "docs", ignore=ignore)
     shutil.copy(PROJECT / "tests" / "conftest.py", WORKSPACE / "tests")
     shutil.copy(PROJECT / "pyproject.toml", WORKSPACE)
@@ -134,8 +136,6 @@ def run_mutmut(files: list[str], tests: list[str]) -> None:
         os.dup2(os.open(MUTMUT_LOG, os.O_WRONLY | os.O_CREAT), 1)
     from mutmut.__main__ import cli
 
-    # Property tests then try the same examples for each mutant.
-    os.environ["CI"] = "true"
     add_operators()
     settings = config()
     settings.only_mutate = files

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from packaging.version import Version
 
 # No time limit per example, for machines are loaded. Few examples while one works, more with the coverage, and the
@@ -21,6 +21,10 @@ settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.register_profile("ci", settings.get_profile("thorough"), derandomize=True)
 # Of Airflow's versions: what is made up is tried whole on one of them.
 settings.register_profile("matrix", settings.get_profile("ci"), max_examples=20)
+# The tests run several times in one process.
+settings.register_profile(
+    "mutants", settings.get_profile("ci"), suppress_health_check=[HealthCheck.differing_executors]
+)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 _HOME = Path(tempfile.mkdtemp(prefix="workflow-automation-tests-"))

@@ -28,6 +28,7 @@ from typing import ClassVar
 __all__ = [
     "Accepted",
     "BusyError",
+    "Code",
     "FileUnavailableError",
     "InvalidRequestError",
     "NotSentError",
@@ -48,6 +49,26 @@ class Accepted(enum.Enum):
     YES = "yes"
 
 
+class Code(enum.StrEnum):
+    """The kinds of failure: docs/if-it-fails.md has a section for each."""
+
+    INVALID = "invalid-request"
+    FILE = "file-unavailable"
+    NOT_SENT = "not-sent"
+    BUSY = "busy"
+    REJECTED = "rejected"
+    KEY_REJECTED = "key-rejected"
+    NOT_FOUND = "not-found"
+    TOO_LARGE = "too-large"
+    REDIRECTED = "redirected"
+    START_UNKNOWN = "start-unknown"
+    RUN_UNIDENTIFIED = "run-unidentified"
+    UPLOAD_UNKNOWN = "upload-unknown"
+    RUN_FAILED = "run-failed"
+    RUN_OVERDUE = "run-overdue"
+    BATCH_INTERRUPTED = "batch-interrupted"
+
+
 class WorkflowAutomationError(Exception):
     """
     A request to the workflow automation service that did not succeed.
@@ -58,7 +79,7 @@ class WorkflowAutomationError(Exception):
     :param message: what happened
     :param consequence: what that means, such as "No run was started."
     :param next_step: what to do about it
-    :param code: the kind of failure: docs/if-it-fails.md is ordered by it
+    :param code: the kind of failure, by default that of the class
     :param status: HTTP status of the response, None if there was none
     :param retry_after: seconds that the service asked to wait, None if it did not
     """
@@ -66,6 +87,7 @@ class WorkflowAutomationError(Exception):
     accepted: Accepted = Accepted.NO
     """Whether the service acted on the request; of a task, also whether an earlier try of it did."""
     _consequence: ClassVar[str] = ""
+    _code: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -81,7 +103,7 @@ class WorkflowAutomationError(Exception):
         self.message = message
         self.consequence = consequence or self._consequence
         self.next_step = next_step
-        self.code = code
+        self.code = code or self._code
         self.status = status
         self.retry_after = retry_after
         self.conn_id: str | None = None
@@ -117,6 +139,7 @@ class WorkflowAutomationError(Exception):
 class InvalidRequestError(WorkflowAutomationError, ValueError):
     """The request is not valid, so it was not sent."""
 
+    _code = Code.INVALID
     _consequence = "Nothing was sent."
 
 
@@ -124,39 +147,38 @@ class FileUnavailableError(WorkflowAutomationError):
     """
     A file is missing, cannot be read or written, or changed while it was read; a retry may succeed.
 
-    What waiting cannot mend, such as a folder in place of a file, is an :class:`InvalidRequestError`.
+    What a retry cannot fix, such as a folder in place of a file, is an :class:`InvalidRequestError`.
 
     Nothing was sent, or the request was aborted before all of it was sent: the service cannot have accepted
     the files.
     """
 
+    _code = Code.FILE
     _consequence = "Nothing was sent."
 
 
 class NotSentError(WorkflowAutomationError):
-    """
-    The request was not sent, or not all of it: no connection (DNS, TLS, proxy), aborted, or stopped.
+    """The service never received the whole request, and so cannot have acted on it."""
 
-    The service cannot have acted on it, because it never received the whole request.
-    """
+    _code = Code.NOT_SENT
 
 
 class BusyError(WorkflowAutomationError):
-    """
-    The service asked to retry later (425, 429, or one of the connection's ``busy_statuses``) and did nothing.
+    """The service asked to retry later and did nothing."""
 
-    Also a 408, and a 503 with a ``Retry-After``, if they came before the whole request was sent, or answer an upload,
-    which may be repeated. Gateways return both also for a request that they had forwarded.
-    """
+    _code = Code.BUSY
 
 
 class RejectedError(WorkflowAutomationError):
-    """The service rejected the request (other 4xx, 3xx other than 302 and 303); a retry cannot help."""
+    """The service rejected the request; a retry cannot help."""
+
+    _code = Code.REJECTED
 
 
 class ResponseUnusableError(WorkflowAutomationError):
     """The service accepted the request (2xx), but its response cannot be used: the id of the run is unknown."""
 
+    _code = Code.RUN_UNIDENTIFIED
     accepted = Accepted.YES
 
 
@@ -164,16 +186,18 @@ class OutcomeUnknownError(WorkflowAutomationError):
     """
     The request was sent, but it is unknown whether the service acted on it.
 
-    Raised after a timeout, a lost connection, a 5xx response or a 408, which a gateway may return after it had
-    forwarded the request, and a 302 or 303, which may follow a POST that was carried out.
+    A gateway may return 408 or 5xx after it had forwarded the request, and 302 or 303 may follow a POST that was
+    carried out.
     """
 
+    _code = Code.START_UNKNOWN
     accepted = Accepted.MAYBE
 
 
 class RunFailedError(WorkflowAutomationError):
     """The run that a task waited for failed, as the flow or a person said."""
 
+    _code = Code.RUN_FAILED
     accepted = Accepted.YES
     result: object = None
     """What the flow returned, None if nothing."""
@@ -181,3 +205,5 @@ class RunFailedError(WorkflowAutomationError):
 
 class RunTimeoutError(RunFailedError):
     """No result of the run was reported within ``completion_timeout``."""
+
+    _code = Code.RUN_OVERDUE

@@ -126,6 +126,15 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
 """How the form shows the fields that every connection has, and the placeholders of all fields."""
 
 
+_CONNECTION_TYPE = {
+    "connection-type": "workflow_automation",
+    "hook-name": "Workflow Automation",
+    "hook-class-name": "workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook",
+    "conn-fields": CONNECTION_FIELDS,
+    "ui-field-behaviour": FIELD_BEHAVIOUR,
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata, following Airflow's ``provider_info.schema.json``."""
     return {
@@ -149,17 +158,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["workflow_automation_provider.hooks.workflow_automation"],
             }
         ],
-        "connection-types": [
-            {
-                "connection-type": "workflow_automation",
-                "hook-name": "Workflow Automation",
-                "hook-class-name": (
-                    "workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook"
-                ),
-                "conn-fields": CONNECTION_FIELDS,
-                "ui-field-behaviour": FIELD_BEHAVIOUR,
-            }
-        ],
+        "connection-types": [_CONNECTION_TYPE],
         "asset-uris": [_ASSET_URIS],
         "dataset-uris": [_ASSET_URIS],  # Airflow 2
         "extra-links": ["workflow_automation_provider.links.FlowRunLink"],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.providers.common.compat.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds, one_line
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds, one_line
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -121,5 +121,5 @@ def _check(on_unknown_start: object, send_retry_timeout: object) -> None:
         )
     if not is_seconds(send_retry_timeout):
         raise InvalidRequestError(
-            f"send_retry_timeout is {send_retry_timeout!r}: expected seconds, 0 or more and at most {LONGEST_TIMEOUT} (a week)."
+            f"send_retry_timeout is {send_retry_timeout!r}: expected seconds, 0 or more and at most {MAX_TIMEOUT} (a week)."
         )

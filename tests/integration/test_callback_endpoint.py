@@ -67,12 +67,12 @@ def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
             found = [http.post(f"{PATH}?token={token}", json=SUCCESS) for token in tokens]
             unknown = http.post(f"{PATH}?token={new_token(uuid4())}", json=SUCCESS)
-            got = http.get(f"{PATH}?token={tokens[0]}")
+            put = http.put(f"{PATH}?token={tokens[0]}")
         output = server.programs[API_SERVER.name].output.read_text()
     assert [response.status_code for response in found] == [200 if CAN_WAIT else 501] * len(tokens)
     assert unknown.status_code == (404 if CAN_WAIT else 501)
     assert set(unknown.json()) == {"detail"}
-    assert got.status_code == 405
+    assert put.status_code == 405
     assert all(task.row["status"] == "success" for task in tasks)
     if CAN_WAIT:
         assert PATH in output

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from code_blocks import read_code_blocks
 from workflow_automation_provider.assets import create_asset
-from workflow_automation_provider.execution.asset_events import LONGEST_LINK
-from workflow_automation_provider.hooks.lineage import MOST_INPUTS
+from workflow_automation_provider.execution.asset_events import MAX_LINK
+from workflow_automation_provider.hooks.lineage import MAX_INPUTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "assets.md"
 AIRFLOW = Version(version("apache-airflow")).release[:2]
@@ -64,8 +64,8 @@ START = pendulum.datetime(2026, 1, 1, tz="UTC")
 
 
 def test_the_bounds_of_the_page():
-    assert re.findall(r"\*\*At most (\d+) inputs\*\*", PAGE.read_text()) == [str(MOST_INPUTS)]
-    assert re.findall(r"more than (\d+) characters", PAGE.read_text()) == [str(LONGEST_LINK)]
+    assert re.findall(r"\*\*At most (\d+) inputs\*\*", PAGE.read_text()) == [str(MAX_INPUTS)]
+    assert re.findall(r"more than (\d+) characters", PAGE.read_text()) == [str(MAX_LINK)]
 
 
 def test_the_uri_of_the_page():

@@ -149,17 +149,3 @@ def test_nothing_is_raised(run, service, task_errors, capfd, notifier):
     assert "FlowNotifier: " in out
     assert "The next callback" in out
     assert "Failed to" not in out
-
-
-def test_the_service_is_down(run, service, capfd):
-    service.stop()
-    result = run("""
-        with DAG("down", schedule=None, start_date=START):
-            @task(on_success_callback=FlowNotifier({}, timeout=1))
-            def succeed():
-                pass
-
-            succeed()
-    """)
-    assert result.state == "success"
-    assert "FlowNotifier: [not-sent] POST" in capfd.readouterr().out

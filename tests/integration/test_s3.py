@@ -70,10 +70,7 @@ def test_source(upload, bucket, workflow_automation_service, files, expected):
     ("files", "named"),
     [
         (f"'{URL}/missing.csv'", f"there is no file at '{URL}/missing.csv'"),
-        (f"'{URL}/none/'", "there is no file at"),
-        (f"'{URL}/*.nothing'", "there is no file at"),
         (f"'{URL}/monday'", "is a directory: end it with /"),
-        (f"'{URL}/*'", "is a directory: let the glob match only files, or use **"),
         (
             f"ObjectStoragePath('{URL}/monday/')",
             f"to upload everything below it, pass the text '{URL}/monday/', because",
@@ -89,17 +86,7 @@ def test_nothing_is_skipped_silently(upload, bucket, workflow_automation_service
     assert workflow_automation_service.journal.requests("upload") == []
 
 
-def test_large_object_arrives_whole(upload, bucket, workflow_automation_service):
-    content = bytes(range(256)) * 50_000  # several blocks
-    put(bucket, large=content)
-    assert upload(f"'{URL}/large.csv'").state == "success"
-    (taken,) = workflow_automation_service.uploads
-    assert taken.files[0]["content"]["long_string"]["decoded"]["length"] == len(content)
-
-
-@pytest.mark.parametrize(
-    "later", [b"2" * 10, b"2" * 11, b"2" * 9, None], ids=["same size", "longer", "shorter", "gone"]
-)
+@pytest.mark.parametrize("later", [b"2" * 10, None], ids=["same size", "gone"])
 def test_object_overwritten_before_it_is_read(
     upload, bucket, workflow_automation_service, monkeypatch, later
 ):

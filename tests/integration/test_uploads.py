@@ -5,20 +5,16 @@ from __future__ import annotations
 import base64
 import http.server
 import json
-import os
 import re
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import httpx
 import pytest
 
-from workflow_automation_provider.execution import upload as uploading
 from workflow_automation_provider.hooks import upload_progress
-from workflow_automation_provider.testing import DEMO_KEY
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -59,43 +55,6 @@ class TestRequests:
         assert (request["files"], request["bytes"]) == (["a.csv", "b.csv", "c.csv"], 3)
         assert request["response"]
 
-    def test_files_per_request(self, upload, service, folder):
-        write(folder, a_csv=b"1", b_csv=b"22", c_csv=b"333")
-        result = upload(f"['{folder}/*.csv', {{'url': 'x'}}]", files_per_request=3)
-        assert [len(upload.files) for upload in service.uploads] == [3, 1]
-        returned = result.xcom("upload")
-        assert (returned["files"], returned["bytes"]) == (4, 6)
-        assert [request["files"] for request in returned["requests"]] == [["a.csv", "b.csv", "c.csv"], [None]]
-        assert [request["bytes"] for request in returned["requests"]] == [6, 0]
-        assert "Uploaded 4 files in 2 requests: a.csv, b.csv, c.csv, a mapping." in result.log
-
-    def test_max_request_bytes(self, upload, service, folder):
-        write(folder, a_csv=b"x" * 300, b_csv=b"x" * 300, c_csv=b"x" * 300)
-        result = upload(f"'{folder}/*.csv'", max_request_bytes=1200)
-        assert names(service.uploads) == [["a.csv", "b.csv"], ["c.csv"]]
-        assert all(upload.size <= 1200 for upload in service.uploads)
-        assert [r["files"] for r in result.xcom("upload")["requests"]] == [["a.csv", "b.csv"], ["c.csv"]]
-
-    def test_a_file_too_large_for_a_request(self, upload, service, folder):
-        write(folder, a_csv=b"1", b_csv=b"x" * 300)
-        result = upload(f"'{folder}/*.csv'", max_request_bytes=200, retries=2)
-        assert result.task_state("upload") == "failed"
-        assert "b.csv' alone makes a request of" in result.log
-        assert service.uploads == []
-
-    def test_max_file_bytes(self, upload, service, folder):
-        write(folder, a_csv=b"12", b_csv=b"123")
-        assert upload(f"'{folder}/a.csv'", max_file_bytes=2).state == "success"
-        result = upload(f"'{folder}/*.csv'", max_file_bytes=2, retries=2)
-        assert result.task_state("upload") == "failed"
-        assert "b.csv' has 3 bytes, more than max_file_bytes (2)" in result.log
-        assert len(service.uploads) == 1
-
-    def test_count_and_size_are_logged_before(self, upload, service, folder):
-        write(folder, a_csv=b"x" * MIB, b_csv=b"x" * MIB)
-        result = upload(f"'{folder}/*.csv'")
-        assert f"Uploading 2 files of 2.0 MiB for run {service.runs[0].run_id}." in result.log
-
 
 RETRY = {"retries": 1, "retry_delay": "timedelta(0)", "send_retry_timeout": 0}
 
@@ -114,22 +73,6 @@ class TestTries:
         assert (returned["files"], returned["bytes"]) == (3, 6)
         assert [request["files"] for request in returned["requests"]] == [["a.csv"], ["b.csv"], ["c.csv"]]
         assert "An earlier try uploaded 1 of them; 2 files of 5 bytes to go." in result.log
-
-    def test_a_file_that_changed_since_is_sent_again(self, upload, service, folder, airflow_state_store):
-        write(folder, a_csv=b"1", b_csv=b"22")
-        service.faults.add("delay", operation="upload", seconds=0)
-        service.faults.add("busy", operation="upload")
-        before = f"""
-            def change(context):
-                if Path('{folder}/seen').exists():
-                    Path('{folder}/a.csv').write_text('2')
-                Path('{folder}/seen').touch()
-        """
-        result = upload(
-            f"'{folder}/*.csv'", before=before, files_per_request=1, pre_execute="change", **RETRY
-        )
-        assert result.state == "success"
-        assert names(service.uploads) == [["a.csv"], ["a.csv"], ["b.csv"]]
 
     @pytest.mark.parametrize("url", ["", "file://"])
     def test_a_change_that_keeps_size_and_times_is_sent_again(
@@ -205,13 +148,6 @@ class TestTries:
         assert len(service.journal.requests("upload")) == 1
         assert "An earlier try ended while it was uploading" in result.log
 
-    def test_a_name_that_is_no_unicode_is_uploaded_once(self, upload, service, folder, airflow_state_store):
-        Path(os.fsdecode(os.fsencode(folder) + b"/latin\xe9.csv")).write_bytes(b"1")
-        result = upload(f"'{folder}/*.csv'", **RETRY)
-        assert result.state == "success"
-        assert len(service.uploads) == 1
-        assert result.xcom("upload")["requests"][0]["files"] == ["latin\\udce9.csv"]
-
     @pytest.mark.parametrize("on_unknown", ["'send_again'", "'fail'"])
     def test_busy_is_sent_again(self, upload, service, folder, on_unknown):
         write(folder, a_csv=b"1")
@@ -219,13 +155,6 @@ class TestTries:
         assert upload(f"'{folder}/*.csv'", on_unknown_upload=on_unknown).state == "success"
         assert names(service.uploads) == [["a.csv"]]
         assert len(service.journal.requests("upload")) == 2
-
-    def test_rejected_is_not_sent_again(self, upload, service, folder):
-        write(folder, a_csv=b"1")
-        service.faults.add("reject", operation="upload", status=413)
-        result = upload(f"'{folder}/*.csv'", retries=2)
-        assert result.task_state("upload") == "failed"
-        assert len(service.journal.requests("upload")) == 1
 
     def test_not_sent_is_left_to_airflow(self, upload, service, folder, monkeypatch):
         write(folder, a_csv=b"1")
@@ -263,32 +192,6 @@ def airflow_state_store():
 
 
 class TestElements:
-    def test_content_types(self, upload, service, folder):
-        write(folder, a_csv=b"", b_log=b"", c_unknown=b"", d_gz=b"", e_json=b"")
-        upload(f"'{folder}/*'", content_types={"*.log": "text/x-log", "e*": "x/y"})
-        (taken,) = service.uploads
-        assert {file["name"]: file["content_type"] for file in taken.files} == {
-            "a.csv": "text/csv",
-            "b.log": "text/x-log",
-            "c.unknown": "application/octet-stream",
-            "d.gz": "application/gzip",
-            "e.json": "x/y",
-        }
-
-    def test_format_of_the_connection(self, upload, service, folder, monkeypatch):
-        connection = {
-            "conn_type": "workflow_automation",
-            "host": service.base_url,
-            "password": DEMO_KEY.value,
-        }
-        connection["extra"] = {"flow_id": "demo-flow", "file_format": {"n": "name", "t": "text", "s": "size"}}
-        monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", json.dumps(connection))
-        write(folder, a_csv="é\n".encode())
-        assert upload(f"'{folder}/a.csv'").state == "success"
-        assert service.uploads[0].files == [{"n": "a.csv", "t": "é\n", "s": 3}]
-        assert upload(f"'{folder}/a.csv'", file_format="'data_url'").state == "success"
-        assert service.uploads[1].files == ["data:text/csv;base64,w6kK"]
-
     def test_format_that_is_a_callable(self, upload, service, folder):
         write(folder, a_csv=b"1")
         before = (
@@ -297,13 +200,6 @@ class TestElements:
         result = upload(f"['{folder}/a.csv', {{'b': 1}}]", before=before, file_format="shape")
         assert result.state == "success"
         assert service.uploads[0].files == [{"file": {"name": "A.CSV", "parts": ["MQ==", "1"]}}, {"b": 1}]
-
-    def test_text_that_is_none_fails_for_good(self, upload, service, folder):
-        write(folder, a_csv=b"\xff")
-        result = upload(f"'{folder}/a.csv'", file_format="'text'", retries=2)
-        assert result.task_state("upload") == "failed"
-        assert "is not UTF-8 text" in result.log
-        assert service.uploads == []
 
 
 class TestSources:
@@ -543,17 +439,3 @@ class TestProgress:
         )
         assert 3 <= len(lines) <= 10
         assert [int(percent) for _, percent, _ in lines] == sorted({int(percent) for _, percent, _ in lines})
-
-    def test_short_upload_has_one_line(self, upload, service, folder):
-        with (folder / "large.bin").open("wb") as stream:
-            stream.truncate(30 * MIB)
-        log = upload(f"'{folder}/large.bin'").log
-        assert log.count("Uploaded ") == 1
-        assert "Uploaded 1 file: large.bin. The service said: 1 file received" in log
-
-
-def test_what_the_service_says_is_cut(upload, service, folder):
-    write(folder, a_csv=b"1")
-    service.faults.add("response", operation="upload", body="x" * 5000)
-    result = upload(f"'{folder}/a.csv'")
-    assert len(result.xcom("upload")["requests"][0]["response"]) == uploading._KEPT_RESPONSE

@@ -12,11 +12,13 @@ from uuid import uuid4
 from workflow_automation_provider.execution.callback import (
     OPTIONS,
     PATH,
+    claim_key,
     digest_of,
     end_key,
     new_token,
     receipt_key,
     token_key,
+    word_key,
 )
 
 ANSWERS = tuple(OPTIONS.values())
@@ -79,7 +81,7 @@ class WaitingTask:
         with create_session() as session:
             ti = self._ti(session)
             self.max_tries, self.token = ti.max_tries, new_token(ti.id)
-        self.url = f"{PATH}?token={self.token}"
+        self.enter("workflow_automation_wait")
         self.open()
 
     def _ti(self, session: Any) -> Any:
@@ -147,6 +149,34 @@ class WaitingTask:
     def close(self) -> None:
         """Let no answer count any more."""
         self.delete(self.key)
+
+    @property
+    def url(self) -> str:
+        return f"{PATH}?token={self.token}"
+
+    def renew(self) -> None:
+        """Give out another token, for another send."""
+        self.token = new_token(self.ti.id)
+        self.open()
+
+    @property
+    def claim(self) -> Any:
+        """The claim of a run, None if there is none."""
+        return self.read(claim_key(self.max_tries))
+
+    @property
+    def word(self) -> Any:
+        """The last word of the run, None if there is none."""
+        return self.read(word_key(digest_of(self.token)))
+
+    def clear(self) -> None:
+        """Clear it, as a person does."""
+        from airflow.models.taskinstance import clear_task_instances
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            clear_task_instances([self._ti(session)], session)
+        self.max_tries = self.ti.max_tries
 
     @property
     def row(self) -> Any:

@@ -88,7 +88,7 @@ def test_dag_file():
         "workflow_automation_provider.execution.start",
         "workflow_automation_provider.execution.start_record",
         "workflow_automation_provider.execution.store",
-        "workflow_automation_provider.execution.timed_start",
+        "workflow_automation_provider.execution.notifier_start",
         "workflow_automation_provider.hooks",
     ]
     script = f"""

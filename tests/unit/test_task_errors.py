@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from workflow_automation_provider.client.outcome import Busy, NotSent, Reason, Rejected, Unidentified, Unknown
 from workflow_automation_provider.client.protocol import trigger_request
 from workflow_automation_provider.exceptions import (
     Accepted,
+    Code,
     FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
@@ -27,6 +30,17 @@ from workflow_automation_provider.failures import (
     run_advice,
     start_advice,
     task_error,
+)
+from workflow_automation_provider.failures.batch import (
+    BatchState,
+    batch_error,
+    changed_meanwhile,
+    changed_since,
+    interrupted,
+    items_error,
+    missing_since,
+    task_ended,
+    too_many_unknown,
 )
 
 GOLDEN = Path(__file__).parent / "golden" / "task_errors.txt"
@@ -73,7 +87,7 @@ def errors() -> Iterator[WorkflowAutomationError]:
         yield task_error(error, type(error), FAIL, start, previous=previous)
     missing = FileUnavailableError("/data/a.csv does not exist.")
     for error, outlook in itertools.product(
-        (missing, OutcomeUnknownError("No response.")), (FAIL, OUTLOOKS[2])
+        (missing, OutcomeUnknownError("No response.", code=Code.UPLOAD_UNKNOWN)), (FAIL, OUTLOOKS[2])
     ):
         yield task_error(error, type(error), outlook, UPLOAD_ADVICE)
     for error, has_store, run_id in itertools.product(
@@ -84,7 +98,45 @@ def errors() -> Iterator[WorkflowAutomationError]:
         yield task_error(error, type(error), FAIL, advice, later=text, run_id=run_id)
     for kind in (RunFailedError, RunTimeoutError):
         yield task_error(kind("The flow said so."), kind, FAIL, start)
-    yield task_error(rejected, type(rejected), FAIL, BATCH_ADVICE)
+    for error in batch_errors():
+        yield task_error(error, type(error), FAIL, BATCH_ADVICE)
+
+
+def batch_errors() -> Iterator[WorkflowAutomationError]:
+    """Yield one error of each kind that a batch ends with."""
+    rejected = request_error(Rejected(request=REQUEST, status=401))
+    yield batch_error(rejected, batch(started=2, remaining=3, place="the entries", is_stopped=True))
+    yield batch_error(task_ended(), batch(remaining=5, is_stopped=True))
+    yield batch_error(too_many_unknown(17, "POST was sent."), batch(unknown=3, remaining=2, is_stopped=True))
+    for is_continued in (True, False):
+        error = interrupted(
+            OSError(5, "Key demo"), lambda text: text.replace("demo", "…"), is_continued=is_continued
+        )
+        yield batch_error(error, batch(started=2, remaining=3, place="an entry", is_logged=True))
+    for number in (1, 2):
+        for name in ("unknown", "unidentified", "rejected"):
+            error = items_error(**{**dict.fromkeys(("unknown", "unidentified", "rejected"), 0), name: number})
+            counts = {"rejected" if name == "rejected" else "unknown": number}
+            yield batch_error(
+                error,
+                batch(
+                    **counts, unidentified=number * (name == "unidentified"), output_path="/data/out.jsonl"
+                ),
+            )
+    assert items_error(unknown=0, unidentified=0, rejected=0) is None
+    for error in (changed_since("batch[1]", 1), missing_since(4, 3, 2), changed_meanwhile("batch[1]")):
+        yield batch_error(error, batch(started=2, remaining=-2, total=0))
+
+
+def batch(*, total: int = 5, **facts: Any) -> BatchState:
+    counts = {name: facts.pop(name, 0) for name in ("started", "rejected", "unknown", "remaining")}
+    facts = {
+        "unidentified": 0,
+        "table": "batch[3]  rejected: No." * bool(counts["rejected"]),
+        "place": "",
+        **facts,
+    }
+    return BatchState(counts={"total": total, **counts}, **facts)
 
 
 def rendered() -> str:
@@ -100,8 +152,10 @@ def test_words():
     assert rendered() == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_each_has_a_code():
-    assert all(error.code for error in errors())
+def test_each_code_is_explained_once():
+    page = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
+    headings = re.findall(r"^## (.+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {code: headings.count(code) for code in Code} == dict.fromkeys(Code, 1)
 
 
 if __name__ == "__main__":

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["LEAST_READ_AHEAD", "LONGEST_TIMEOUT", "is_limit", "is_seconds", "kind_of", "one_line"]
+__all__ = ["MAX_TIMEOUT", "MIN_READ_AHEAD", "is_limit", "is_seconds", "kind_of", "one_line"]
 
-LONGEST_TIMEOUT = 7 * 24 * 3600
+MAX_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
 
-LEAST_READ_AHEAD = 8 * 1024 * 1024
-"""In bytes: with less, objects would be fetched in crumbs."""
+MIN_READ_AHEAD = 8 * 1024 * 1024
+"""In bytes: smaller buffers would mean very small range requests."""
 
 
 def is_seconds(value: object) -> bool:
-    """Return whether a value is a number of seconds from 0 to :data:`LONGEST_TIMEOUT`."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIMEOUT
+    """Return whether a value is a number of seconds from 0 to :data:`MAX_TIMEOUT`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
 
 
-def is_limit(value: object, least: int = 1) -> bool:
-    """Tell whether a value is a whole number of ``least`` or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def is_limit(value: object, minimum: int = 1) -> bool:
+    """Return whether a value is a whole number of ``minimum`` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def kind_of(value: object) -> str:
@@ -37,4 +37,4 @@ _NOT_ON_ONE_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 def one_line(text: str) -> str:
     """Return a text with its line breaks and other control characters escaped, as in a Python string."""
-    return _NOT_ON_ONE_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+    return _NOT_ON_ONE_LINE.sub(lambda sign: repr(sign[0])[1:-1], text)

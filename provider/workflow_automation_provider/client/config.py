@@ -10,7 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT
+from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 __all__ = [
@@ -20,14 +20,12 @@ __all__ = [
     "checked_key",
     "checked_timeout",
     "environment_proxy",
-    "is_secret_header",
-    "proxy_secrets",
+    "secrets_in",
     "tls_context",
 ]
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that connecting, each send, and the whole response may take."""
-
 
 # Set by the client itself: any other value would break the framing, change the meaning or expose the key.
 _RESERVED_HEADERS = frozenset(
@@ -48,18 +46,16 @@ _RESERVED_HEADERS = frozenset(
 _SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
 
 
-def is_secret_header(name: str) -> bool:
-    """Return whether the name of a header suggests that its value is a secret."""
-    return any(word in name.lower() for word in _SECRET_HEADER_WORDS)
-
-
-def proxy_secrets(proxy: str | None) -> list[str]:
-    """Return the password in a proxy's URL, both as written and percent-decoded."""
+def secrets_in(headers: Mapping[str, str], proxy: str | None) -> list[str]:
+    """Return the values of headers whose name suggests a secret, and the password of a proxy's URL."""
+    secrets = [
+        value for name, value in headers.items() if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
+    ]
     try:
         password = urlsplit(proxy or "").password or ""
     except ValueError:
-        return []
-    return sorted({password, unquote(password)} - {""})
+        return secrets
+    return [*secrets, *sorted({password, unquote(password)} - {""})]
 
 
 def checked_key(api_key: str | None) -> str | None:
@@ -87,9 +83,9 @@ def checked_timeout(timeout: float, name: str = "timeout") -> float:
     :raises InvalidRequestError: if it is not more than 0 and at most a week
     """
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not (number and 0 < timeout <= LONGEST_TIMEOUT):
+    if not (number and 0 < timeout <= MAX_TIMEOUT):
         raise InvalidRequestError(
-            f"{name} is {timeout!r}: expected seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)."
+            f"{name} is {timeout!r}: expected seconds, more than 0 and at most {MAX_TIMEOUT} (a week)."
         )
     return float(timeout)
 
@@ -122,10 +118,10 @@ def checked_busy_statuses(statuses: Iterable[int]) -> frozenset[int]:
 
     :raises InvalidRequestError: if one is not a status of an error
     """
-    found = list(statuses)
-    if not all(type(status) is int and 400 <= status <= 599 for status in found):
+    checked = list(statuses)
+    if not all(type(status) is int and 400 <= status <= 599 for status in checked):
         raise InvalidRequestError("busy_statuses must be statuses from 400 to 599.")
-    return frozenset(found)
+    return frozenset(checked)
 
 
 def _why(error: Exception) -> str:

@@ -229,10 +229,10 @@ def _addresses(host: str, port: int) -> list[str]:
     :raises httpcore.ConnectError: if there is none
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise httpcore.ConnectError(str(error)) from error
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in entries))
     # A single one as it was written: the resolver strips the interface from a link-local address.
     return addresses if len(addresses) > 1 else [host]
 
@@ -299,7 +299,7 @@ class SendTransport(httpx.BaseTransport):
         progress: SendProgress = request.extensions["progress"]
         if not isinstance(request.stream, httpx.SyncByteStream):
             raise TypeError("The request's body is asynchronous.")
-        connection = self._take()
+        connection = self._acquire()
         try:
             response = connection.send(
                 httpcore.Request(
@@ -319,15 +319,15 @@ class SendTransport(httpx.BaseTransport):
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_ResponseBody(response.stream, lambda: self._give_back(connection, progress)),
+            stream=_ResponseBody(response.stream, lambda: self._release(connection, progress)),
             extensions=response.extensions,
         )
 
-    def _take(self) -> Connection:
+    def _acquire(self) -> Connection:
         """Return the connection for a request."""
         return Connection(lambda backend: self._pool(backend, 0))
 
-    def _give_back(self, connection: Connection, progress: SendProgress) -> None:
+    def _release(self, connection: Connection, progress: SendProgress) -> None:
         """Release a connection after the response was read."""
         connection.close()
 
@@ -340,31 +340,20 @@ class SendTransport(httpx.BaseTransport):
         :param keepalive: how many connections it keeps open
         :param expiry: for how many seconds it keeps one open
         """
-        if self._proxy is None:
-            return httpcore.ConnectionPool(
-                ssl_context=self._tls,
-                max_keepalive_connections=keepalive,
-                keepalive_expiry=expiry,
-                network_backend=backend,
-            )
-        url = _core_url(self._proxy.url)
-        if self._proxy.url.scheme.startswith("socks"):
-            return httpcore.SOCKSProxy(
-                url,
-                proxy_auth=self._proxy.raw_auth,
-                ssl_context=self._tls,
-                max_keepalive_connections=keepalive,
-                keepalive_expiry=expiry,
-                network_backend=backend,
-            )
+        options: dict[str, Any] = {
+            "ssl_context": self._tls,
+            "max_keepalive_connections": keepalive,
+            "keepalive_expiry": expiry,
+            "network_backend": backend,
+        }
+        proxy = self._proxy
+        if proxy is None:
+            return httpcore.ConnectionPool(**options)
+        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
+        if proxy.url.scheme.startswith("socks"):
+            return httpcore.SOCKSProxy(**options)
         return httpcore.HTTPProxy(
-            url,
-            proxy_auth=self._proxy.raw_auth,
-            ssl_context=self._tls,
-            proxy_ssl_context=self._tls if self._proxy.url.scheme == "https" else None,
-            max_keepalive_connections=keepalive,
-            keepalive_expiry=expiry,
-            network_backend=backend,
+            **options, proxy_ssl_context=self._tls if proxy.url.scheme == "https" else None
         )
 
 

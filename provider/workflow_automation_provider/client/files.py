@@ -32,6 +32,7 @@ __all__ = [
     "changed",
     "check_content_types",
     "check_file_format",
+    "read_exactly",
     "read_whole",
     "reason",
     "version_of",
@@ -66,9 +67,9 @@ class Reading(Protocol):
 
     def chunks(self, file: File) -> Iterator[bytes]:
         """
-        Return the content of the next file, in chunks whose length is a multiple of 3, but for the last.
+        Return the content of the next file, in chunks whose length is a multiple of 3, except the last.
 
-        :raises ChangedError: if it is no longer the version that the file tells of
+        :raises ChangedError: if it is no longer the version of the file
         :raises Exception: of any kind, if it cannot be read
         """
 
@@ -213,7 +214,7 @@ def read_whole(
     :param expected: the version that it must have, see :func:`version_of`; None for any
     :param reading: what reads the files of the request ahead, None to read only this one
     :param stopped: returns whether to stop
-    :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, but for the last
+    :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, except the last
     :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
     left = file.size
@@ -252,7 +253,7 @@ def _opened(file: File, expected: object, *, sending: bool) -> Iterator[bytes]:
         raise changed(file, "was changed", sending=sending)
     with file.open() as stream:
         while left:
-            chunk = _read_exactly(stream, min(_CHUNK, left))
+            chunk = read_exactly(stream, min(_CHUNK, left))
             left -= len(chunk)
             if not chunk:
                 return
@@ -280,21 +281,18 @@ def version_of(file: File) -> object:
 
 
 def reason(error: Exception) -> str:
-    """Say in one line why a file cannot be read."""
-    if found := getattr(error, "strerror", None):
-        return without_credentials(str(found))
+    """Describe in one line why a file cannot be read."""
+    if message := getattr(error, "strerror", None):
+        return without_credentials(str(message))
     line = str(error).strip().partition("\n")[0]
     text = without_credentials(line[: 10 * _REASON])[:_REASON]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _read_exactly(stream: IO[bytes], size: int) -> bytes:
+def read_exactly(stream: IO[bytes], size: int) -> bytes:
     """Read ``size`` bytes, fewer only at the end: object stores may return less than requested."""
     chunk = stream.read(size)
-    while chunk and len(chunk) < size:
-        more = stream.read(size - len(chunk))
-        if not more:
-            break
+    while chunk and len(chunk) < size and (more := stream.read(size - len(chunk))):
         chunk += more
     return chunk
 

@@ -23,8 +23,7 @@ from workflow_automation_provider.client.config import (
     checked_key,
     checked_timeout,
     environment_proxy,
-    is_secret_header,
-    proxy_secrets,
+    secrets_in,
     tls_context,
 )
 from workflow_automation_provider.client.deadline import SendProgress, StoppedError
@@ -55,6 +54,8 @@ __all__ = ["FlowClient"]
 
 # A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
 _RESPONSE_LIMIT = 1024 * 1024
+
+_HEADERS = {"User-Agent": "airflow-provider-workflow-automation", "Accept": "application/json"}
 
 
 class FlowClient:
@@ -101,7 +102,7 @@ class FlowClient:
         self._seen_lock = threading.Lock()
         self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
         self._api_key = checked_key(api_key)
-        if self._api_key and len(self._api_key) >= 8 and self._api_key in self.base_url:
+        if self._contains_key(self.base_url):
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
@@ -109,34 +110,19 @@ class FlowClient:
         self._busy_statuses = checked_busy_statuses(busy_statuses)
         headers = checked_headers(headers or {})
         self._seconds = checked_timeout(timeout)
-        self._via = Proxy.CONNECTION if proxy else None
-        if not proxy and not protocol.is_loopback(_host(self.base_url)):
-            # Without an explicit proxy, the environment's applies, but never for this machine itself.
-            proxy = environment_proxy(self.base_url)
-            if proxy:
-                self._via = Proxy.ENVIRONMENT
+        proxy = self._choose_proxy(proxy)
         tls = tls_context(
             verify=verify,
             ca_bundle=ca_bundle,
             client_cert=client_cert,
             is_used=any(url.lower().startswith("https:") for url in (self.base_url, proxy or "")),
         )
-        self._redactor = Redactor(
-            [
-                *(value for name, value in headers.items() if is_secret_header(name)),
-                *proxy_secrets(proxy),
-            ],
-            key=self._api_key or "",
-        )
+        self._redactor = Redactor(secrets_in(headers, proxy), key=self._api_key or "")
         guard_wire_logs(self._redactor)
         self._transport = self._make_transport(tls, proxy)
         self._http = httpx.Client(
             transport=self._transport,
-            headers={
-                "User-Agent": "airflow-provider-workflow-automation",
-                "Accept": "application/json",
-                **headers,
-            },
+            headers={**_HEADERS, **headers},
             timeout=self._seconds,
             follow_redirects=False,
             # Requests are independent of each other, so cookies that the service sets are not kept.
@@ -144,6 +130,18 @@ class FlowClient:
             trust_env=False,
             event_hooks={"response": [_hide_location]},
         )
+
+    def _contains_key(self, text: str) -> bool:
+        # A shorter key would be found in other words.
+        return self._api_key is not None and len(self._api_key) >= 8 and self._api_key in text
+
+    def _choose_proxy(self, proxy: str | None) -> str | None:
+        """Return the explicit proxy, or that of the environment, which never applies to this machine itself."""
+        self._via = Proxy.CONNECTION if proxy else None
+        if not proxy and not protocol.is_loopback(_host(self.base_url)):
+            proxy = environment_proxy(self.base_url)
+            self._via = Proxy.ENVIRONMENT if proxy else None
+        return proxy
 
     def _make_transport(self, tls: ssl.SSLContext, proxy: str | None) -> KeepAliveTransport:
         try:
@@ -285,8 +283,7 @@ class FlowClient:
                 f"{request.title} needs the API key, and the connection has none.",
                 next_step="Put the API key in the connection's API key field (password).",
             )
-        key = self._api_key
-        if key and len(key) >= 8 and key in (request.flow_id or ""):
+        if self._contains_key(request.flow_id or ""):
             raise InvalidRequestError(
                 "The flow_id contains the API key, and would show it in logs: give the workflow's identifier."
             )

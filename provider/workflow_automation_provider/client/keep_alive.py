@@ -76,20 +76,20 @@ class KeepAliveTransport(SendTransport):
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
         return response
 
-    def _take(self) -> Connection:
+    def _acquire(self) -> Connection:
         idle = self._idle
         if idle is None:
-            return super()._take()
+            return super()._acquire()
         try:
             return idle.pop()  # the one that was used last
         except IndexError:
             return Connection(lambda backend: self._pool(backend, 1, _MAX_IDLE))
 
-    def _give_back(self, connection: Connection, progress: SendProgress) -> None:
+    def _release(self, connection: Connection, progress: SendProgress) -> None:
         # httpcore has closed its connection if it must not be used again, and opens another in its place. It also does
         # so if something arrived while the connection was idle.
         idle = self._idle
         if idle is None or not progress.may_keep:
-            super()._give_back(connection, progress)
+            super()._release(connection, progress)
         else:
             idle.append(connection)

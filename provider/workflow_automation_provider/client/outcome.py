@@ -1,5 +1,5 @@
 """
-What a request came to: facts, without words. :mod:`~workflow_automation_provider.failures` has the words.
+The outcome of a request: facts, without words. :mod:`~workflow_automation_provider.failures` has the words.
 
 ==================== ========== ====================================================================================
 Outcome              accepted   When

@@ -1,4 +1,4 @@
-"""Errors of opening a file that are about its path, so that waiting cannot mend them."""
+"""Errors of opening a file that are about its path, which a retry cannot fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRONG = (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 def is_wrong_path(error: Exception) -> bool:
     """
-    Tell whether no file can be at a path: it is a folder, goes through a file, or is no path at all.
+    Return whether no file can be at a path: it is a folder, goes through a file, or is no path at all.
 
     :param error: of a file system, or of the client of a store
     """

@@ -175,7 +175,7 @@ class Response:
 @dataclass(frozen=True, slots=True)
 class BaseUrl:
     """
-    A kind of base URL, in the words of its errors.
+    Wording for base URL validation errors.
 
     :param name: the subject of a sentence
     :param example: a valid one

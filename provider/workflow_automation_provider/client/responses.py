@@ -79,7 +79,7 @@ def read_trigger_response(
         run_id, run_link = _run_fields(
             document, redact, required=request.operation is Operation.TRIGGER_BY_PATH
         )
-        kept = _kept(response, _plain_numbers(document), redact)
+        kept = WITHHELD if _reveals(response, redact) else _storable(document)
     except RecursionError:
         why = "it is nested too deeply"
     except ValueError as error:
@@ -123,9 +123,11 @@ def _returned(response: Response, redact: Redactor) -> str:
     text = _text(response)
     if text is None:
         return "(not shown: it is neither JSON nor plain text)"
-    document = _document(text)
-    if _reveals(response, document, redact):
+    if _reveals(response, redact):
         return WITHHELD
+    document = None
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(text)
     kept: str = _storable(document if isinstance(document, str) else text.strip())
     return kept
 
@@ -188,16 +190,9 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
     return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _MAX_RETRY_AFTER)
 
 
-class _Constant(str):
-    """NaN or an infinity: not valid JSON, but not a reason to lose a run whose id is in the same response."""
-
-    __slots__ = ()
-
-
-class _Number(str):
-    """A JSON number as it was written: a run id may have more digits than a float represents exactly."""
-
-    __slots__ = ()
+def _float(text: str) -> float | str:
+    number = float(text)
+    return text if math.isinf(number) else number  # no database stores an infinity
 
 
 def _read_json(response: Response) -> Any:
@@ -209,7 +204,8 @@ def _read_json(response: Response) -> Any:
     if coding not in ("", "identity"):
         raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
-        return json.loads(response.body, parse_int=_Number, parse_float=_Number, parse_constant=_Constant)
+        # NaN is no reason to lose a run whose id is in the same response.
+        return json.loads(response.body, parse_float=_float, parse_constant=str)
     except ValueError:
         raise ValueError("it is not JSON") from None
 
@@ -218,50 +214,25 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
     """Return run_id and run_link, each None if it is missing or contains the API key; neither is altered."""
     fields = document if isinstance(document, dict) else {}
     run_id, run_link = fields.get("run_id"), fields.get("run_link")
+    text = str(run_id)
     why = ""
     if run_id is None:
         why = "it has no run_id"
-    elif not isinstance(run_id, str) or isinstance(run_id, _Constant) or not run_id.strip():
-        why = "its run_id is neither text nor a number"
-    elif redact.reveals(run_id, key_only=True):
+    elif isinstance(run_id, bool) or not isinstance(run_id, str | int) or not text.strip():
+        why = "its run_id is neither text nor a whole number"
+    elif redact.reveals(text, key_only=True):
         why = "its run_id contained the API key"
-    elif _storable(run_id) != run_id:
+    elif _storable(text) != text:
         why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
-    if type(run_link) is not str or redact.reveals(run_link, key_only=True):
+    if not isinstance(run_link, str) or redact.reveals(run_link, key_only=True):
         run_link = None
-    return None if why else str(run_id), _storable(run_link) or None
+    return None if why else text, _storable(run_link) or None
 
 
-def _kept(response: Response, document: Any, redact: Redactor) -> Any:
-    """Return a document as it is kept: without text that a database rejects, or a note if it reveals a secret."""
-    return WITHHELD if _reveals(response, document, redact) else _storable(document)
-
-
-def _reveals(response: Response, document: Any, redact: Redactor) -> bool:
-    """Return whether a response reveals a secret, which may be spread over several names or values."""
-    names, values = _names_and_values(document)
-    return redact.reveals(
-        "\n".join((response.body.decode(errors="replace"), "".join(names), "".join(values)))
-    )
-
-
-def _names_and_values(document: Any) -> tuple[list[str], list[str]]:
-    """Return all names and values of a JSON document as text, however deeply it is nested."""
-    names: list[str] = []
-    values: list[str] = []
-    waiting = [document]
-    while waiting:
-        match waiting.pop():
-            case dict() as item:
-                names.extend(item)
-                waiting.extend(reversed(item.values()))
-            case list() as item:
-                waiting.extend(reversed(item))
-            case item:
-                values.append(str(item))
-    return names, values
+def _reveals(response: Response, redact: Redactor) -> bool:
+    return redact.reveals(response.body.decode(errors="replace"))
 
 
 def _storable(document: Any) -> Any:
@@ -276,30 +247,8 @@ def _storable(document: Any) -> Any:
     return document
 
 
-def _plain_numbers(document: Any) -> Any:
-    match document:
-        case _Number():
-            try:
-                return int(document)
-            except ValueError:  # not a whole number, or more digits than int() accepts
-                number = float(document)
-                return str(document) if math.isinf(number) else number
-        case dict():
-            return {key: _plain_numbers(item) for key, item in document.items()}
-        case list():
-            return [_plain_numbers(item) for item in document]
-    return document
-
-
 def _text(response: Response) -> str | None:
     return readable_text(response.body, response.headers.get("content-type", ""))
-
-
-def _document(text: str) -> Any:
-    """Return a text as JSON, its numbers as they were written; None if it is not JSON."""
-    with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(text, parse_int=str, parse_float=str)
-    return None
 
 
 def _quote(response: Response, redact: Redactor) -> str | Unquoted:
@@ -309,7 +258,7 @@ def _quote(response: Response, redact: Redactor) -> str | Unquoted:
     text = _text(response)
     if text is None:
         return Unquoted.NOT_TEXT
-    if _reveals(response, _document(text), redact):
+    if _reveals(response, redact):
         return Unquoted.SECRET
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= _QUOTE_LIMIT else f"{text[:_QUOTE_LIMIT]}…"

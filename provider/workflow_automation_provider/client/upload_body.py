@@ -321,14 +321,11 @@ def _json_parts(name: str, value: Any, stopped: Callable[[], bool]) -> list[_Par
     """Encode a value that has file contents in it."""
     # What json_values cannot encode is replaced by a random placeholder, and the JSON is split there.
     placeholder = secrets.token_hex(16)
-    contents: list[Content | str] = []
+    contents: list[Content] = []
 
     def without_content(value: Any) -> Any:
         match value:
             case Content():
-                contents.append(value)
-                return placeholder
-            case str() if _has_lone_surrogates(value):
                 contents.append(value)
                 return placeholder
             case Mapping():
@@ -351,19 +348,9 @@ def _json_parts(name: str, value: Any, stopped: Callable[[], bool]) -> list[_Par
     return parts
 
 
-def _has_lone_surrogates(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def _content_parts(
-    content: Content | str, stopped: Callable[[], bool], reading: Reading | None = None
+    content: Content, stopped: Callable[[], bool], reading: Reading | None = None
 ) -> list[_Part]:
-    if isinstance(content, str):  # a file name that is not valid Unicode is sent unchanged
-        return [_json_text(content)]
     file = content.file
     match content.encoding:
         case "base64":

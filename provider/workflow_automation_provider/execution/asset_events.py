@@ -17,9 +17,9 @@ else:
     except ImportError:  # Airflow 2 has no references
         AssetRef = Asset
 
-__all__ = ["LONGEST_LINK", "add_to_events", "link_of"]
+__all__ = ["MAX_LINK", "add_to_events", "link_of"]
 
-LONGEST_LINK = 2000
+MAX_LINK = 2000
 """The most characters of a ``run_link`` that events tell."""
 
 
@@ -30,7 +30,7 @@ def link_of(run: Mapping[str, Any]) -> dict[str, str]:
     :return: empty if there is none, or if it is no text, is too long, or cannot be stored: that would fail the task
     """
     link = run.get("run_link")
-    if not isinstance(link, str) or not 0 < len(link) <= LONGEST_LINK or "\0" in link:
+    if not isinstance(link, str) or not 0 < len(link) <= MAX_LINK or "\0" in link:
         return {}
     try:
         link.encode()

@@ -1,8 +1,8 @@
 """
-The callback of a flow: its URL, its token, and what it may say.
+The callback of a flow: its URL, its token, and the entries of the task state store that belong to it.
 
-The task that waits makes the token and keeps only a hash of it; the endpoint in Airflow's API server
-(``plugins``) knows nothing but the tokens' hashes. Both read this module, so that they agree.
+The task makes the token and keeps only a hash of it; the endpoint in Airflow's API server (``plugins``) knows
+nothing but the tokens' hashes. Both read this module, so that they agree.
 
 A token is the id of the task instance (16 bytes) and 32 random bytes, in base64url. With the id, its task is
 found by primary key, so that a token that was never given out costs little.
@@ -10,7 +10,11 @@ found by primary key, so that a token that was never given out costs little.
 .. code-block:: text
 
     POST {base}/workflow-automation/callback?token=…
-    {"status": "success" | "failed", "result": …, "message": "…"}
+    {"status": "started", "run_id": …, "run_link": "…"}
+    {"status": "running", "message": "…", "progress": 0.5, "run_id": …}
+    {"status": "success" | "failed", "result": …, "message": "…", "run_id": …}
+
+Only ``status`` is required. A ``run_id`` is text or a number, which becomes its exact text.
 """
 
 from __future__ import annotations
@@ -19,26 +23,28 @@ import base64
 import hashlib
 import hmac
 import json
-import math
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 from uuid import UUID
 
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
+from workflow_automation_provider.execution.callback_json import Float, check, document, kind
 
 __all__ = [
     "CALLBACK_USER",
     "LARGEST_BODY",
-    "MAX_VALUES",
     "OPTIONS",
     "PATH",
     "TOKEN_LENGTH",
     "Answer",
     "CallbackRow",
     "ClaimRow",
+    "Running",
+    "Said",
+    "Started",
     "Status",
     "WordRow",
     "claim_key",
@@ -46,6 +52,7 @@ __all__ = [
     "end_key",
     "is_token",
     "new_token",
+    "read",
     "receipt_key",
     "task_of",
     "token_key",
@@ -60,24 +67,10 @@ _WITHHELD = "(withheld: the token of the callback)"
 LARGEST_BODY = 64 * 1024
 """The largest body of a callback in bytes: its result becomes an XCom."""
 
-_DEEPEST = 50
-"""How deeply a result may be nested: Airflow's own JSON would fail on much deeper ones."""
-
-MAX_VALUES = 10_000
-"""How many values a result may contain, nested ones included: each costs time and memory wherever it is read."""
-
 TOKEN_LENGTH = 64
 """Of a token: 48 bytes, in base64url without padding."""
 
 _TOKEN = re.compile(f"[A-Za-z0-9_-]{{{TOKEN_LENGTH}}}")
-
-_INTEGERS = range(-(2**63), 2**64)
-"""What Airflow can hand to a task: others would make each of its reads fail."""
-
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-
-_RESERVED = {"__classname__", "__id__", "__type", "__var"}
-"""Names of fields that Airflow takes for objects of Python: as an XCom they fail, or become something else."""
 
 Status = Literal["success", "failed"]
 """How a run ended."""
@@ -89,6 +82,15 @@ OPTIONS: dict[Status, str] = {"success": "The run succeeded", "failed": "The run
 """What a person can choose in place of the flow, by what the flow would say."""
 
 
+_END = ("status", "run_id", "result", "message")
+_FIELDS = {
+    "started": ("status", "run_id", "run_link"),
+    "running": ("status", "run_id", "message", "progress"),
+    "success": _END,
+    "failed": _END,
+}
+
+
 class CallbackRow(TypedDict, total=False):
     """An answer, as an entry of the task state store."""
 
@@ -96,6 +98,8 @@ class CallbackRow(TypedDict, total=False):
     result: Any
     """What the flow returned, missing if nothing."""
     message: str
+    """What the flow said, missing if nothing."""
+    run_id: str
     """What the flow said, missing if nothing."""
     at: str
     """When the answer came, as ISO 8601 text in UTC."""
@@ -183,59 +187,93 @@ def word_key(digest: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """
+    The claim of a run, at its first step.
+
+    :param run_id: None if it did not name itself
+    :param run_link: None if there is none
+    """
+
+    run_id: str | None = None
+    run_link: str | None = None
+
+    def without(self, token: str) -> Started:
+        """Return it with a note in place of the token."""
+        return Started(_withhold(token, self.run_id), _withhold(token, self.run_link))
+
+    def row(self, digest: str, at: str) -> ClaimRow:
+        """Return the entry to store."""
+        row: ClaimRow = {"digest": digest, "at": at}
+        if self.run_id is not None:
+            row["run_id"] = self.run_id
+        if self.run_link is not None:
+            row["run_link"] = self.run_link
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """
+    A word of a run that works.
+
+    :param message: None if there is none
+    :param progress: from 0 to 1, None if there is none
+    :param run_id: None if it did not name itself
+    """
+
+    message: str | None = None
+    progress: float | None = None
+    run_id: str | None = None
+
+    def without(self, token: str) -> Running:
+        """Return it with a note in place of the token."""
+        return replace(self, message=_withhold(token, self.message), run_id=_withhold(token, self.run_id))
+
+    def row(self, at: str) -> WordRow:
+        """Return the entry to store."""
+        row: WordRow = {"at": at}
+        if self.message is not None:
+            row["message"] = self.message
+        if self.progress is not None:
+            row["progress"] = self.progress
+        return row
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """
     What a flow said of its end.
 
     :param result: any JSON value, None if there is none
     :param message: None if there is none
+    :param run_id: None if it did not name its run
     """
 
     status: Status
     result: Any = None
     message: str | None = None
+    run_id: str | None = None
 
     @classmethod
     def read(cls, body: bytes) -> Answer:
         """
-        Parse the body of a callback.
+        Parse the body of a callback that says how the run ended.
 
         :raises ValueError: if it is not what a callback may say, naming the field and the kind of its value
         """
-        try:
-            document = json.loads(
-                body, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_fields
-            )
-        except (ValueError, RecursionError) as error:
-            why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise ValueError(f"The body is not JSON: {why}.") from None
-        if not isinstance(document, dict):
-            raise ValueError(f"The body is {_kind(document)}; expected an object with a status.")
-        if unknown := document.keys() - {"status", "result", "message"}:
-            raise ValueError(
-                f"{min(unknown)!r:.60} is not supported; expected status, result and message. "
-                "Put what else the flow returns into result."
-            )
-        message = document.get("message")
-        status: Status | None = next((s for s in get_args(Status) if s == document.get("status")), None)
-        if status is None:
-            found = _kind(document["status"]) if "status" in document else "missing"
-            raise ValueError(f"status is {found}; expected 'success' or 'failed'.")
-        if message is not None and not isinstance(message, str):
-            raise ValueError(f"message is {_kind(message)}; expected text.")
-        _check("message", message)
-        _check("result", document.get("result"))
-        return cls(status, document.get("result"), message)
+        said = read(body)
+        if not isinstance(said, cls):
+            raise ValueError("status is not that of an end; expected 'success' or 'failed'.")
+        return said
 
     def without(self, token: str) -> Answer:
         """Return the answer with a note in place of the token, which a flow returns together with its inputs."""
-        redactor = Redactor([], key=token)
-        result, message = (_without(token, value) for value in (self.result, self.message))
-        # Where it is in another form, such as base64.
         return replace(
             self,
-            result=_WITHHELD if redactor.reveals(json.dumps(result)) else result,
-            message=_WITHHELD if redactor.reveals(message or "") else message,
+            result=_withhold(token, self.result),
+            message=_withhold(token, self.message),
+            run_id=_withhold(token, self.run_id),
         )
 
     def row(self, at: str) -> CallbackRow:
@@ -245,18 +283,96 @@ class Answer:
             row["result"] = self.result
         if self.message is not None:
             row["message"] = self.message
+        if self.run_id is not None:
+            row["run_id"] = self.run_id
         return row
 
     def fingerprint(self, token: str) -> str:
         """Return what tells two answers apart, and nothing else to those who do not know the token."""
-        said = json.dumps([self.status, self.result, self.message], sort_keys=True)
+        named = [] if self.run_id is None else [self.run_id]
+        said = json.dumps([self.status, self.result, self.message, *named], sort_keys=True)
         return hmac.new(token.encode(), said.encode(), hashlib.sha256).hexdigest()
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Answer | None:
         """Return the answer of an entry, None if there is none yet."""
         status: Status | None = next((s for s in get_args(Status) if s == row.get("status")), None)
-        return cls(status, row.get("result"), row.get("message")) if status else None
+        return cls(status, row.get("result"), row.get("message"), row.get("run_id")) if status else None
+
+
+Said: TypeAlias = Started | Running | Answer
+"""What a flow can send."""
+
+
+def read(body: bytes) -> Said:
+    """
+    Parse the body of a callback.
+
+    :raises ValueError: if it is not what a flow may send, naming the field and the kind of its value
+    """
+    fields = document(body)
+    status = fields.get("status")
+    if not (isinstance(status, str) and status in _FIELDS):
+        found = kind(status) if "status" in fields else "missing"
+        raise ValueError(f"status is {found}; expected 'started', 'running', 'success' or 'failed'.")
+    if unknown := fields.keys() - {*_FIELDS[status]}:
+        *most, last = _FIELDS[status]
+        hint = "" if "result" not in _FIELDS[status] else " Put what else the flow returns into result."
+        raise ValueError(
+            f"{min(unknown)!r:.60} is not supported with the status {status!r}; "
+            f"expected {', '.join(most)} and {last}.{hint}"
+        )
+    run_id = _run_id(fields.get("run_id"))
+    if status == "started":
+        return Started(run_id, _text(fields, "run_link") or None)
+    if status == "running":
+        return Running(_text(fields, "message"), _progress(fields.get("progress")), run_id)
+    check("result", fields.get("result"))
+    (end,) = (word for word in get_args(Status) if word == status)
+    return Answer(end, fields.get("result"), _text(fields, "message"), run_id)
+
+
+def _run_id(value: object) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            pass
+        case int():
+            return str(value)
+        case Float():
+            return value.text
+        case str() if value.strip():
+            check("run_id", value)
+            return value
+    raise ValueError(f"run_id is {kind(value)}; expected text or a number.")
+
+
+def _text(fields: dict[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is {kind(value)}; expected text.")
+    check(name, value)
+    return value
+
+
+def _progress(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"progress is {kind(value)}; expected a number from 0 to 1.")
+    if not 0 <= value <= 1:
+        raise ValueError(f"progress is {value!r:.40}; expected a number from 0 to 1.")
+    return float(value)
+
+
+def _withhold(token: str, value: Any) -> Any:
+    """Return a JSON value with a note in place of the token."""
+    if value is None:
+        return None
+    replaced = _without(token, value)
+    # Where it is in another form, such as base64.
+    return _WITHHELD if Redactor([], key=token).reveals(json.dumps(replaced)) else replaced
 
 
 def _without(token: str, value: Any) -> Any:
@@ -269,73 +385,3 @@ def _without(token: str, value: Any) -> Any:
         case dict():
             return {_without(token, name): _without(token, item) for name, item in value.items()}
     return value
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return f"{value!r:.60}"
-        case list():
-            return "an array"
-    return "an object"
-
-
-def _no_constant(word: str) -> object:
-    raise ValueError(f"{word} is not a JSON value")
-
-
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in fields:
-            raise ValueError(f"it has the field {name!r:.60} twice")
-        fields[name] = value
-    return fields
-
-
-def _finite(text: str) -> float:
-    if math.isinf(value := float(text)):
-        raise ValueError(f"{text:.40} is too large")
-    return value
-
-
-def _check(field: str, value: object) -> None:
-    """Reject what neither the database nor the task could read as JSON, and would only then fail the task."""
-    level, depth, count = [value], 0, 1
-    while level:
-        if depth > _DEEPEST:
-            raise ValueError(f"{field} is nested too deeply; expected at most {_DEEPEST} levels.")
-        if count > MAX_VALUES:
-            raise ValueError(
-                f"{field} contains more than {MAX_VALUES} values; return a reference to them instead."
-            )
-        level = [inner for item in level for inner in _contents(field, item)]
-        depth, count = depth + 1, count + len(level)
-
-
-def _contents(field: str, value: object) -> Iterable[object]:
-    match value:
-        case str():
-            _check_text(field, value)
-        case int() if value not in _INTEGERS:
-            raise ValueError(f"{field} contains an integer of more than 64 bits; send it as text.")
-        case list():
-            return value
-        case dict():
-            if reserved := value.keys() & _RESERVED:
-                raise ValueError(f"{field} contains a field {min(reserved)!r}, a name that Airflow reserves.")
-            for name in value:
-                _check_text(field, name)
-            return value.values()
-    return ()
-
-
-def _check_text(field: str, text: str) -> None:
-    if _UNSTORABLE.search(text):
-        raise ValueError(f"{field} contains a NUL character or half of a surrogate pair.")

@@ -36,10 +36,10 @@ def identities_of(elements: Sequence[Element], target: str) -> list[str]:
     """
     if len(elements) > MAX_FILES:
         return []
-    found = [_identity(element, target) for element in elements]
+    identities = [_identity(element, target) for element in elements]
     return [
-        base64.b64encode(b"".join(found[start : start + MAX_PER_ENTRY])).decode()
-        for start in range(0, len(found), MAX_PER_ENTRY)
+        base64.b64encode(b"".join(identities[start : start + MAX_PER_ENTRY])).decode()
+        for start in range(0, len(identities), MAX_PER_ENTRY)
     ]
 
 

@@ -22,43 +22,43 @@ __all__ = [
 
 
 class InvalidRequestError(exceptions.InvalidRequestError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class FileUnavailableError(exceptions.FileUnavailableError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class NotSentError(exceptions.NotSentError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class BusyError(exceptions.BusyError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class RejectedError(exceptions.RejectedError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class ResponseUnusableError(exceptions.ResponseUnusableError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class OutcomeUnknownError(exceptions.OutcomeUnknownError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class RunTimeoutError(exceptions.RunTimeoutError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class RunFailedError(exceptions.RunFailedError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 class WorkflowAutomationError(exceptions.WorkflowAutomationError, AirflowFailException):
-    """As that of the same name; Airflow does not retry a task after it."""
+    """Airflow does not retry a task after it."""
 
 
 # The most specific ones first.

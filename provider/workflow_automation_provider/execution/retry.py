@@ -46,7 +46,7 @@ _FIRST_WAIT, _MAX_WAIT = 1.0, 30.0
 _MIN_LEFT = 0.01
 
 # How soon a wait ends after Airflow ended the task, in seconds.
-_NAP = 0.1
+_POLL_INTERVAL = 0.1
 
 # How often a try is rescheduled without using a retry, and the longest wait for which it is, so that no task
 # waits forever. Rescheduling takes at most 50 minutes of each try; after that, and for longer waits, a retry
@@ -191,7 +191,7 @@ class SendRetrier:
         # deadlock.
         deadline = time.monotonic() + seconds
         while not self.is_ended() and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, _NAP))
+            time.sleep(min(left, _POLL_INTERVAL))
 
 
 def error_of_task(

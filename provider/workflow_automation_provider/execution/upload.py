@@ -6,7 +6,6 @@ Each file is resolved and measured only once.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +17,13 @@ from workflow_automation_provider.client.outcome import Failure, Outcome
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
     Accepted,
+    Code,
     InvalidRequestError,
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.confirmed_files import MAX_FILES, identities_of, without
-from workflow_automation_provider.failures import consequence_of, request_error, response_of, where_to_look
+from workflow_automation_provider.failures import consequence_of, error_class, response_of, where_to_look
 from workflow_automation_provider.hooks.file_sources import FileSource, resolve
 from workflow_automation_provider.hooks.lineage import inputs_of
 from workflow_automation_provider.hooks.upload_progress import (
@@ -188,8 +188,7 @@ class Uploader:
     def _tell(
         self, number: int, requests: Sequence[Request], confirmed: UploadRequest, progress: Progress
     ) -> None:
-        """Log that a request was confirmed: the last one of a short upload, of a long one now and then."""
-        files = requests[number - 1].files
+        """Log the last request of an upload, and of a long one some of those before."""
         response = one_line(confirmed["response"])
         if number == len(requests):
             sent = (element for request in requests for element in request.files)
@@ -207,15 +206,7 @@ class Uploader:
                 "Request %d of %d confirmed: %s. The service said: %s",
                 number,
                 len(requests),
-                count_of(files),
-                response,
-            )
-        if self._log.isEnabledFor(logging.DEBUG):
-            self._log.debug(
-                "Request %d of %d had: %s. The service said: %s",
-                number,
-                len(requests),
-                ", ".join(name_of(element) or "a mapping" for element in files),
+                count_of(requests[number - 1].files),
                 response,
             )
 
@@ -278,7 +269,7 @@ class Uploader:
             outcome = self._hook.send_upload(request, progress=progress)
             took = time.monotonic() - began
             if isinstance(outcome, Failure):
-                known["error"] = type(request_error(outcome)).__name__
+                known["error"] = error_class(outcome).__name__
                 return outcome
             response = response_of(outcome)
             progress.confirmed()
@@ -317,6 +308,7 @@ class Uploader:
         if not self._send_again and self._record.interrupted():
             raise OutcomeUnknownError(
                 "An earlier try ended while it was uploading, before the outcome was known.",
+                code=Code.UPLOAD_UNKNOWN,
                 consequence=consequence_of(Operation.UPLOAD, Accepted.MAYBE),
                 next_step=where_to_look(Operation.UPLOAD),
             )

@@ -61,16 +61,16 @@ class UploadRecord(TaskRecord):
 
         :param target: the flow and the run. If the task started the run itself, also those from before a Clear
         """
-        found: list[ConfirmedRequest] = []
-        while (entry := self._get(self._confirmed_key(len(found)))) and (
+        requests: list[ConfirmedRequest] = []
+        while (entry := self._get(self._confirmed_key(len(requests)))) and (
             self._counts(entry) or (self._of_own_run and entry["request"]["target"] == target)
         ):
-            more = (self._get(self._confirmed_key(len(found), part)) for part in range(1, entry["parts"]))
+            more = (self._get(self._confirmed_key(len(requests), part)) for part in range(1, entry["parts"]))
             request: ConfirmedRequest = entry["request"]
             identities = [*request["identities"], *(part["identities"] for part in more if part)]
-            found.append({**request, "identities": identities})
-        self._count = len(found)
-        return found
+            requests.append({**request, "identities": identities})
+        self._count = len(requests)
+        return requests
 
     def confirmed(self, request: ConfirmedRequest) -> None:
         """Add a request that was confirmed, after those that :meth:`read` returned."""
@@ -94,9 +94,9 @@ class UploadRecord(TaskRecord):
 
         To be asked after :meth:`read`.
         """
-        found = self._get(_UPLOAD)
+        entry = self._get(_UPLOAD)
         # Once it is confirmed, what was written before it was sent counts no more.
-        return bool(found and self._counts(found) and found.get("number", self._count) >= self._count)
+        return bool(entry and self._counts(entry) and entry.get("number", self._count) >= self._count)
 
     def take_back(self) -> None:
         """Record that the outcome of the request is known."""

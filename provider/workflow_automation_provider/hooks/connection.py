@@ -17,12 +17,11 @@ from pydantic import (
     ValidationInfo,
 )
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT
+from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.config import (
     DEFAULT_TIMEOUT,
     checked_busy_statuses,
-    is_secret_header,
-    proxy_secrets,
+    secrets_in,
 )
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
 from workflow_automation_provider.client.flow_client import FlowClient
@@ -63,10 +62,10 @@ def _date(value: object) -> date:
 def _statuses(value: object) -> frozenset[int]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
-    found: list[Any] = value if isinstance(value, list) else [value]
+    statuses: list[Any] = value if isinstance(value, list) else [value]
     return checked_busy_statuses(
         int(one) if isinstance(one, str) and one.isascii() and one.isdecimal() and len(one) == 3 else one
-        for one in found
+        for one in statuses
     )
 
 
@@ -102,7 +101,7 @@ class ConnectionExtra(BaseModel):
 
     flow_id: str | None = None
     timeout: Annotated[
-        float, Field(gt=0, le=LONGEST_TIMEOUT, allow_inf_nan=False), BeforeValidator(_no_boolean)
+        float, Field(gt=0, le=MAX_TIMEOUT, allow_inf_nan=False), BeforeValidator(_no_boolean)
     ] = DEFAULT_TIMEOUT
     key_expires_on: Annotated[date | None, BeforeValidator(_date)] = None
     file_format: Annotated[FileFormat, BeforeValidator(check_file_format), _Json] = DEFAULT_FILE_FORMAT
@@ -117,10 +116,7 @@ class ConnectionExtra(BaseModel):
 
     def secrets(self) -> list[str]:
         """Return the values that are secret."""
-        return [
-            *(value for name, value in self.headers.items() if is_secret_header(name)),
-            *proxy_secrets(self.proxy),
-        ]
+        return secrets_in(self.headers, self.proxy)
 
     @classmethod
     def read(cls, extra: str | None) -> ConnectionExtra:
@@ -154,7 +150,7 @@ class ConnectionExtra(BaseModel):
 # Instead of pydantic's messages, which refer to Python types.
 _EXPECTED = {
     "flow_id": "text",
-    "timeout": f"seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)",
+    "timeout": f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)",
     "key_expires_on": "a date such as 2027-01-31",
     "verify": "true or false",
     "ca_bundle": "the path of a file or directory",

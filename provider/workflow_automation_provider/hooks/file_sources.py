@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit, kind_of
+from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit, kind_of
 from workflow_automation_provider.client.files import Element, File, check_content_types, reason
 from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
@@ -68,9 +68,9 @@ def resolve(
         files = sorted(files, key=str)  # the same order in each try
     if read_ahead_bytes is None:
         read_ahead_bytes = DEFAULT_READ_AHEAD
-    elif not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
+    elif not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
         raise InvalidRequestError(
-            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or more."
+            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or more."
         )
     types = check_content_types(content_types or {})
     stores = _Stores(read_ahead_bytes)
@@ -147,7 +147,7 @@ def _listing(
 
 def _check_path(path: str, name: str) -> None:
     """
-    Check what no retry can mend.
+    Reject paths that a retry cannot fix.
 
     :raises InvalidRequestError: if a path is not one
     """
@@ -171,14 +171,14 @@ class _Stores:
 
     def __init__(self, read_ahead_bytes: int) -> None:
         self._read_ahead = lambda files, stopped: ObjectReading(files, stopped, read_ahead_bytes)
-        self._found: dict[int, Store] = {}
+        self._stores: dict[int, Store] = {}
 
     def of(self, fs: Any) -> Store:
         """Return how a file system is read."""
-        if id(fs) not in self._found:
+        if id(fs) not in self._stores:
             fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-            self._found[id(fs)] = store_of(fs, self._read_ahead)
-        return self._found[id(fs)]
+            self._stores[id(fs)] = store_of(fs, self._read_ahead)
+        return self._stores[id(fs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class _StoredSource:
     @property
     def is_glob(self) -> bool:
         """Whether it looks like a pattern."""
-        return glob.has_magic(self.store.path_of(self.url))
+        return glob.has_magic(self.url)
 
     @property
     def is_local(self) -> bool:
@@ -222,7 +222,7 @@ class _StoredSource:
         return without_credentials(self.url)
 
 
-_Found = dict[str, Mapping[str, Any]]
+_Entries = dict[str, Mapping[str, Any]]
 
 
 def _stored_files(
@@ -255,7 +255,7 @@ def _stored_source(name: str, source: ObjectStoragePath | Asset | str, stores: _
 
 
 def _looked_at(sources: Sequence[_StoredSource]) -> dict[int, Mapping[str, Any] | BaseException]:
-    """Look at the objects that are named one by one, many at once where the store can do that."""
+    """Request the metadata of single objects, concurrently where the store supports it."""
     looked: dict[int, Mapping[str, Any] | BaseException] = {}
     by_store: dict[Store, list[_StoredSource]] = {}
     for source in sources:
@@ -274,21 +274,21 @@ def _files_of(
     try:
         if isinstance(looked, BaseException):
             raise looked
-        found: _Found = {path: looked} if looked is not None else _listed(source)
+        entries: _Entries = {path: looked} if looked is not None else _listed(source)
     except FileUnavailableError:
         raise
     except FileNotFoundError as error:
         if not is_missing(error):
             raise _unreadable(source.name, url, error.__cause__ or error) from None
         # A broken link exists, and is reported as a local path.
-        found = {path: {"type": "link"}} if source.is_local and is_link(path) else {}
+        entries = {path: {"type": "link"}} if source.is_local and is_link(path) else {}
     except Exception as error:  # object stores raise all kinds of exceptions
         raise _unreadable(source.name, url, error) from None
-    if not found:
+    if not entries:
         raise FileUnavailableError(f"{source.name}: there is no file at {url!r}.")
     is_local = source.is_local
-    for key in sorted(found):
-        info = found.pop(key)
+    for key in sorted(entries):
+        info = entries.pop(key)
         if info["type"] == "directory" and not (is_local and source.is_glob and is_link(key)):
             raise _directory(fs.unstrip_protocol(key), url, source.kind)
         if is_local:
@@ -297,7 +297,7 @@ def _files_of(
             yield _stored_file(source.store, key, info, types)
 
 
-def _listed(source: _StoredSource) -> _Found:
+def _listed(source: _StoredSource) -> _Entries:
     store, path = source.store, source.path
     is_prefix = source.url.endswith("/")
     if source.is_glob and not _exists(store.fs, path):
@@ -308,10 +308,10 @@ def _listed(source: _StoredSource) -> _Found:
         return {path: store.fs.info(path)}
     list_all = list_local if source.is_local else store.listed
     listed = _listing(list_all, pattern, source.name, lambda path: _shown(store, path))
-    found: _Found = {path: info or {"type": "file"} for path, info in listed.files.items()}
+    entries: _Entries = {path: info or {"type": "file"} for path, info in listed.files.items()}
     if not pattern.is_recursive:
-        found |= {path: {"type": "directory"} for path in listed.folders}
-    return found
+        entries |= {path: {"type": "directory"} for path in listed.folders}
+    return entries
 
 
 def _exists(fs: Any, path: str) -> bool:
@@ -333,7 +333,7 @@ def _unreadable(name: str, url: str, error: BaseException) -> FileUnavailableErr
     return FileUnavailableError(f"{name}: {without_credentials(url)!r} cannot be read: {why}.")
 
 
-def _directory(found: str, url: str, kind: type) -> InvalidRequestError:
+def _directory(shown: str, url: str, kind: type) -> InvalidRequestError:
     if glob.has_magic(url):
         advice = "let the glob match only files, or use ** to match everything below it"
     elif issubclass(kind, str):
@@ -341,7 +341,7 @@ def _directory(found: str, url: str, kind: type) -> InvalidRequestError:
     else:
         # Airflow strips a trailing /, so it is unknown whether a prefix or a file was meant.
         advice = f"to upload everything below it, pass the text '{url}/', because {kind.__name__} strips a trailing /"
-    return InvalidRequestError(f"{found!r} is a directory: {advice}.")
+    return InvalidRequestError(f"{shown!r} is a directory: {advice}.")
 
 
 def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
@@ -352,7 +352,7 @@ def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping
         raise InvalidRequestError(
             f"{source} has no known size, which an upload requires: copy it to a file first."
         )
-    return StoredFile(store, key, info, _content_type(store.name_of(key), types))
+    return StoredFile(store, key, info, _content_type(key.rstrip("/").rpartition("/")[2], types))
 
 
 # Content types ----------------------------------------------------------------------------------------

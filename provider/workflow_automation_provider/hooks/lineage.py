@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseHook, Connection, HookLineageCollector
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-__all__ = ["MOST_INPUTS", "Lineage", "asset_uri", "collect", "collect_run", "inputs_of", "operator_lineage"]
+__all__ = ["MAX_INPUTS", "Lineage", "asset_uri", "collect", "collect_run", "inputs_of", "operator_lineage"]
 
 _log = logging.getLogger(__name__)
 
-MOST_INPUTS = 50
-"""The most inputs of a task: of more files, their folders are told, and of more folders, the first ones."""
+MAX_INPUTS = 50
+"""Inputs of a task: with more files, report folders; with more folders, the first ones."""
 
 # Every other byte is encoded: a URI's path ends at ? and #.
 _PLAIN = "/!$&'()*+,;=:@~"
@@ -81,11 +81,11 @@ def asset_uri(connection: Connection, flow_id: str, run_id: str | None = None) -
 
 def inputs_of(files: object) -> list[str]:
     """
-    Return the URIs of files, in order: at most :data:`MOST_INPUTS`, otherwise those of their folders.
+    Return the URIs of files, in order: at most :data:`MAX_INPUTS`, otherwise those of their folders.
 
     They have no login and no query. A file is left out if its URL may have one where a URL has none.
 
-    :param files: what was resolved, or a source or several as a DAG author passes them. Of a glob, its folder is told
+    :param files: what was resolved, or a source or several as a DAG author passes them. A glob is reported as its folder
     """
     if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(files, Iterable):
         files = [files]
@@ -97,8 +97,8 @@ def inputs_of(files: object) -> list[str]:
         if place is None:
             continue
         parent = place.rpartition("/")[0]
-        if len(uris) > MOST_INPUTS:
-            if len(folders) == MOST_INPUTS:
+        if len(uris) > MAX_INPUTS:
+            if len(folders) == MAX_INPUTS:
                 break
             if parent in seen:
                 continue
@@ -106,10 +106,10 @@ def inputs_of(files: object) -> list[str]:
         if uri is None:
             continue
         uris[uri] = None
-        if len(folders) < MOST_INPUTS:
+        if len(folders) < MAX_INPUTS:
             folders[_folder(uri)] = None
             seen.add(parent)
-    return [*uris] if len(uris) <= MOST_INPUTS else [*folders]
+    return [*uris] if len(uris) <= MAX_INPUTS else [*folders]
 
 
 def _folder(uri: str) -> str:
@@ -159,8 +159,8 @@ def _uri_of_url(scheme: str, rest: str, *, may_be_glob: bool) -> str | None:
         path = _before_glob(path)
     if _NO_PATH.search(path):
         return None
-    found = f"{host}{slash}{_quote(path)}".rstrip("/")
-    return f"{scheme}://{found or '/'}"
+    rest = f"{host}{slash}{_quote(path)}".rstrip("/")
+    return f"{scheme}://{rest or '/'}"
 
 
 def _before_glob(path: str) -> str:

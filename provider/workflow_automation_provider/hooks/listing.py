@@ -150,7 +150,7 @@ class _Tree(Protocol):
 
 
 def _walk(tree: _Tree, pattern: Pattern) -> Listed[Any]:
-    found: Listed[Any] = Listed({}, [])
+    listed: Listed[Any] = Listed({}, [])
     done: dict[str, _States] = {}
     folders = deque([(pattern.root, tree.place(pattern.root), pattern.start)])
     # After all others, so that what can be reached without links is named without them.
@@ -167,14 +167,14 @@ def _walk(tree: _Tree, pattern: Pattern) -> Listed[Any]:
             # What it matched in an earlier visit, by another name of the folder, is not found again.
             if pattern.end in reached and not (before and pattern.end in pattern.step(before, entry.name)):
                 if entry.is_file:
-                    found.files[entry.path] = entry.item
+                    listed.files[entry.path] = entry.item
                 if entry.is_folder:
-                    found.folders.append(entry.path)
+                    listed.folders.append(entry.path)
             further = reached - {pattern.end}
             if further and entry.is_folder:
                 queue = links if entry.is_link else folders
                 queue.append((entry.path, entry.place(place), further))
-    return found
+    return listed
 
 
 def _entries(tree: _Tree, folder: str, pattern: Pattern, states: _States) -> Iterator[_Entry]:
@@ -194,13 +194,7 @@ def _entries(tree: _Tree, folder: str, pattern: Pattern, states: _States) -> Ite
 
 
 def is_missing(error: BaseException) -> bool:
-    """Tell whether an error says that there is nothing at a path."""
-    if isinstance(error, FileNotFoundError) and (cause := error.__cause__) is not None:
-        # Over HTTP, any error is said to be this one.
-        status = getattr(cause, "status", None)
-        if isinstance(status, int):
-            return status in (404, 410)
-        return isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError | TimeoutError)
+    """Return whether an error says that there is nothing at a path."""
     # A link to itself leads to nothing.
     return (
         isinstance(error, FileNotFoundError | NotADirectoryError)

@@ -20,7 +20,7 @@ _SETTLED = 0.25
 
 
 def path_hint(path: str) -> str:
-    """Say what is unusual about a path where there is no file."""
+    """Describe what is unusual about a path where there is no file."""
     if not path.startswith("/"):
         return f"A relative path is looked up in the worker's current directory, {str(Path.cwd())!r}."
     return ""
@@ -91,26 +91,12 @@ class _LocalFile(File):
         return self._path
 
     def open(self) -> IO[bytes]:
-        """Open it without a buffer."""
-        return _open(self._path)
+        """Open it without a buffer: it is read in large chunks."""
+        return open(self._path, "rb", buffering=0)  # noqa: PTH123 - likewise
 
     def fingerprint(self) -> object:
-        """Look at it."""
+        """Return its size, times and inode."""
         return _fingerprint(self._path)
-
-
-def _open(path: str) -> IO[bytes]:
-    # It is read in large chunks: a buffer in between would only copy them.
-    stream = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115 - likewise
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return stream
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    # A FIFO that took the file's place would wait for a writer, for ever.
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _fingerprint(path: str) -> object:
@@ -128,7 +114,7 @@ def _fingerprint(path: str) -> object:
 
 
 def is_link(path: str) -> bool:
-    """Tell whether a path is a symbolic link, broken or not."""
+    """Return whether a path is a symbolic link, broken or not."""
     return Path(path).is_symlink()
 
 

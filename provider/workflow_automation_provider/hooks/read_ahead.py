@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.deadline import StoppedError
-from workflow_automation_provider.client.files import ChangedError
+from workflow_automation_provider.client.files import ChangedError, read_exactly
 from workflow_automation_provider.hooks.stores import (
     MAX_CONCURRENCY,
     READ_TIMEOUT,
@@ -50,7 +50,7 @@ _FIRST_WAIT = 0.1
 _PROGRESS = 1024 * 1024
 
 # How soon reading ends after the task was ended, in seconds, and how long tasks may take to be cancelled.
-_NAP = 0.1
+_POLL_INTERVAL = 0.1
 _CANCELLING = 2.0
 
 
@@ -77,7 +77,7 @@ class ObjectReading:
         self._begin()
         fetch = self._fetches.popleft()
         if fetch.file is not file:
-            raise AssertionError("Files are read in the order that was told")
+            raise AssertionError("Files are read in the order of the request")
         try:
             yield from fetch.chunks(self._stopped)
         finally:
@@ -175,6 +175,10 @@ class _Fetch:
         self._given = self._taken = 0
         self._room = asyncio.Event()
         self._is_full = False
+        # Of the response that is being read.
+        self._buffer = bytearray()
+        self._position = 0
+        self._has_response = self._may_resume = False
 
     # In the thread that sends
 
@@ -184,18 +188,18 @@ class _Fetch:
             return
         while True:
             try:
-                # In short naps: a signal handler may end the task meanwhile, and must not set an event.
-                found = self._queue.get(timeout=_NAP)
+                # In short waits: a signal handler may end the task meanwhile, and must not set an event.
+                chunk = self._queue.get(timeout=_POLL_INTERVAL)
             except queue.Empty:
                 if stopped():
                     raise StoppedError from None
                 continue
-            if found is None:
+            if chunk is None:
                 return
-            if isinstance(found, Exception):
-                raise found
-            yield found
-            self._taken += len(found)
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+            self._taken += len(chunk)
             if self._is_full:
                 self._is_full = False
                 self._loop.call_soon_threadsafe(self._room.set)
@@ -220,46 +224,51 @@ class _Fetch:
 
     async def _fetch(self) -> None:
         file, store = self.file, self.file.store
-        buffer = bytearray()
-        position = counted = failures = 0
-        may_resume = False
+        counted = failures = 0
         while True:
-            has_response = False
+            self._has_response = False
             try:
-                response = await store.respond(file, position)
-                has_response, may_resume = True, response.may_resume
-                try:
-                    while content := await self._read(response):
-                        position += len(content)
-                        buffer += content
-                        if position > file.size:
-                            raise ChangedError("it is longer than before")
-                        while len(buffer) > _CHUNK:
-                            await self._give(bytes(memoryview(buffer)[:_CHUNK]))
-                            del buffer[:_CHUNK]
-                    if position < file.size:
-                        raise EOFError(f"it ended after {position} of {file.size} bytes")
-                finally:
-                    await response.close()
+                is_of_version = await self._receive()
                 break
             except Exception as error:
-                if position - counted >= _PROGRESS:
-                    counted, failures = position, 0
+                if self._position - counted >= _PROGRESS:
+                    counted, failures = self._position, 0
                 failures += 1
-                has_asked_again = store.asks_again and not has_response
+                has_asked_again = store.asks_again and not self._has_response
                 if failures > _RESUMES or has_asked_again or not _may_pass(error):
                     raise
-                if position and (position >= file.size or not may_resume):
+                if self._position and (self._position >= file.size or not self._may_resume):
                     # All of it is there, but was damaged on the way; or the rest may be that of another version.
                     if self._given:
                         raise
-                    buffer.clear()
-                    position = counted = 0
+                    self._buffer.clear()
+                    self._position = counted = 0
                 await asyncio.sleep(_FIRST_WAIT * 2 ** (failures - 1))
-        if not response.is_of_version:
+        if not is_of_version:
             await self._look()
-        if buffer:
-            await self._give(bytes(buffer))
+        last, self._buffer = bytes(self._buffer), bytearray()
+        if last:
+            await self._give(last)
+
+    async def _receive(self) -> bool:
+        """Read a response to its end, but for the last chunk; return whether it is of the version that was listed."""
+        file, buffer = self.file, self._buffer
+        response = await file.store.respond(file, self._position)
+        self._has_response, self._may_resume = True, response.may_resume
+        try:
+            while content := await self._read(response):
+                self._position += len(content)
+                buffer += content
+                if self._position > file.size:
+                    raise ChangedError("it is longer than before")
+                while len(buffer) > _CHUNK:
+                    await self._give(bytes(memoryview(buffer)[:_CHUNK]))
+                    del buffer[:_CHUNK]
+            if self._position < file.size:
+                raise EOFError(f"it ended after {self._position} of {file.size} bytes")
+        finally:
+            await response.close()
+        return response.is_of_version
 
     async def _look(self) -> None:
         failures = 0
@@ -295,7 +304,7 @@ class _Fetch:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Tell whether to ask a store again after an error."""
+    """Return whether to ask a store again after an error."""
     never = ChangedError | FileNotFoundError | PermissionError | NotImplementedError | io.UnsupportedOperation
     return not isinstance(error, never)
 
@@ -303,7 +312,7 @@ def _may_pass(error: Exception) -> bool:
 def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[bytes]:
     left = file.size
     with file.open() as stream:
-        while left and (chunk := _exactly(stream.read, min(_CHUNK, left))):
+        while left and (chunk := read_exactly(stream, min(_CHUNK, left))):
             left -= len(chunk)
             yield chunk
             if stopped():
@@ -312,11 +321,3 @@ def _read_at_once(file: StoredFile, stopped: Callable[[], bool]) -> Iterator[byt
             raise ChangedError("it is longer than before")
     file.store.fs.invalidate_cache(file.key)
     compare(file, file.store.fs.info(file.key))
-
-
-def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    """Read so many bytes, fewer only at the end: stores may return less than requested."""
-    chunk = read(size)
-    while chunk and len(chunk) < size and (more := read(size - len(chunk))):
-        chunk += more
-    return chunk

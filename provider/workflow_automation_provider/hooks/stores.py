@@ -1,7 +1,7 @@
 """
-Objects in the stores of fsspec: what a listing tells of one, and how exactly that version of it is read.
+Objects in the stores of fsspec: the version that a listing identifies, and how exactly that version is read.
 
-An object is looked at once more after it was read, except where its store says in a response which version it is.
+After an object was read, its metadata is requested again, unless the response names the version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "Store",
     "StoredFile",
     "compare",
-    "told",
+    "version_fields",
 ]
 
 # Values that change whenever the content does, as fsspec's stores name them. The first that a store tells is
@@ -92,7 +92,7 @@ class Response(Protocol):
         """Release the connection."""
 
 
-def told(info: Mapping[str, Any]) -> tuple[str, ...]:
+def version_fields(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a listing tells of an object's version: names and values in turn."""
     for name in _OF_CONTENT:
         if info.get(name):
@@ -107,7 +107,7 @@ def _text(value: object) -> str:
 class StoredFile(File):
     """An object in a store. Little is kept of each, for there may be very many."""
 
-    __slots__ = ("_told", "_version_id", "key", "store")
+    __slots__ = ("_version", "_version_id", "key", "store")
 
     key: str
     store: Store
@@ -119,13 +119,13 @@ class StoredFile(File):
         keep("key", key)
         keep("size", info["size"])
         keep("content_type", content_type)
-        keep("_told", told(info))
+        keep("_version", version_fields(info))
         keep("_version_id", info.get("VersionId"))
 
     @property
     def name(self) -> str:
         """The last part of its key."""
-        return self.store.name_of(self.key)
+        return self.key.rstrip("/").rpartition("/")[2]
 
     @property
     def source(self) -> str:
@@ -155,9 +155,8 @@ class StoredFile(File):
         return stream
 
     def fingerprint(self) -> object:
-        """Return what the listing told, and what its source does not show."""
-        hidden = () if without_credentials(self.key) == self.key else (self.key,)
-        return (self.size, *self._told, *hidden)
+        """Return its size and version."""
+        return (self.size, *self._version)
 
     @property
     def read_ahead(self) -> ReadAhead:
@@ -165,16 +164,16 @@ class StoredFile(File):
         return self.store.read_ahead
 
     @property
-    def told(self) -> Mapping[str, str]:
-        """What the listing told of its version, by name."""
-        return dict(zip(self._told[::2], self._told[1::2], strict=True))
+    def version(self) -> Mapping[str, str]:
+        """The fields of the listing that identify its version."""
+        return dict(zip(self._version[::2], self._version[1::2], strict=True))
 
     @property
     def version_id(self) -> str | None:
-        """The version, if the store keeps several and told it."""
+        """The version, if the store keeps several and listed it."""
         return self._version_id if self._version_id not in (None, "", "null") else None
 
-    _told: tuple[str, ...]
+    _version: tuple[str, ...]
     _version_id: str | None
 
 
@@ -201,14 +200,6 @@ class Store:
         """How many connections its client may open at once."""
         return MAX_CONCURRENCY
 
-    def path_of(self, url: str) -> str:
-        """Return a URL or key without what is no part of a name."""
-        return url
-
-    def name_of(self, key: str) -> str:
-        """Return the name of a file."""
-        return self.path_of(key).rstrip("/").rpartition("/")[2]
-
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop of an asynchronous file system, None of any other."""
@@ -226,7 +217,7 @@ class Store:
         return list_stored(self.fs, pattern, is_flat=self.is_flat)
 
     def infos(self, paths: Sequence[str]) -> list[Mapping[str, Any] | BaseException]:
-        """Look at objects of an asynchronous file system, many at once; what failed is returned, not raised."""
+        """Request the metadata of objects of an asynchronous file system concurrently; return errors, do not raise them."""
         at_once = asyncio.Semaphore(MAX_CONCURRENCY)
 
         async def look(path: str) -> Mapping[str, Any]:
@@ -259,7 +250,7 @@ class Store:
         :raises ChangedError: if it is no longer the one that was listed
         """
         if start == 0 and end >= file.size:
-            # All of it: what an object that has grown sends too much of tells of that.
+            # All of it: an object that grew is detected by its extra bytes.
             content: bytes = await self.fs._cat_file(file.key)
         else:
             content = await self.fs._cat_file(file.key, start=start, end=end)
@@ -267,7 +258,7 @@ class Store:
 
     async def look(self, file: StoredFile) -> None:
         """
-        Look whether an object is still the one that was listed.
+        Check that an object is still the one that was listed.
 
         :raises ChangedError: if it is not
         """
@@ -277,22 +268,22 @@ class Store:
 
 def compare(file: StoredFile, info: Mapping[str, Any]) -> None:
     """
-    Compare what a store tells of an object with what the listing told.
+    Compare the metadata of an object with its listing.
 
     :raises ChangedError: if it is another
     """
     if info.get("size") not in (None, file.size):
         raise ChangedError(f"it has {info['size']} bytes instead of {file.size}")
     # A listing may tell more of an object, or less, than a look at it alone.
-    if any(info.get(name) and _differ(value, _text(info[name])) for name, value in file.told.items()):
+    if any(info.get(name) and _differ(value, _text(info[name])) for name, value in file.version.items()):
         raise ChangedError("it was overwritten")
 
 
-def _differ(listed: str, found: str) -> bool:
-    """Tell whether two values differ, and not only in how a store writes a time."""
-    times = _time(listed), _time(found)
+def _differ(listed: str, current: str) -> bool:
+    """Return whether two values differ by more than the notation of a time."""
+    times = _time(listed), _time(current)
     if None in times:
-        return times == (None, None) and listed != found
+        return times == (None, None) and listed != current
     return times[0] != times[1]
 
 
@@ -300,10 +291,10 @@ def _time(text: str) -> datetime | None:
     if text[4:5] != "-":  # a number may look like a time without separators
         return None
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 class PartsResponse:
@@ -311,7 +302,7 @@ class PartsResponse:
 
     def __init__(self, store: Store, file: StoredFile, start: int, *, is_of_version: bool = False) -> None:
         self.is_of_version = is_of_version
-        self.may_resume = bool(file.told)
+        self.may_resume = bool(file.version)
         self._store = store
         self._file = file
         self._next = start

@@ -28,7 +28,7 @@ def mebibytes(size: float) -> str:
 
 
 def count_of(elements: Sequence[Element]) -> str:
-    """Say how many elements there are, and of which size."""
+    """Return the number and the size of elements, as text."""
     return f"{_files(len(elements))} of {mebibytes(size_of(elements))}"
 
 
@@ -104,7 +104,7 @@ class Progress:
         self.request((), 0)
 
     def is_due(self) -> bool:
-        """Tell whether a line may be logged, and count it if so."""
+        """Return whether a line may be logged, and count it if so."""
         now = time.monotonic()
         if now - self._logged < _INTERVAL:
             return False

@@ -164,8 +164,7 @@ class WorkflowAutomationHook(BaseHook):
         """
         Build the request that starts a run and validate it and the connection, without sending anything.
 
-        :param inputs: as for :meth:`trigger_flow`
-        :param flow_id: the flow to start; None for the one that the API key identifies
+        :param inputs: as for :meth:`trigger_flow`, and so is ``flow_id``
         :return: the request, without the API key, for :meth:`send_trigger`
         :raises InvalidRequestError: if a value or a field of the connection is invalid, naming it
         """
@@ -248,12 +247,8 @@ class WorkflowAutomationHook(BaseHook):
         """
         Build the requests that upload files and validate them and the connection, without sending anything.
 
-        :param run_id: the run that the files belong to
-        :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them
-        :param flow_id: the flow of the run, by default the connection's
-        :param file_format: the format of each file, by default the connection's
-        :param files_per_request: the maximum number of files in one request, None for no limit
-        :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
+        :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them. The other
+            parameters are those of :meth:`upload_files` and :func:`~.upload_body.split`
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """

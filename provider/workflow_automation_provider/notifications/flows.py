@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds
 from workflow_automation_provider.operators.base import rendered
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FlowNotifier(BaseNotifier):
             raise ValueError("inputs is None: pass a dict of input names and values, {} for none.")
         if not (is_seconds(timeout) and timeout > 0):
             raise ValueError(
-                f"timeout is {timeout!r}: expected seconds, more than 0 and at most {LONGEST_TIMEOUT} (a week)."
+                f"timeout is {timeout!r}: expected seconds, more than 0 and at most {MAX_TIMEOUT} (a week)."
             )
         self.inputs = inputs
         self.flow_id = flow_id
@@ -113,13 +113,13 @@ class FlowNotifier(BaseNotifier):
 
         :param context: the callback's context
         """
-        from workflow_automation_provider.execution.timed_start import TimedStart
+        from workflow_automation_provider.execution.notifier_start import NotifierStart
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
         try:
             flow_id = rendered("flow_id", self.flow_id) if self._is_flow_given else None
             hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
-            TimedStart(hook, self.timeout, self.log).run(self.inputs, flow_id)
+            NotifierStart(hook, self.timeout, self.log).run(self.inputs, flow_id)
         except Exception as error:
             self._log_failure(error)
 
@@ -135,6 +135,6 @@ class FlowNotifier(BaseNotifier):
         await sync_to_async(self.notify, thread_sensitive=False)(context)
 
     def _log_failure(self, error: Exception) -> None:
-        from workflow_automation_provider.execution.timed_start import log_failure
+        from workflow_automation_provider.execution.notifier_start import log_failure
 
         log_failure(self.log, error)

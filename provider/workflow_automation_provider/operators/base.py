@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier, error_of_task
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.lineage import Lineage
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["UNSET", "FlowOperator", "Unset", "rendered"]
+__all__ = ["UNSET", "FlowOperator", "Unset", "check_choice", "rendered"]
 
 _Result = TypeVar("_Result")
 
@@ -37,6 +37,13 @@ class Unset(enum.Enum):
 
 UNSET = Unset.UNSET
 """The default of an argument that may be left out, but must not be None."""
+
+
+def check_choice(name: str, value: object, *choices: str) -> None:
+    """Raise a ValueError unless an argument is one of two or more choices."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}.")
 
 
 def rendered(name: str, value: Any) -> Any:
@@ -91,7 +98,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(f"flow_id is None: pass an identifier, or leave it out {self._flow_left_out}.")
-        at_most = f"at most {LONGEST_TIMEOUT} (a week)"
+        at_most = f"at most {MAX_TIMEOUT} (a week)"
         if request_timeout is not None and not (is_seconds(request_timeout) and request_timeout > 0):
             raise ValueError(
                 f"request_timeout is {request_timeout!r}: expected seconds, more than 0 and {at_most}, or None."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import is_limit, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -67,7 +67,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        """Return what to do if Airflow does not retry the task."""
         from workflow_automation_provider.failures import BATCH_ADVICE
 
         return BATCH_ADVICE
@@ -98,12 +97,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise ValueError(
                 "batch is None: pass a list of inputs objects, or the path of a JSON Lines file."
             )
-        if on_unknown_start not in ("fail", "start_again"):
-            raise ValueError(
-                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
-            )
-        if on_rejected not in ("fail", "skip"):
-            raise ValueError(f"on_rejected {on_rejected!r} is not supported; expected 'fail' or 'skip'.")
+        check_choice("on_unknown_start", on_unknown_start, "fail", "start_again")
+        check_choice("on_rejected", on_rejected, "fail", "skip")
         for name, limit, maximum in (
             ("max_concurrency", max_concurrency, _MAX_CONCURRENCY),
             ("window_size", window_size, _MAX_WINDOW_SIZE),
@@ -128,7 +123,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.output_path = output_path
 
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
-        """Start the runs that no earlier try started, and return the results of the items."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch.driver import BatchPlan
         from workflow_automation_provider.execution.batch.starter import (
@@ -186,8 +180,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        """Errors after which Airflow may retry the task, besides those where no run was started."""
-        from workflow_automation_provider.execution.batch.report import BatchInterruptedError
+        from workflow_automation_provider.failures.batch import BatchInterruptedError
 
         if self.on_unknown_start == "start_again":
             return (BatchInterruptedError, OutcomeUnknownError)

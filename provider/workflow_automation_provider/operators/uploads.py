@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import LEAST_READ_AHEAD, is_limit
+from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -90,10 +90,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         super().__init__(
             flow_id=flow_id, request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs
         )
-        if on_unknown_upload not in ("send_again", "fail"):
-            raise ValueError(
-                f"on_unknown_upload {on_unknown_upload!r} is not supported; expected 'send_again' or 'fail'."
-            )
+        check_choice("on_unknown_upload", on_unknown_upload, "send_again", "fail")
         if run_id is None:
             raise ValueError("run_id is None: pass the run, such as trigger.output.")
         if files is None:
@@ -107,9 +104,9 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
-        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, LEAST_READ_AHEAD):
+        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
             raise ValueError(
-                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {LEAST_READ_AHEAD} (8 MiB) or "
+                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or "
                 "more, or None for 32 MiB."
             )
         if file_format is not None or content_types is not None:
@@ -132,7 +129,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.on_unknown_upload = on_unknown_upload
 
     def _run_once(self, context: Context) -> UploadResult:
-        """Upload the files that no earlier try uploaded, and return which file went in which request."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
         from workflow_automation_provider.execution.upload_record import UploadRecord
@@ -206,13 +202,11 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        """Return what to do if Airflow does not retry the task."""
         from workflow_automation_provider.failures import UPLOAD_ADVICE
 
         return UPLOAD_ADVICE
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        """Errors after which Airflow may retry the task, besides those where no files were accepted."""
         # In place of execution.upload's own: what reads files is slow to load.
         return (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()

@@ -1,23 +1,25 @@
 """
-The endpoint that a flow calls at its end, as an ASGI application for Airflow's API server.
+The endpoint that a flow calls, as an ASGI application for Airflow's API server.
 
-Nobody logs in to it: the token of the URL is all that counts, and only lets a flow tell a waiting task how its
-own run ended. In this order, so that nobody learns more than that, and strangers cost little:
+Nobody logs in to it: the token of the URL is all that counts. It lets a run claim the task's start, ask whether it
+is still wanted, say how far it is, and say how it ended, and nothing else. In this order, so that nobody learns more
+than that, and strangers cost little:
 
 ======  ====================================================================================================
 Status  When
 ======  ====================================================================================================
 404     the path is another
-405     the method is not POST
+405     the method is neither POST nor GET
 404     there is no token, or what cannot be one
 501     this Airflow cannot take callbacks
 404     no task has given out this token, or it was cleared since
 413     the body is larger than ``LARGEST_BODY``: it is read no further
 408     the body is not complete after 10 seconds
-400     the body is not what a callback may say
-404     the task accepts no answer: it has ended without one, or was cleared
-409     the task has another answer: the response says when it came
-200     the task has this answer, also if the flow says it again
+400     the body is not what a flow may say
+404     the run is not wanted: the task has ended, or was cleared; the run should stop
+409     another run works, or this one has not claimed the start; the run should stop
+409     the task has another end: the response says when it came
+200     the run should go on, and what it says is stored, also if it says it again
 503     the database is locked or cannot be reached, or too much is pending: the flow should call again
 ======  ====================================================================================================
 
@@ -40,10 +42,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, is_token
+from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, Said, is_token, read
 from workflow_automation_provider.plugins import metadata
 from workflow_automation_provider.plugins.daemon_threads import DaemonThreads, OverloadedError
-from workflow_automation_provider.plugins.metadata import Answered, Outcome, UnavailableError
+from workflow_automation_provider.plugins.decision import Verdict
+from workflow_automation_provider.plugins.metadata_session import UnavailableError, missing
 
 __all__ = ["app"]
 
@@ -69,7 +72,18 @@ class _Response:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-_NOT_FOUND = _Response(404, "No task waits for this callback.")
+_NOT_FOUND = _Response(404, "No task wants this run: stop.")
+_RESPONSES = {
+    Verdict.STOP: _NOT_FOUND,
+    Verdict.CLAIM: _Response(200, "The run has the task: go on."),
+    Verdict.GO_ON: _Response(200, "The run has the task: go on."),
+    Verdict.CLAIM_FIRST: _Response(
+        409, "This run has not claimed the task: send the status 'started' first."
+    ),
+    Verdict.OTHER_RUN: _Response(409, "Another run has the task: stop."),
+    Verdict.END: _Response(200, "The answer is stored."),
+    Verdict.SAME_END: _Response(200, "The answer is stored."),
+}
 
 
 class _ClientGoneError(Exception):
@@ -106,7 +120,7 @@ async def _serve(scope: _Message, receive: _Receive, send: _Send) -> None:
     except _RejectedError as rejected:
         response = rejected.response
     except UnavailableError as error:
-        _logger.warning("A callback could not be stored: %s", error)
+        _logger.warning("A callback could not be handled: %s", error)
         response = _unavailable()
     except Exception as error:
         _log(error)
@@ -117,8 +131,8 @@ async def _serve(scope: _Message, receive: _Receive, send: _Send) -> None:
 async def _respond(scope: _Message, receive: _Receive) -> _Response:
     if not _is_ours(scope):
         return _NOT_FOUND
-    if scope["method"] != "POST":
-        return _Response(405, "Only POST is supported.", {"allow": "POST"})
+    if scope["method"] not in ("GET", "POST"):
+        return _Response(405, "Only GET and POST are supported.", {"allow": "GET, POST"})
     token = _token(scope)
     if token is None:
         return _NOT_FOUND
@@ -128,30 +142,32 @@ async def _respond(scope: _Message, receive: _Receive) -> _Response:
         return _unavailable()  # without a line in the log, which strangers could fill
     if response:
         return response
-    body = await _body(scope, receive)
+    body = await _body(scope, receive) if scope["method"] == "POST" else None
     return await _KNOWN_THREADS.run(partial(_settle, token, body))
 
 
 def _admit(token: str) -> _Response | None:
     """Return the response to whoever has no token that counts, None to others."""
-    if reason := metadata.missing():
+    if reason := missing():
         return _Response(501, reason)
     return None if metadata.is_known(token) else _NOT_FOUND
 
 
-def _settle(token: str, body: bytes) -> _Response:
-    try:
-        answer = Answer.read(body).without(token)
-    except ValueError as error:
-        return _Response(400, str(error))
-    match metadata.settle(token, answer):
-        case Outcome.UNKNOWN:
-            return _NOT_FOUND
-        case Answered(status, at):
-            other = " with another result or message" if status == answer.status else ""
-            words = f"The task has the answer {status!r} from {at}; this one is {answer.status!r}{other}."
-            return _Response(409, words)
-    return _Response(200, "The answer is stored.")
+def _settle(token: str, body: bytes | None) -> _Response:
+    said: Said | None = None
+    if body is not None:
+        try:
+            said = read(body).without(token)
+        except ValueError as error:
+            return _Response(400, str(error))
+    reply = metadata.respond(token, said)
+    if reply.verdict is Verdict.OTHER_END and isinstance(said, Answer) and reply.receipt:
+        status, at = reply.receipt.status, reply.receipt.at
+        other = " with another result, message or run_id" if status == said.status else ""
+        return _Response(
+            409, f"The task has the answer {status!r} from {at}; this one is {said.status!r}{other}."
+        )
+    return _RESPONSES[reply.verdict]
 
 
 def _is_ours(scope: _Message) -> bool:
@@ -207,10 +223,10 @@ async def _send(response: _Response, send: _Send) -> None:
 
 
 def _unavailable() -> _Response:
-    return _Response(503, "The answer could not be stored; call again.", {"retry-after": _RETRY_AFTER})
+    return _Response(503, "Airflow cannot respond now: call again.", {"retry-after": _RETRY_AFTER})
 
 
 def _log(error: Exception) -> None:
     """Log where an error happened, but not its words, which may contain what was to be stored."""
     frames = "".join(traceback.format_tb(error.__traceback__))
-    _logger.error("A callback could not be stored: %s at\n%s", type(error).__name__, frames)
+    _logger.error("A callback could not be handled: %s at\n%s", type(error).__name__, frames)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from workflow_automation_provider.plugins.metadata import UnavailableError
+from workflow_automation_provider.plugins.metadata_session import UnavailableError
 
 __all__ = ["MAX_PENDING", "DaemonThreads", "OverloadedError"]
 

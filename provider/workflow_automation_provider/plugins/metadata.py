@@ -1,5 +1,5 @@
 """
-What a callback changes in Airflow's metadata database: everything that knows Airflow's models is here.
+What a run that calls Airflow reads and changes in the metadata database.
 
 **Find.** The token has the id of the task instance that made it: two queries by primary key find the task, also
 if a retry has changed its id since, and one by an index its entries. :func:`is_known` makes no other, takes no
@@ -8,171 +8,100 @@ lock, and is all that a stranger gets.
 **Lock.** The DAG run, the task instance, the token's entry, and then the question under **Required Actions**: in
 the order in which Airflow locks them when it parks a task, when a person answers and when a task is cleared, so
 that nobody waits for each other forever. The task deletes the token's entry without a lock of its own: the
-deletion waits for the answer, or the answer finds no entry. SQLite has no locks for rows; there, one transaction
-writes at a time.
+deletion waits for the claim or the end, or these find no entry. SQLite has no locks for rows; there, one
+transaction writes at a time. A first claim, an end and what is told to stop take the locks; all else takes none.
 
-**Store.** The key of the token's entry must be that of the task instance's ``max_tries``, which a Clear changes.
-
-**Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's message that
-the task has left the worker, Airflow takes a task that is queued again for one that was lost, and fails it.
-Its timeout is lowered instead, and the scheduler, which looks for timeouts after it has read such messages,
-resumes it. ``airflow dags test`` has no scheduler, and resumes whatever is *scheduled*.
+**Store.** The key of the token's entry must be that of the task instance's ``max_tries``, which a Clear changes. A
+claim of before a Clear counts while its token has such an entry, too: the cleared task has returned its run.
+A claim whose token is closed keeps others from claiming until its run is over.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.execution.callback import (
-    CALLBACK_USER,
-    OPTIONS,
     Answer,
+    Running,
+    Started,
+    claim_key,
     digest_of,
     end_key,
     receipt_key,
     task_of,
     token_key,
+    word_key,
 )
+from workflow_automation_provider.plugins.decision import Receipt, Seen, Verdict, decide
+from workflow_automation_provider.plugins.metadata_questions import wake
+from workflow_automation_provider.plugins.metadata_session import limit_waiting, transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
-__all__ = [
-    "Answered",
-    "OpenQuestion",
-    "Outcome",
-    "UnavailableError",
-    "is_known",
-    "missing",
-    "open_questions",
-    "respond",
-    "resume",
-    "settle",
-]
+    from workflow_automation_provider.execution.callback import ClaimRow, Said
+
+__all__ = ["Reply", "is_known", "respond"]
 
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
 _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 
-# The scheduler has handled the executor's message about the parked task by then.
-_WAKE_AFTER = timedelta(seconds=5)
+_CLAIMS = claim_key(0).removesuffix("0")
+_TOKENS, _RECEIPTS = f"{token_key('', 0).partition('/')[0]}/", receipt_key("")
 
-# In milliseconds, on PostgreSQL. SQLite waits for its lock as long as its URL says.
-_LOCK_TIMEOUT = 3000
-
-
-class Outcome(enum.Enum):
-    """The outcome of a callback."""
-
-    STORED = "stored"
-    """The task has the answer."""
-    UNKNOWN = "unknown"
-    """No task waits for it."""
+# The task writes them: see execution/start_record.py and execution/wait_state.py.
+_START, _WAIT = "workflow_automation_start", "workflow_automation_wait"
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Reply:
     """
-    The task has another answer.
+    What to say to a run.
 
-    :param status: the other answer's
-    :param at: when it came, as ISO 8601 text
+    :param receipt: of the end that the task has
     """
 
-    status: str
-    at: str
-
-
-class UnavailableError(Exception):
-    """The answer could not be stored, but may be later. Never says what was to be stored."""
-
-
-def missing() -> str | None:
-    """Return why this Airflow cannot take callbacks, None if it can."""
-    try:
-        from airflow.models.hitl import HITLDetail
-        from airflow.models.task_state_store import TaskStateStoreModel
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.models.trigger import handle_event_submit  # noqa: F401
-        from airflow.state import resolve_state_backend
-        from airflow.state.metastore import MetastoreBackend
-        from airflow.triggers.base import TriggerEvent  # noqa: F401
-        from airflow.utils.state import TaskInstanceState
-    except ImportError:
-        return "Callbacks need Airflow 3.3 or newer, which can park a task and keeps its state."
-    needed: list[tuple[Any, tuple[str, ...]]] = [
-        (TaskInstance, ("id", "state", "max_tries", "trigger_timeout", "queued_by_job_id")),
-        (TaskStateStoreModel, ("id", "key", "value", "updated_at", "dag_id", "run_id", "task_id")),
-        (HITLDetail, ("ti_id", "options", "chosen_options", "params_input", "responded_at", "responded_by")),
-        (TaskInstanceState, ("AWAITING_INPUT", "RESTARTING")),
-    ]
-    for owner, names in needed:
-        if lacking := [name for name in names if not hasattr(owner, name)]:
-            return f"This version of Airflow is not supported: {owner.__name__} has no {', '.join(lacking)}."
-    if (backend := resolve_state_backend()) is not MetastoreBackend:
-        return (
-            f"[state_store] backend is {backend.__name__}, which is not supported; expected MetastoreBackend, "
-            "which keeps the entries in the metadata database. [workers] state_store_backend may be any."
-        )
-    return None
+    verdict: Verdict
+    receipt: Receipt | None = None
 
 
 def is_known(token: str) -> bool:
     """
-    Tell whether a task has given out this token, and has not been cleared since.
+    Tell whether a task has given out this token, and has not been cleared since, or its run has claimed.
 
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    with _transaction() as session:
+    with transaction() as session:
         task = _find(session, token)
-        return task is not None and (task.token is not None or task.receipt is not None)
+        return task is not None and (
+            task.is_open or task.seen.receipt is not None or task.seen.own is not None
+        )
 
 
-def settle(token: str, answer: Answer) -> Outcome | Answered:
+def respond(token: str, said: Said | None) -> Reply:
     """
-    Store an answer for the task that waits for it, and wake the task if it is parked.
+    Decide what to say to a run, and store what it says.
 
-    :return: the outcome, or the other answer that the task has
+    :param said: what it sends, None for ``GET``
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    with _transaction() as session:
-        _limit_waiting(session)
-        task = _find(session, token, lock=True)
-        return Outcome.UNKNOWN if task is None else _settle(session, task, token, answer)
-
-
-@contextlib.contextmanager
-def _transaction() -> Iterator[Session]:
-    """
-    Open a session, and commit it at the end.
-
-    :raises UnavailableError: if the database is locked or cannot be reached
-    """
-    from airflow.utils.session import create_session
-    from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
-
-    try:
-        with create_session() as session:
-            yield session
-    except SQLAlchemyError as error:
-        # The error's text has the statement's parameters, and with them the answer.
-        words = type(error).__name__
-        if isinstance(error, OperationalError):
-            words = str(error.orig).partition("\n")[0]
-        elif isinstance(error, DBAPIError):
-            words = type(error.orig).__name__
-        raise UnavailableError(words) from None
+    if not isinstance(said, Answer):
+        with transaction() as session:
+            if (reply := _settle(session, _find(session, token), token, said)) is not None:
+                return reply
+    with transaction() as session:
+        limit_waiting(session)
+        # None if the DAG run is being deleted.
+        return _settle(session, _find(session, token, lock=True), token, said) or Reply(Verdict.STOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +112,16 @@ class _Task:
     :param ti: its current try
     :param at: where it and its entries are
     :param dag_run_id: of its DAG run; known only if it is locked
-    :param token: the token's entry, None if the token does not count, or no longer
-    :param receipt: what there is of an earlier answer, None if there was none since the last Clear
+    :param digest: of the token
+    :param is_open: whether the token has an entry that counts
     """
 
     ti: TaskInstance
     at: dict[str, Any]
     dag_run_id: int | None
-    token: TaskStateStoreModel | None
-    receipt: dict[str, Any] | None
+    digest: str
+    is_open: bool
+    seen: Seen
 
 
 def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
@@ -200,19 +130,14 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
 
     :param lock: the DAG run, the task instance and the token's entry, in this order
     """
-    from airflow.models.dagrun import DagRun
-    from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
     at = _coordinates(session, task_of(token))
     if at is None:
         return None
-    dag_run_id = None
-    if lock:
-        dag_run = select(DagRun.id).where(DagRun.dag_id == at["dag_id"], DagRun.run_id == at["run_id"])
-        # What is stored below refers to it: to lock it after the task instance could be a deadlock.
-        dag_run_id = session.scalar(dag_run.with_for_update(read=True, key_share=True))
+    # What is stored below refers to it: to lock it after the task instance could be a deadlock.
+    dag_run_id = _dag_run_id(session, at, lock=True) if lock else None
     task = select(TaskInstance).where(*_at(TaskInstance, at)).options(*_without_others())
     if lock:
         task = task.with_for_update(of=TaskInstance)
@@ -222,17 +147,102 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
     if ti is None:
         return None
     digest = digest_of(token)
-    keys = [token_key(digest, ti.max_tries), receipt_key(digest)]
-    query = select(TaskStateStoreModel).where(
-        *_at(TaskStateStoreModel, at), TaskStateStoreModel.key.in_(keys)
+    key = token_key(digest, ti.max_tries)
+    is_locked = lock and _lock_entry(session, at, key)
+    entries = _entries(session, at)
+    is_open = is_locked if lock else key in entries
+    return _Task(ti, at, dag_run_id, digest, is_open, _seen(ti, digest, is_open, entries))
+
+
+def _dag_run_id(session: Session, at: Mapping[str, Any], *, lock: bool = False) -> int | None:
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import select
+
+    query = select(DagRun.id).where(DagRun.dag_id == at["dag_id"], DagRun.run_id == at["run_id"])
+    found: int | None = session.scalar(query.with_for_update(read=True, key_share=True) if lock else query)
+    return found
+
+
+def _lock_entry(session: Session, at: Mapping[str, Any], key: str) -> bool:
+    """Lock an entry, so that its deletion waits; return whether it exists."""
+    from airflow.models.task_state_store import TaskStateStoreModel as Model
+    from sqlalchemy import select
+
+    query = select(Model.id).where(*_at(Model, at), Model.key == key)
+    return session.scalar(query.with_for_update()) is not None
+
+
+def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of the entries of a task instance that say something of a run."""
+    from airflow.models.task_state_store import TaskStateStoreModel as Model
+    from sqlalchemy import or_, select
+
+    query = select(Model.key, Model.value).where(
+        *_at(Model, at),
+        or_(
+            Model.key.in_([_START, _WAIT]),
+            *(Model.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)),
+        ),
     )
-    if lock:
-        query = query.with_for_update()
-    entries = {entry.key: entry for entry in session.scalars(query)}
-    receipt = json.loads(entries[keys[1]].value) if keys[1] in entries else None
-    if keys[0] not in entries and receipt is not None and receipt["max_tries"] != ti.max_tries:
+    return {entry.key: entry.value for entry in session.execute(query)}
+
+
+def _seen(ti: TaskInstance, digest: str, is_open: bool, entries: Mapping[str, str]) -> Seen:
+    claims: list[ClaimRow] = [json.loads(entries[key]) for key in entries if key.startswith(_CLAIMS)]
+    open_ones = [claim for claim in claims if token_key(claim["digest"], ti.max_tries) in entries]
+    current = json.loads(entries.get(claim_key(ti.max_tries), "null"))
+    if current is not None and _is_over(current, digest, entries):
+        current = None
+    receipt = json.loads(entries.get(receipt_key(digest), "null"))
+    # Of before a Clear.
+    if not is_open and receipt is not None and receipt["max_tries"] != ti.max_tries:
         receipt = None
-    return _Task(ti, at, dag_run_id, entries.get(keys[0]), receipt)
+    return Seen(
+        is_open and _is_wanted(ti.state, entries),
+        _last(open_ones) or current,
+        _last(claim for claim in claims if claim["digest"] == digest),
+        receipt and Receipt(receipt["status"], receipt["at"], receipt["fingerprint"]),
+    )
+
+
+def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
+    """
+    Return whether another run may claim in place of one whose token is closed.
+
+    It was told to stop, it has ended, or the task has handed over another request since: where a failed run is
+    started again, or where a Clear has left ``max_tries`` as it was. It is not over where the task has closed the
+    token to look whether it was claimed.
+    """
+    return (
+        "stopped" in claim
+        or receipt_key(claim["digest"]) in entries
+        or (claim["digest"] != digest and _start(entries).get("token") == digest)
+    )
+
+
+def _start(entries: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what the task has recorded of its start, nothing if that is kept elsewhere."""
+    try:
+        found = json.loads(entries.get(_START, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:
+    return max(claims, key=lambda claim: claim["at"], default=None)
+
+
+def _is_wanted(state: str | None, entries: Mapping[str, str]) -> bool:
+    """Return whether a task instance in this state may have a run that works."""
+    from airflow.utils.state import State, TaskInstanceState
+
+    if state != TaskInstanceState.SUCCESS:
+        return state not in {*State.finished, TaskInstanceState.RESTARTING}
+    # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked.
+    if _WAIT in entries or _START not in entries:
+        return False
+    return bool(_start(entries).get("state", "started") == "started")
 
 
 def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
@@ -261,182 +271,87 @@ def _without_others() -> Sequence[Any]:
     return [lazyload("*")]
 
 
-def _at(model: Any, coordinates: dict[str, Any]) -> list[Any]:
+def _at(model: Any, coordinates: Mapping[str, Any]) -> list[Any]:
     return [getattr(model, name) == value for name, value in coordinates.items()]
 
 
-def _settle(session: Session, task: _Task, token: str, answer: Answer) -> Outcome | Answered:
-    from airflow.models.task_state_store import TaskStateStoreModel
-    from airflow.utils.state import State, TaskInstanceState
+def _settle(session: Session, task: _Task | None, token: str, said: Said | None) -> Reply | None:
+    """Decide, and write what goes with it; return None if that needs a lock first."""
+    if task is None:
+        return Reply(Verdict.STOP)
+    verdict, seen, now = decide(said, token, task.digest, task.seen), task.seen, datetime.now(UTC)
+    is_locked = task.dag_run_id is not None
+    match verdict, said:
+        case (Verdict.STOP, _) if seen.own is not None and "stopped" not in seen.own:
+            if not is_locked:
+                return None
+            _stop(session, task, seen.own, now)
+        case Verdict.CLAIM, Started():
+            if not is_locked:
+                return None
+            _replace(session, task, claim_key(task.ti.max_tries), said.row(task.digest, _text(now)))
+            wake(session, task.ti, None, now)
+        case Verdict.GO_ON, Running():
+            _replace(session, task, word_key(task.digest), said.row(_text(now)))
+        case Verdict.END, Answer():
+            _store_end(session, task, token, said, now)
+            wake(session, task.ti, said, now)
+        case Verdict.SAME_END, Answer():
+            wake(session, task.ti, said, now)
+    return Reply(verdict, seen.receipt)
 
-    ti, receipt, now = task.ti, task.receipt, datetime.now(UTC)
+
+def _store_end(session: Session, task: _Task, token: str, answer: Answer, now: datetime) -> None:
+    at = _text(now)
     fingerprint = answer.fingerprint(token)
-    if receipt is None:
-        if task.token is None or ti.state in {*State.finished, TaskInstanceState.RESTARTING}:
-            return Outcome.UNKNOWN
-        at = now.isoformat(timespec="seconds")
-        receipt = {
-            "status": answer.status,
-            "at": at,
-            "fingerprint": fingerprint,
-            "max_tries": ti.max_tries,
-        }
-        digest = digest_of(token)
-        for key, value in ((end_key(digest), answer.row(at)), (receipt_key(digest), receipt)):
-            session.add(
-                TaskStateStoreModel(dag_run_id=task.dag_run_id, key=key, value=json.dumps(value), **task.at)
-            )
-    elif receipt["fingerprint"] != fingerprint:
-        return Answered(receipt["status"], receipt["at"])
-    if ti.state == TaskInstanceState.AWAITING_INPUT:
-        _wake(session, ti, answer, now)
-    return Outcome.STORED
+    receipt = {
+        "status": answer.status,
+        "at": at,
+        "fingerprint": fingerprint,
+        "max_tries": task.ti.max_tries,
+    }
+    _add(session, task, end_key(task.digest), answer.row(at))
+    _add(session, task, receipt_key(task.digest), receipt)
 
 
-def _limit_waiting(session: Session) -> None:
-    """Wait for others' locks for seconds, not forever; on SQLite, take its one lock for writing."""
-    from sqlalchemy import text
+def _stop(session: Session, task: _Task, claim: ClaimRow, now: datetime) -> None:
+    """
+    Record that the run that has this claim was told to stop.
 
-    match session.get_bind().dialect.name:
-        case "sqlite":
-            session.execute(text("BEGIN IMMEDIATE"))
-        case "postgresql":
-            session.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}ms'"))
-
-
-def _lock(session: Session, ti_id: UUID) -> TaskInstance | None:
-    """Return the task instance, None if its next try has replaced it."""
-    from airflow.models.taskinstance import TaskInstance
+    A cleared task that is about to return the run writes its token's entry, and then reads the claim. To make and
+    delete this entry here is to wait for that or to fail, or it waits for what is written here.
+    """
+    from airflow.models.task_state_store import TaskStateStoreModel as Model
     from sqlalchemy import select
 
-    found: TaskInstance | None = session.scalar(
-        select(TaskInstance)
-        .where(TaskInstance.id == ti_id)
-        .with_for_update(of=TaskInstance)
-        .execution_options(populate_existing=True)
-    )
-    return found
+    query = select(Model).where(*_at(Model, task.at), Model.key.startswith(_CLAIMS, autoescape=True))
+    for entry in session.scalars(query):
+        if json.loads(entry.value) == claim:
+            entry.value, entry.updated_at = json.dumps({**claim, "stopped": _text(now)}), now
+    if not task.is_open:
+        guard = _add(session, task, token_key(task.digest, task.ti.max_tries), {})
+        session.flush()
+        session.delete(guard)
 
 
-def _wake(session: Session, ti: TaskInstance, answer: Answer, now: datetime) -> None:
-    detail = _lock_question(session, ti.id)
-    if detail is not None and detail.responded_at is None:
-        option = OPTIONS[answer.status]
-        detail.responded_at = now
-        detail.responded_by = {"id": CALLBACK_USER, "name": "The flow's callback"}
-        detail.chosen_options = [option] if option in detail.options else []
-        detail.params_input = {}
-    if ti.queued_by_job_id is None:
-        _resume(session, ti, detail)
-    elif ti.trigger_timeout is None or ti.trigger_timeout > now + _WAKE_AFTER:
-        ti.trigger_timeout = now + _WAKE_AFTER
+def _add(session: Session, task: _Task, key: str, value: Mapping[str, Any]) -> Any:
+    from airflow.models.task_state_store import TaskStateStoreModel as Model
+
+    dag_run_id = task.dag_run_id or _dag_run_id(session, task.at)
+    entry = Model(dag_run_id=dag_run_id, key=key, value=json.dumps(value), **task.at)
+    session.add(entry)
+    return entry
 
 
-def _lock_question(session: Session, ti_id: UUID) -> HITLDetail | None:
-    from airflow.models.hitl import HITLDetail
-    from sqlalchemy import select
+def _replace(session: Session, task: _Task, key: str, value: Mapping[str, Any]) -> None:
+    from airflow.models.task_state_store import TaskStateStoreModel as Model
+    from sqlalchemy import update
 
-    found: HITLDetail | None = session.scalar(
-        select(HITLDetail).where(HITLDetail.ti_id == ti_id).with_for_update(of=HITLDetail)
-    )
-    return found
-
-
-def _resume(session: Session, ti: TaskInstance, detail: HITLDetail | None) -> None:
-    """Resume a parked task that no scheduler knows of."""
-    from airflow.models.trigger import handle_event_submit
-    from airflow.triggers.base import TriggerEvent
-
-    payload = {} if detail is None else detail.as_resume_event_payload()
-    event = TriggerEvent(payload)  # type: ignore[no-untyped-call]
-    handle_event_submit(event, task_instance=ti, session=session)
+    change = update(Model).where(*_at(Model, task.at), Model.key == key)
+    values = {"value": json.dumps(value), "updated_at": datetime.now(UTC)}
+    if not session.execute(change.values(values).execution_options(synchronize_session=False)).rowcount:  # type: ignore[attr-defined]
+        _add(session, task, key, value)
 
 
-# For tests, which have no scheduler and nobody to answer ------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OpenQuestion:
-    """
-    A question under **Required Actions** that a task waits for.
-
-    :param ti_id: of the task instance that asks
-    :param map_index: -1 if the task is not mapped
-    :param is_answered: whether it was answered, but the task is still parked
-    """
-
-    ti_id: UUID
-    task_id: str
-    map_index: int
-    subject: str
-    body: str
-    options: Sequence[str]
-    is_answered: bool
-
-
-def open_questions() -> list[OpenQuestion]:
-    """
-    Return the questions of the tasks that are parked, oldest first.
-
-    :raises UnavailableError: if the database is locked or cannot be reached
-    """
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.state import TaskInstanceState
-    from sqlalchemy import select
-
-    query = (
-        select(HITLDetail, TaskInstance)
-        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
-        .where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
-        .order_by(HITLDetail.created_at)
-    )
-    with _transaction() as session:
-        return [
-            OpenQuestion(
-                ti_id=ti.id,
-                task_id=ti.task_id,
-                map_index=ti.map_index,
-                subject=detail.subject,
-                body=detail.body or "",
-                options=[*detail.options],
-                is_answered=detail.responded_at is not None,
-            )
-            for detail, ti in session.execute(query)
-        ]
-
-
-def respond(ti_id: UUID, option: str, fields: dict[str, str], user: str) -> bool:
-    """
-    Answer a question as a person does, and resume the task if it is parked.
-
-    :param fields: text fields that are filled in
-    :param user: id of the person
-    :return: whether the question was still open
-    :raises UnavailableError: if the database is locked or cannot be reached
-    """
-    with _transaction() as session:
-        _limit_waiting(session)
-        ti, detail = _lock(session, ti_id), _lock_question(session, ti_id)
-        if ti is None or detail is None or detail.responded_at is not None:
-            return False
-        detail.responded_at = datetime.now(UTC)
-        detail.responded_by = {"id": user, "name": user}
-        detail.chosen_options = [option]
-        detail.params_input = fields
-        if ti.state == "awaiting_input":
-            _resume(session, ti, detail)
-        return True
-
-
-def resume(ti_id: UUID) -> None:
-    """
-    Resume a task whose question was answered, if it is parked.
-
-    :raises UnavailableError: if the database is locked or cannot be reached
-    """
-    with _transaction() as session:
-        _limit_waiting(session)
-        ti, detail = _lock(session, ti_id), _lock_question(session, ti_id)
-        if ti is not None and ti.state == "awaiting_input" and detail is not None and detail.responded_at:
-            _resume(session, ti, detail)
+def _text(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")

@@ -33,6 +33,7 @@ from workflow_automation_provider.testing.journal import (
     Run,
     SentCallback,
     Upload,
+    Work,
 )
 from workflow_automation_provider.testing.keys import DEMO_FLOW_ID, DEMO_KEY, Key
 
@@ -60,6 +61,7 @@ __all__ = [
     "ScriptedFault",
     "SentCallback",
     "Upload",
+    "Work",
 ]
 
 _INSTALL = (

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Answers", "Question"]
 
-# Imported only when it starts, and by its name: it imports Airflow.
-_MODULE = "workflow_automation_provider.plugins.metadata"
+# Imported only when it starts, and by their names: they import Airflow.
+_QUESTIONS = "workflow_automation_provider.plugins.metadata_questions"
+_SESSION = "workflow_automation_provider.plugins.metadata_session"
 
 _FAIL = "Fail the task"
 _OPTIONS = ("A run was started", "No run was started", _FAIL, "The run succeeded", "The run failed")
@@ -119,13 +120,16 @@ class Answers:
 
         :raises RuntimeError: if this Airflow cannot park a task
         """
-        metadata = importlib.import_module(_MODULE)
-        if metadata.missing():
+        questions, session = (importlib.import_module(name) for name in (_QUESTIONS, _SESSION))
+        if session.missing():
             raise RuntimeError("A task can ask a person in dag.test() only in Airflow 3.3 or newer")
-        earlier = {question.ti_id for question in metadata.open_questions()}
+        earlier = {question.ti_id for question in questions.open_questions()}
         self._is_stopped.clear()
         self._thread = threading.Thread(
-            target=self._run, args=(metadata, earlier), name="workflow-automation-answers", daemon=True
+            target=self._run,
+            args=(questions, session, earlier),
+            name="workflow-automation-answers",
+            daemon=True,
         )
         self._thread.start()
 
@@ -143,21 +147,21 @@ class Answers:
         if error is not None:
             raise error
 
-    def _run(self, metadata: Any, earlier: set[Any]) -> None:
+    def _run(self, questions: Any, session: Any, earlier: set[Any]) -> None:
         while not self._is_stopped.wait(_EVERY):
             try:
-                for question in metadata.open_questions():
+                for question in questions.open_questions():
                     if question.ti_id in earlier:
                         continue
                     if question.is_answered:
                         # dag.test() has parked it once more: it notes a task's state only after it has looked at it.
-                        metadata.resume(question.ti_id)
+                        questions.resume(question.ti_id)
                     else:
-                        self._answer(metadata, question)
-            except metadata.UnavailableError:
+                        self._answer(questions, question)
+            except session.UnavailableError:
                 continue  # the database is locked for a moment
 
-    def _answer(self, metadata: Any, question: Any) -> None:
+    def _answer(self, questions: Any, question: Any) -> None:
         with self._lock:
             found = next((answer for answer in self._queue if answer.fits(question)), None)
         if found is None and _FAIL not in question.options:
@@ -169,7 +173,7 @@ class Answers:
         except Exception as error:
             self._error = self._error or error
             option, entered = _FAIL if _FAIL in question.options else "The run failed", {}
-        if not metadata.respond(question.ti_id, option, entered, _USER):
+        if not questions.respond(question.ti_id, option, entered, _USER):
             return
         with self._lock:
             if found:

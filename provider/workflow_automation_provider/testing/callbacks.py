@@ -7,6 +7,17 @@ Callbacks that a test can script: what a flow does as its last step, where a tas
 
     {"status": "success", "result": {"rows": 3}, "message": "…"}
 
+With ``started``, the flow has a first step that claims the start of the task, before it does anything; with
+``running``, it says how far it is before its end:
+
+.. code-block:: json
+
+    {"status": "started", "run_id": "1001", "run_link": "http://…"}
+    {"status": "running", "progress": 0.5, "message": "…", "run_id": "1001"}
+
+A run whose first step gets 200 works: :meth:`.Journal.worked` has it. One that gets 404 or 409, or nothing else for
+all its attempts, stops there, and one that gets 404 or 409 later stops then.
+
 The first callback in the queue that matches a run is that run's; a run that none matches never calls back.
 
 ==============  ================  ============================================================================
@@ -16,7 +27,12 @@ Option          Default           Meaning
 ``result``      none              any JSON value, or a function that is called with the :class:`~.journal.Run`
                                   and returns one
 ``message``     none              text
-``delay``       0                 seconds from the start of the run to the call
+``started``     none              seconds from the start of the run to its first step; none for a flow without one
+``claims``      1                 how often the first step calls, even after 200
+``running``     none              a list of objects with ``progress``, ``message`` or ``delay``, one for each word
+``obeys``       yes               ``False`` for a flow that works on, whatever its calls get
+``names_run``   yes               with ``started``: whether its calls say the ``run_id``, and the first the ``run_link``
+``delay``       0                 seconds from the start of the run to the call; with ``started``, from the call before
 ``then``        none              further calls of the same run, one after the other: a list of objects with
                                   ``status``, ``result``, ``message``, ``delay``, ``body`` or ``token``. What an
                                   object leaves out is as in the first call
@@ -59,6 +75,7 @@ WITHHELD = "(withheld)"
 _STATUSES = ("success", "failed")
 _ANSWER = ("status", "result", "message", "body")
 _OF_EACH_CALL = (*_ANSWER, "delay", "token")
+_OF_EACH_WORD = ("progress", "message", "delay")
 _TOKEN = re.compile(r"([?&]token=)[^&#\s\"'<>]+")
 
 
@@ -75,6 +92,11 @@ class Callback:
     message: str | None = None
     delay: float = 0.0
     then: Sequence[dict[str, Any]] = ()
+    started: float | None = None
+    claims: int = 1
+    running: Sequence[dict[str, Any]] = ()
+    obeys: bool = True
+    names_run: bool = True
     body: Any = None
     token: str | None = None
     attempts: int = 4
@@ -95,26 +117,29 @@ class Callback:
         if not callable(self.result):
             _check_json("result", self.result)
         for name in ("delay", "wait"):
+            _check_seconds(name, getattr(self, name))
+        for name in ("attempts", "claims"):
             value = getattr(self, name)
-            if not (is_finite(value) and value >= 0):
-                raise ValueError(f"{name} is {value!r}; expected seconds, 0 or more")
-        if not (is_whole(self.attempts) and self.attempts >= 1):
-            raise ValueError(f"attempts is {self.attempts!r}; expected a whole number, 1 or more")
+            if not (is_whole(value) and value >= 1):
+                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         check_matching(self.flow_id, self.inputs, self.times)
+        self._check_first_steps()
         self._check_then()
 
+    def _check_first_steps(self) -> None:
+        for name in ("obeys", "names_run"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name} is {value!r}; expected True or False")
+        if self.started is not None:
+            _check_seconds("started", self.started)
+        _check_list("running", self.running, "word", _OF_EACH_WORD)
+        for number, word in enumerate(self.running):
+            _check_seconds(f"delay of running[{number}]", word.get("delay", 0))
+            _check_json(f"running[{number}]", word)
+
     def _check_then(self) -> None:
-        if isinstance(self.then, str | dict) or not isinstance(self.then, Sequence):
-            raise ValueError(f"then is {self.then!r}; expected a list of objects, one for each further call")
+        _check_list("then", self.then, "further call", _OF_EACH_CALL)
         for number, options in enumerate(self.then):
-            if not isinstance(options, dict):
-                raise ValueError(f"then[{number}] is {options!r}; expected an object of options")
-            for name in options:
-                if name not in _OF_EACH_CALL:
-                    raise ValueError(
-                        f"then[{number}] has the option {name!r}, which is not supported; "
-                        f"expected one of {', '.join(_OF_EACH_CALL)}"
-                    )
             if options.get("status", self.status) is None:
                 raise ValueError(f"then[{number}] needs a status, 'success' or 'failed'")
         if self.then:
@@ -142,9 +167,38 @@ class Callback:
             ]
         return shown
 
+    def first_steps(self, run: Run, run_link: str) -> list[Callback]:
+        """Return the calls of one run that claim, in order; none if the flow has no such step."""
+        if self.started is None:
+            return []
+        named = {"run_id": run.run_id, "run_link": run_link} if self.names_run else {}
+        call = replace(self, then=(), body={"status": "started", **named}, delay=self.started)
+        return [call, *[replace(call, delay=0)] * (self.claims - 1)]
+
+    def words(self, run: Run) -> list[Callback]:
+        """Return the calls of one run that say how far it is, in order."""
+        named = {"run_id": run.run_id} if self._names else {}
+        return [
+            replace(
+                self,
+                then=(),
+                body={
+                    "status": "running",
+                    **{name: value for name, value in word.items() if name != "delay"},
+                    **named,
+                },
+                delay=word.get("delay", 0),
+            )
+            for word in self.running
+        ]
+
+    @property
+    def _names(self) -> bool:
+        return self.started is not None and self.names_run
+
     @property
     def calls(self) -> list[Callback]:
-        """The calls of one run, in order, each without those that follow it."""
+        """The calls of one run that say how it ended, in order, each without those that follow it."""
         if self.status is None:
             return []
         first = replace(self, then=())
@@ -181,7 +235,8 @@ class Callback:
         if self.body is not None:
             return self.body
         result = self.result(run) if callable(self.result) else self.result
-        answer = {"status": self.status, "result": result, "message": self.message}
+        run_id = run.run_id if self._names else None
+        answer = {"status": self.status, "result": result, "message": self.message, "run_id": run_id}
         return {name: value for name, value in answer.items() if value is not None}
 
     def matches(self, flow_id: str, inputs: dict[str, Any]) -> bool:
@@ -275,6 +330,25 @@ def withhold_tokens(value: Any) -> Any:
     if isinstance(value, dict):
         return {withhold_tokens(name): withhold_tokens(element) for name, element in value.items()}
     return value
+
+
+def _check_list(name: str, value: object, what: str, known: Sequence[str]) -> None:
+    if isinstance(value, str | dict) or not isinstance(value, Sequence):
+        raise ValueError(f"{name} is {value!r}; expected a list of objects, one for each {what}")
+    for number, options in enumerate(value):
+        if not isinstance(options, dict):
+            raise ValueError(f"{name}[{number}] is {options!r}; expected an object of options")
+        for option in options:
+            if option not in known:
+                raise ValueError(
+                    f"{name}[{number}] has the option {option!r}, which is not supported; "
+                    f"expected one of {', '.join(known)}"
+                )
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not (is_finite(value) and value >= 0):
+        raise ValueError(f"{name} is {value!r}; expected seconds, 0 or more")
 
 
 def _check_text(name: str, value: object) -> None:

@@ -62,7 +62,7 @@ class ControlClient:
         self._request("DELETE", "/callbacks")
 
     def journal(self) -> dict[str, Any]:
-        """Return ``runs``, ``uploads``, ``requests`` and ``callbacks``."""
+        """Return ``runs``, ``uploads``, ``requests``, ``callbacks`` and ``worked``."""
         return self._request("GET", "/journal")
 
     def healthy(self) -> bool:

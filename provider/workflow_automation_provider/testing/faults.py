@@ -42,6 +42,8 @@ Kind              Accepted  Effect (options with their defaults)
 ``echo_key``      see here  responds with ``status`` (400), and a body and header ``X-Echo`` that both contain
                             the received key as it is, URL-encoded and in base64; accepted if ``status`` is
                             below 300
+``twice``         yes       starts a second run with the same inputs, as where a proxy sends the request again, and
+                            responds with it; a key with one run left starts both
 ``stale``         normal    sends the usual response; the *next* request on that connection is closed unread,
                             as happens to a pooled connection that became stale: the client sees an end of file, or
                             a reset if it is still sending
@@ -103,6 +105,7 @@ KINDS: Mapping[str, Kind] = {
     "garbage": Kind(True, True, {"status": None, "body": "<html>not JSON"}),
     "endless": Kind(True, True, {"status": None, "limit": 50_000_000}),
     "echo_key": Kind(None, True, {"status": 400}),
+    "twice": Kind(True, True, {}),
     "stale": Kind(None, True, {}),
 }
 """What each kind of fault does, by its name."""

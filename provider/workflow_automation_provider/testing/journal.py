@@ -1,8 +1,8 @@
 """
 The journal: what the local service accepted, and every request that it received, readable from any process.
 
-The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload``, ``request`` or ``callback``; its
-other fields are those of :class:`Run`, :class:`Upload`, :class:`Request` or :class:`SentCallback`. A last line without a newline is not
+The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload``, ``request``, ``callback`` or ``work``;
+its other fields are those of :class:`Run`, :class:`Upload`, :class:`Request`, :class:`SentCallback` or :class:`Work`. A last line without a newline is not
 read: its writer was killed before it responded to the request.
 """
 
@@ -28,6 +28,7 @@ __all__ = [
     "Run",
     "SentCallback",
     "Upload",
+    "Work",
     "decode_lines",
 ]
 
@@ -156,11 +157,29 @@ class SentCallback:
     at: str
 
 
-Record = Run | Upload | Request | SentCallback
+@dataclass(frozen=True)
+class Work:
+    """
+    A run that went past the first step of its flow, where that claims the start of a task.
+
+    :param inputs: as in :class:`Run`
+    :param at: the time as ISO 8601 text, in UTC
+    """
+
+    event: ClassVar[str] = "work"
+    run_id: str | int
+    flow_id: str
+    inputs: dict[str, Any]
+    at: str
+
+
+Record = Run | Upload | Request | SentCallback | Work
 """An entry of the journal."""
 
-RecordT = TypeVar("RecordT", Run, Upload, Request, SentCallback)
+RecordT = TypeVar("RecordT", Run, Upload, Request, SentCallback, Work)
 """One kind of entry."""
+
+_EVENTS = {kind.event for kind in (Run, Upload, Request, SentCallback, Work)}
 
 
 def decode_lines(data: bytes) -> list[dict[str, Any]]:
@@ -176,7 +195,7 @@ def decode_lines(data: bytes) -> list[dict[str, Any]]:
             value = json.loads(line)
         except ValueError as error:
             raise JournalError(f"line {number} is not JSON") from error
-        if not isinstance(value, dict) or value.get("event") not in {"run", "upload", "request", "callback"}:
+        if not isinstance(value, dict) or value.get("event") not in _EVENTS:
             raise JournalError(f"line {number} is not an event")
         lines.append(value)
     return lines
@@ -213,6 +232,10 @@ class Journal:
     def callbacks(self) -> list[SentCallback]:
         """Return the calls that runs made, in the order in which they ended."""
         return self._records(SentCallback)
+
+    def worked(self) -> list[Work]:
+        """Return the runs that went past a first step that claims, in the order in which they did."""
+        return self._records(Work)
 
     def _records(self, record: type[RecordT]) -> list[RecordT]:
         try:

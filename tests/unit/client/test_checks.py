@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client.checks import LONGEST_TIMEOUT, is_seconds, kind_of, one_line
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds, kind_of, one_line
 
 
 @given(st.text(st.characters()))
@@ -22,13 +22,13 @@ def test_one_line_leaves_what_can_be_shown():
     assert one_line("a\nb\0\u2028\udc80") == r"a\nb\x00\u2028\udc80"
 
 
-@pytest.mark.parametrize("value", [0, 0.5, 60, LONGEST_TIMEOUT])
+@pytest.mark.parametrize("value", [0, 0.5, 60, MAX_TIMEOUT])
 def test_seconds(value):
     assert is_seconds(value)
 
 
 @pytest.mark.parametrize(
-    "value", [-1, -0.1, LONGEST_TIMEOUT + 1, float("nan"), float("inf"), True, False, "5", None, 1j]
+    "value", [-1, -0.1, MAX_TIMEOUT + 1, float("nan"), float("inf"), True, False, "5", None, 1j]
 )
 def test_what_is_no_number_of_seconds(value):
     assert not is_seconds(value)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from workflow_automation_provider.client.config import environment_proxy
-from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.exceptions import InvalidRequestError
 
 PROXY = "http://proxy.example:3128"
 
@@ -39,9 +37,3 @@ def test_proxy_of_the_environment(monkeypatch, variables, url, proxy):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert environment_proxy(url) == proxy
-
-
-def test_longest_timeout():
-    for value in (7 * 24 * 3600 + 1, float("inf"), float("nan")):
-        with pytest.raises(InvalidRequestError, match="timeout is"):
-            FlowClient("http://127.0.0.1:9/api", timeout=value)

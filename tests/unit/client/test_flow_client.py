@@ -8,7 +8,6 @@ import threading
 import httpcore
 import pytest
 
-from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import (
     Busy,
     Confirmed,
@@ -44,21 +43,6 @@ def test_no_class_name_stands_for_a_failed_connection(monkeypatch, client, attem
     detail = TIMEOUTS.get(kind, described)
     check(attempt.send(client), NotSent, detail=detail)
     assert client.check().detail == detail
-
-
-def test_an_error_of_our_own_has_its_class(monkeypatch, client, attempt):
-    def fail(self, request):
-        raise KeyError
-
-    monkeypatch.setattr(httpcore.ConnectionPool, "handle_request", fail)
-    check(attempt.send(client), NotSent, detail="KeyError")
-
-
-def test_timeout_of_a_call_is_the_one_that_is_named(service, key):
-    service.faults.add("hang_before")
-    with FlowClient(service.base_url, api_key=key, timeout=20) as client:
-        outcome = trigger_flow(client, {}, timeout=0.25)
-    check(outcome, Unknown, detail="no response within 0.25 s (the timeout)")
 
 
 # Faults of our own --------------------------------------------------------------------------------------

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import Any
 
 import httpcore
@@ -26,7 +23,6 @@ from workflow_automation_provider.client.outcome import (
     Started,
     Unidentified,
     Unknown,
-    Unquoted,
 )
 from workflow_automation_provider.client.protocol import Run
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -153,89 +149,17 @@ def test_any_response_body_confirms_an_upload(service, client, name, upload):
     assert len(upload.requests(service)) == len(service.uploads) == 1
 
 
-def test_response_that_drips_past_the_timeout(service, trigger, key):
-    service.faults.add("drip", seconds=20)
-    with FlowClient(service.base_url, api_key=key, timeout=0.5) as client:
-        begun = time.monotonic()
-        failure = fail(trigger, client, service, key=key, effects=1)
-    check(failure, Unidentified, detail="it was still arriving after 0.5 s")
-    assert time.monotonic() - begun < 15
-
-
-WITHOUT_RUN_ID = [
-    "{}",
-    '{"run_id": null}',
-    '{"run_id": ""}',
-    '{"run_id": [1]}',
-    '{"run_id": true}',
-    '["x"]',
-    '"x"',
-    "7",
-]
-
-
-@pytest.mark.parametrize("body", WITHOUT_RUN_ID)
-def test_response_without_run_id_by_path_is_unusable(service, client, body, key):
-    service.faults.add("response", body=body)
-    failure = check(trigger_flow(client, {}, "demo-flow"), Unidentified, status=201)
-    assert "run_id" in failure.detail
-    assert len(service.runs) == 1
-
-
-@pytest.mark.parametrize("body", [*WITHOUT_RUN_ID, "null"])
-def test_response_without_run_id_by_key_is_success_and_kept(service, client, body):
-    service.faults.add("response", status=200, body=body)
-    run = trigger_flow(client, {}).run
-    assert (run.run_id, run.response) == (None, json.loads(body))
-    assert len(service.runs) == len(service.journal.requests()) == 1
-
-
 # Rejected -----------------------------------------------------------------------------------------------
 
-REJECTED = [
-    400,
-    401,
-    402,
-    403,
-    404,
-    405,
-    406,
-    407,
-    409,
-    410,
-    411,
-    413,
-    414,
-    415,
-    418,
-    422,
-    426,
-    431,
-    451,
-    499,
-]
 
-
-@pytest.mark.parametrize("status", REJECTED)
+@pytest.mark.parametrize("status", [400, 404, 422])
 def test_rejected(service, client, attempt, status, key):
     service.faults.add("reject", operation=attempt.operation, status=status, body="Sorry: no such luck.")
     failure = fail(attempt, client, service, key=key, effects=0)
     check(failure, Rejected, status=status, quote="Sorry: no such luck.")
 
 
-def test_words_of_the_service_are_cut(service, client, attempt, key):
-    service.faults.add("reject", operation=attempt.operation, body="long " * 10_000)
-    assert fail(attempt, client, service, key=key, effects=0).quote == f"{'long ' * 100}…"
-
-
-def test_rejection_whose_body_breaks_off_is_still_one(raw_server, attempt, key):
-    server = raw_server(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 999\r\n\r\nyour key " + key[:9].encode())
-    with FlowClient(server.base_url, api_key=key) as client:
-        failure = fail(attempt, client, key=key)
-    check(failure, Rejected, status=403, quote=Unquoted.INCOMPLETE)
-
-
-@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 307, 308])
+@pytest.mark.parametrize("status", [300, 302, 303, 307])
 def test_redirect_is_not_followed(service, client, attempt, status, key, tmp_path):
     with LocalService(keys=service.keys, journal=tmp_path / "other.jsonl") as other:
         location = f"{other.base_url}{attempt.path}"
@@ -282,14 +206,6 @@ def test_busy(service, client, attempt, status, wait, seconds, key):
     check(failure, Busy, status=status, retry_after=seconds)
 
 
-@pytest.mark.parametrize("status", [425, 429])
-def test_busy_until_a_date(service, client, attempt, status, key):
-    when = format_datetime(datetime.now(UTC) + timedelta(minutes=2), usegmt=True)
-    service.faults.add("busy", operation=attempt.operation, status=status, retry_after=when)
-    failure = check(fail(attempt, client, service, key=key, effects=0), Busy)
-    assert 100 < failure.retry_after <= 120
-
-
 @pytest.mark.parametrize("status", [408, 503])
 @pytest.mark.parametrize(("headers", "seconds"), [({}, None), ({"Retry-After": "5"}, 5)])
 def test_a_gateway_is_busy_after_the_run_was_started(service, client, trigger, status, headers, seconds, key):
@@ -311,23 +227,6 @@ def test_busy_statuses(service, attempt, status, headers, seconds, key):
 def test_busy_statuses_that_are_none(wrong):
     with pytest.raises(InvalidRequestError, match="busy_statuses must be statuses from 400 to 599"):
         FlowClient("http://127.0.0.1:1/api", busy_statuses=wrong)
-
-
-@pytest.mark.parametrize(
-    ("kind", "status", "outcome"),
-    [
-        ("reject", 403, Rejected),
-        ("reject", 307, Rejected),
-        ("status_after", 500, Unknown),
-    ],
-)
-@pytest.mark.parametrize(("headers", "seconds"), [({}, None), ({"Retry-After": "17"}, 17)])
-def test_every_response_keeps_its_retry_after(
-    service, client, attempt, kind, status, outcome, headers, seconds, key
-):
-    service.faults.add(kind, operation=attempt.operation, status=status, headers=headers)
-    failure = fail(attempt, client, service, key=key, effects=int(kind == "status_after"))
-    check(failure, outcome, status=status, retry_after=seconds)
 
 
 # Not sent -----------------------------------------------------------------------------------------------
@@ -389,7 +288,7 @@ def test_server_that_speaks_no_tls(service, attempt, key):
     assert service.journal.requests() == []
 
 
-@pytest.mark.parametrize("status", [403, 407, 502, 503])
+@pytest.mark.parametrize("status", [403, 407])
 def test_proxy_that_lets_nothing_through(raw_server, attempt, status, key):
     proxy = raw_server(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
     with FlowClient(
@@ -399,45 +298,6 @@ def test_proxy_that_lets_nothing_through(raw_server, attempt, status, key):
     ((head, _),) = proxy.requests
     assert head.startswith(b"CONNECT service.example:443 ")
     assert key.encode() not in head
-
-
-def test_proxy_that_is_not_there(attempt, key):
-    proxy = f"http://127.0.0.1:{_closed_port()}"
-    with FlowClient("https://service.example/api", api_key=key, proxy=proxy) as client:
-        not_sent(attempt, client, key, Reason.UNREACHABLE, via=Proxy.CONNECTION)
-
-
-def test_proxy_of_the_environment_is_named(attempt, monkeypatch, key):
-    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{_closed_port()}")
-    with FlowClient("https://service.example/api", api_key=key) as client:
-        not_sent(attempt, client, key, Reason.UNREACHABLE, via=Proxy.ENVIRONMENT)
-
-
-NO_CONNECTION = "no connection within 0.3 s (the timeout)"
-
-
-def test_connect_timeout(attempt, key):
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        waiting = []
-        try:
-            for _ in range(4):  # fills the queue, whose places nobody takes: the next one gets no answer
-                waiting.append(socket.socket())
-                waiting[-1].setblocking(False)
-                waiting[-1].connect_ex(full.getsockname())
-            address = f"http://127.0.0.1:{full.getsockname()[1]}/api"
-            with FlowClient(address, api_key=key, timeout=0.3) as client:
-                not_sent(attempt, client, key, Reason.UNREACHABLE, detail=NO_CONNECTION)
-        finally:
-            for one in waiting:
-                one.close()
-
-
-def test_tls_handshake_that_never_ends(raw_server, attempt, key):
-    server = raw_server(lambda connection, _: connection.recv(65536) and connection.recv(65536))
-    with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.3) as client:
-        not_sent(attempt, client, key, Reason.UNREACHABLE, detail=NO_CONNECTION)
 
 
 # Unknown ------------------------------------------------------------------------------------------------
@@ -465,7 +325,7 @@ def test_read_timeout(service, attempt, kind, effects, key):
     check(failure, Unknown, status=None, detail="no response within 0.4 s (the timeout)")
 
 
-@pytest.mark.parametrize("status", [500, 501, 502, 504, 505, 507, 520, 524, 599])
+@pytest.mark.parametrize("status", [500, 502, 504])
 def test_server_error(service, client, attempt, status, key):
     service.faults.add("status_after", operation=attempt.operation, status=status)
     assert unknown(attempt, client, key, service, effects=1).status == status
@@ -484,28 +344,10 @@ def test_response_that_is_not_http(raw_server, attempt, response, key):
 # Nothing is sent ----------------------------------------------------------------------------------------
 
 
-def test_no_key_where_one_is_needed(service, attempt):
-    attempt.prepare(service)
-    with FlowClient(service.base_url) as client:
-        if attempt.operation == "trigger_by_path":
-            assert attempt.send(client).run.run_id == "1001"
-            return
-        with pytest.raises(InvalidRequestError, match="API key"):
-            attempt.send(client)
-    assert attempt.requests(service) == []
-
-
 @pytest.mark.parametrize("flow_id", ["", "  ", 1.5, True, b"x", ["x"], "\ud800", "x" * 70_000])
 def test_flow_id_that_is_none(service, client, flow_id):
     with pytest.raises(InvalidRequestError, match="flow_id"):
         trigger_flow(client, {}, flow_id)
-    assert service.journal.requests() == []
-
-
-@pytest.mark.parametrize("inputs", [None, [], "x", 5, {"x": float("nan")}, {"x": object()}])
-def test_inputs_that_cannot_be_sent(service, client, inputs):
-    with pytest.raises(InvalidRequestError, match="inputs"):
-        trigger_flow(client, inputs)
     assert service.journal.requests() == []
 
 
@@ -514,14 +356,6 @@ def test_timeout_that_is_none(service, client, timeout):
     with pytest.raises(InvalidRequestError, match="timeout"):
         trigger_flow(client, {}, timeout=timeout)
     assert service.journal.requests() == []
-
-
-def test_tls_service_works_with_its_authority(tls_service):
-    service, ca = tls_service("127.0.0.1")
-    with FlowClient(service.base_url, api_key="other", ca_bundle=ca) as client:
-        assert trigger_flow(client, {}).run.run_id == "1001"
-    with FlowClient(service.base_url, api_key="other", verify=False) as client:
-        assert trigger_flow(client, {}).run.run_id == "1002"
 
 
 def test_cookies_of_the_service_are_not_sent_back(answering, key):

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
-from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import NotSent, Proxy, Reason
 
@@ -102,14 +101,6 @@ def test_stopped_client_does_not_even_connect(attempt, key):
         listener.settimeout(0.1)
         with pytest.raises(TimeoutError):
             listener.accept()
-
-
-def test_stopped_between_preparing_and_sending(service, client, trigger):
-    flow_id = "demo-flow" if trigger.operation == "trigger_by_path" else None
-    request = client.checked(protocol.trigger_request(client.base_url, {}, flow_id))
-    client.stop()
-    ended(client.send(request))
-    assert service.journal.requests() == []
 
 
 def test_stopped_while_connecting(attempt, pool, key):

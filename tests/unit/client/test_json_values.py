@@ -35,12 +35,6 @@ def test_any_json_object_comes_back(value):
     assert json.loads(encode("inputs", value)) == value
 
 
-@given(json_values)
-def test_output_is_ascii_without_line_breaks(value):
-    assert encode("inputs", value).isascii()
-    assert b"\n" not in encode("inputs", value)
-
-
 class Text(str):
     __slots__ = ()
 
@@ -153,7 +147,7 @@ for _ in range(300):
 def test_error_names_the_path(value, words):
     with pytest.raises(InvalidRequestError, match=words) as caught:
         encode("inputs", {"rows": ["a", {}, [], {"fine": 1, "when": value}]})
-    assert str(caught.value).startswith("inputs.rows[3].when ")
+    assert caught.value.message.startswith("inputs.rows[3].when ")
     assert str(caught.value).splitlines()[1:] == ["Nothing was sent."]
 
 
@@ -172,15 +166,7 @@ def test_error_names_the_path(value, words):
 def test_containers_that_cannot_be_sent(value, start):
     with pytest.raises(InvalidRequestError) as caught:
         encode("inputs", value)
-    assert str(caught.value).startswith(start)
-
-
-def test_same_value_twice_is_no_loop():
-    shared = {"x": 1}
-    assert json.loads(encode("inputs", {"a": shared, "b": [shared, shared]})) == {
-        "a": shared,
-        "b": [shared] * 2,
-    }
+    assert caught.value.message.startswith(start)
 
 
 def test_two_hundred_levels_are_not_too_deep():

@@ -69,12 +69,6 @@ def test_base_url_that_is_wrong(text, words):
     assert "hush" not in str(caught.value)
 
 
-def test_plain_http_where_it_was_allowed():
-    assert (
-        protocol.parse_base_url("http://service.example/api", allow_http=True) == "http://service.example/api"
-    )
-
-
 @given(st.text() | st.from_regex(r"https?://[a-z0-9@:/?#\[\]%.\\-]*", fullmatch=True))
 def test_any_text_is_an_address_or_a_clear_error(text):
     try:
@@ -130,15 +124,6 @@ def test_flow_id_is_always_one_segment(flow_id):
     assert (before, after) == ("", "trigger")
     assert unquote(segment, errors="strict") == flow_id
     assert segment.strip(".")
-
-
-@pytest.mark.parametrize(("flow_id", "kept"), [("demo-flow", "demo-flow"), (7, "7"), (None, None)])
-def test_request_keeps_the_flow(flow_id, kept):
-    assert protocol.trigger_request("https://x.example", {}, flow_id).flow_id == kept
-
-
-def test_no_inputs_are_an_empty_object():
-    assert protocol.trigger_request("https://x.example", protocol.NO_INPUTS).content == b'{"inputs":{}}'
 
 
 def test_body_of_a_request_is_not_in_its_repr(client):

@@ -14,7 +14,7 @@ import threading
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.flow_client import FlowClient
@@ -60,7 +60,7 @@ ENCODERS = (
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(key=KEYS, before=AROUND, after=AROUND)
 def test_text_with_the_key_is_withheld(form, key, before, after):
     redactor = Redactor([], key=key)
@@ -73,13 +73,6 @@ def test_text_with_the_key_is_withheld(form, key, before, after):
 def test_ordinary_text_stays_as_it_is(key, text, encode):
     text = encode(text)
     assert Redactor(["Bearer 0dd-Zq7+xK/9=Tb"], key=key).text(text) == text
-
-
-@given(KEYS, st.text(" .,日\n"))
-def test_text_of_other_characters_stays_as_it_is(key, text):
-    assume(not set(key) & set(text))
-    assert Redactor([key], key=key).text(text) == text
-    assert Redactor([]).text(text) == text
 
 
 def test_twelve_letters_of_the_key_in_a_row_are_withheld():
@@ -107,17 +100,6 @@ def test_key_is_searched_for_whatever_its_length(key):
     ):
         assert redactor.text(f"... {text} ...") == WITHHELD
     assert redactor.text("...") == "..."
-
-
-@pytest.mark.parametrize("key", ["ab-cde", "ab-cdef"])
-def test_few_letters_are_compared_with_the_signs_between_them(key):
-    assert Redactor([], key=key).reveals(f"-- {key.replace('-', '')} --") == (key == "ab-cdef")
-
-
-def test_short_form_that_is_common_in_noise_is_not_searched_for():
-    assert not Redactor([], key="abc").reveals(b"abc".hex())
-    assert Redactor([], key="abcd").reveals(b"abcd".hex())
-    assert not Redactor([], key="k!").reveals("000 00")
 
 
 def test_another_secret_is_withheld_as_strictly_as_the_key(key):
@@ -178,14 +160,6 @@ def test_what_is_too_short_for_a_secret_is_not_searched_for(secret, text):
     assert Redactor([secret]).text(text) == text
 
 
-def test_part_of_another_secret_is_shown():
-    assert not Redactor(["Bearer abcdefghijklmnopqrst"]).reveals("abcdefghijklmnopqrs")
-
-
-def test_nothing_is_withheld_without_a_secret():
-    assert not Redactor([]).reveals("XXXX")
-
-
 def test_secrets_are_not_in_the_repr(key):
     assert key not in repr(Redactor([key], key=key)) + repr(
         FlowClient("https://service.example", api_key=key)
@@ -244,7 +218,7 @@ key = "wak-Zq7+xK/9=Tb&w%2"
 pieces = ("\\\\", "%25", "&amp;", "&#0", "&a", "\\\\u00", "<", key[:-2], "://a:", "://a:1/", "://:@", "http://", "http://a?", "?.")
 for piece in pieces:
     for before in ("", "http://u:p", "http://h?"):
-        text = (before + piece * 2**20)[: 2**20] + "x"
+        text = (before + piece * 2**19)[: 2**19] + "x"
         Redactor([f"Bearer {key}"], key=key).reveals(text)
         readable_text(text.encode(), "")
         without_credentials(text)
@@ -270,7 +244,7 @@ def test_clients_that_come_and_go_do_not_disturb_a_log_line(key):
 
     def come_and_go():
         try:
-            for number in range(3000):
+            for number in range(1000):
                 guard_wire_logs(Redactor([f"{key}{number}"[:12]]))
         except Exception as error:
             failures.append(error)

@@ -8,8 +8,7 @@ import pytest
 import trustme
 
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.client.outcome import NotSent, Reason, Rejected
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.client.outcome import NotSent, Reason
 from workflow_automation_provider.testing import Key, LocalService
 
 from .conftest import check
@@ -52,13 +51,6 @@ def test_a_trigger_over_plain_http_loads_none(service, loaded, trigger, key):
     assert loaded == []
 
 
-def test_a_trigger_via_a_plain_proxy_loads_none(answering, loaded, trigger, key):
-    proxy = answering(b'{"run_id": "7"}')
-    with FlowClient(HTTP, api_key=key, allow_http=True, proxy=f"http://127.0.0.1:{proxy.port}") as client:
-        assert trigger.send(client).run.run_id == "7"
-    assert loaded == []
-
-
 @pytest.mark.parametrize("by_environment", [False, True])
 @pytest.mark.parametrize(
     ("base_url", "proxy", "has_tls"),
@@ -80,18 +72,6 @@ def test_certificates_are_loaded_for_tls(monkeypatch, loaded, by_environment, ba
         monkeypatch.setenv("ALL_PROXY", proxy)
     FlowClient(base_url, allow_http=True, proxy=None if by_environment else proxy).close()
     assert bool(loaded) is has_tls
-
-
-def test_a_redirect_to_tls_is_not_followed(service, loaded, trigger, key, authority):
-    certificate = str(authority / "service.pem")
-    with LocalService(keys=service.keys, certfile=certificate, journal=authority / "other.jsonl") as other:
-        location = f"{other.base_url}{trigger.path}"
-        service.faults.add("redirect", status=307, location=location)
-        loaded.clear()
-        with FlowClient(service.base_url, api_key=key) as client:
-            check(trigger.send(client), Rejected, status=307)
-        assert other.journal.requests() == []
-    assert loaded == []
 
 
 def test_the_service_is_verified(monkeypatch, trigger, key, authority):
@@ -133,13 +113,3 @@ def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, key, aut
     with FlowClient(HTTP, **arguments) as client:
         assert trigger.send(client).run.run_id == "7"
     assert received[0].startswith(f"POST {HTTP}{trigger.path} ".encode())
-
-
-@pytest.mark.parametrize("base_url", ["http://127.0.0.1/api", "https://127.0.0.1/api"])
-@pytest.mark.parametrize(
-    "wrong", [{"ca_bundle": "/nowhere.pem"}, {"client_cert": "/nowhere.pem"}, {"client_cert": ("/a", "/b")}]
-)
-def test_wrong_files_are_errors_whatever_the_scheme(base_url, wrong):
-    (name,) = wrong
-    with pytest.raises(InvalidRequestError, match=f"{name} cannot be read"):
-        FlowClient(base_url, **wrong)

@@ -1,4 +1,4 @@
-"""What a flow may say of its end."""
+"""What a flow may say."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.callback import (
-    MAX_VALUES,
     OPTIONS,
     TOKEN_LENGTH,
     Answer,
+    Running,
+    Started,
+    claim_key,
     digest_of,
     end_key,
     is_token,
     new_token,
+    read,
     receipt_key,
     task_of,
     token_key,
+    word_key,
 )
+from workflow_automation_provider.execution.callback_json import MAX_VALUES
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+RUN_IDS = TEXT.filter(str.strip)
 RESERVED = {"__classname__", "__id__", "__type", "__var"}
 VALUES = st.recursive(
     st.none()
@@ -42,6 +48,12 @@ ANSWERS = st.builds(
     st.sampled_from([*OPTIONS]),
     st.sampled_from([None, 0, False, 1, True, 1.0, "", "a", [], {}]) | VALUES,
     st.none() | TEXT,
+    st.none() | RUN_IDS,
+)
+SAID = (
+    st.builds(Started, st.none() | RUN_IDS, st.none() | TEXT.filter(bool))
+    | st.builds(Running, st.none() | TEXT, st.none() | st.floats(0, 1), st.none() | RUN_IDS)
+    | ANSWERS
 )
 
 
@@ -49,17 +61,30 @@ def body(**fields):
     return json.dumps({"status": "success", **fields}).encode()
 
 
-@given(
-    st.sampled_from([*OPTIONS]), VALUES, st.none() | TEXT, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])
-)
-def test_what_is_said_is_what_is_read(status, result, message, encoding):
-    document = {"status": status, "result": result, "message": message}
-    answer = Answer.read(json.dumps(document).encode(encoding))
-    assert answer == Answer(status, result, message)
-    row = json.loads(json.dumps(answer.row("2026-01-01T00:00:00+00:00")))
-    assert Answer.of(row) == answer
-    assert row["at"] == "2026-01-01T00:00:00+00:00"
-    assert all(value is not None for value in row.values())
+def sent(said):
+    """Return what a flow sends to say it."""
+    status = {Started: "started", Running: "running"}.get(type(said))
+    return {"status": status, **asdict(said)} if status else asdict(said)
+
+
+@given(SAID, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]), st.booleans())
+def test_what_is_said_is_what_is_read(said, encoding, drops_nulls):
+    document = {name: value for name, value in sent(said).items() if value is not None or not drops_nulls}
+    assert read(json.dumps(document).encode(encoding)) == said
+
+
+@given(SAID)
+def test_rows(said):
+    """They survive the store, have what was said and when, and nothing that was not said."""
+    row = said.row("digest", "now") if isinstance(said, Started) else said.row("now")
+    row = json.loads(json.dumps(row))
+    row.pop("digest", None)
+    expected = {name: value for name, value in asdict(said).items() if value is not None}
+    if isinstance(said, Running):  # it was the claim's
+        expected.pop("run_id", None)
+    assert row == {**expected, "at": "now"}
+    if isinstance(said, Answer):
+        assert Answer.of(row) == said
 
 
 @given(st.binary() | st.recursive(VALUES, st.lists).map(lambda value: json.dumps(value).encode()))
@@ -68,17 +93,47 @@ def test_what_is_said_is_what_is_read(status, result, message, encoding):
 @example(b'{"status": "success", "result": "\\ud800"}')
 @example(b'{"status": "success", "result": {"\\u0000": 1}}')
 @example(b'{"status": "success", "result": ' + b"9" * 5000 + b"}")
+@example(b'{"status": "started", "run_id": ' + b"9" * 5000 + b"}")
+@example(b'{"status": "running", "progress": ' + b"9" * 4000 + b"}")
 @example(b"[" * 60000)
 @example(b'{"a":' * 10000)
 def test_anything_is_read_or_rejected(data):
-    answer, words = None, ""
+    check_read_or_rejected(data)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"status": st.sampled_from(["started", "running", *OPTIONS])},
+        optional=dict.fromkeys(("run_id", "run_link", "message", "progress", "result"), VALUES),
+    )
+)
+def test_any_fields_are_read_or_rejected(document):
+    check_read_or_rejected(json.dumps(document).encode())
+
+
+def check_read_or_rejected(data):
+    said, words = None, ""
     try:
-        answer = Answer.read(data)
+        said = read(data)
     except ValueError as error:
         words = str(error)
-    assert (answer is None) == (0 < len(words) < 300)
-    if answer is not None:
-        json.dumps(answer.row("now"), allow_nan=False, ensure_ascii=False).encode()
+    assert (said is None) == (0 < len(words) < 300)
+    if said is not None:
+        row = said.row("digest", "now") if isinstance(said, Started) else said.row("now")
+        json.dumps(row, allow_nan=False, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("number", ["7", "-0.10", "1e21", "12345678901234567890123", "1.0"])
+@pytest.mark.parametrize("status", ["started", "running", "failed"])
+def test_number_as_run_id(status, number):
+    """Exactly as it was written: so is that of the response to the start."""
+    assert read(f'{{"status": "{status}", "run_id": {number}}}'.encode()).run_id == number
+
+
+@pytest.mark.parametrize("progress", ["0", "1", "0.0", "1.0", "1e-3"])
+def test_progress(progress):
+    found = read(f'{{"status": "running", "progress": {progress}}}'.encode()).progress
+    assert (type(found), found) == (float, float(progress))
 
 
 def test_row_without_an_answer():
@@ -117,11 +172,40 @@ def test_names_that_airflow_reserves(name):
         (b"[" * 60000, "The body is not JSON: it is nested too deeply."),
         (b"null", "The body is null; expected an object with a status."),
         (b"[]", "The body is an array; expected an object with a status."),
-        (b"{}", "status is missing; expected 'success' or 'failed'."),
-        (b'{"status": true}', "status is a boolean; expected 'success' or 'failed'."),
-        (b'{"status": 1}', "status is a number; expected 'success' or 'failed'."),
-        (b'{"status": {}}', "status is an object; expected 'success' or 'failed'."),
-        (b'{"status": "Success"}', "status is 'Success'; expected 'success' or 'failed'."),
+        (b"{}", "status is missing; expected 'started', 'running', 'success' or 'failed'."),
+        (b'{"status": true}', "status is a boolean; expected 'started', 'running', 'success' or 'failed'."),
+        (b'{"status": 1}', "status is a number; expected 'started', 'running', 'success' or 'failed'."),
+        (b'{"status": {}}', "status is an object; expected 'started', 'running', 'success' or 'failed'."),
+        (
+            b'{"status": "Success"}',
+            "status is 'Success'; expected 'started', 'running', 'success' or 'failed'.",
+        ),
+        (body(run_id=True), "run_id is a boolean; expected text or a number."),
+        (body(run_id=" "), "run_id is ' '; expected text or a number."),
+        (body(run_id=[]), "run_id is an array; expected text or a number."),
+        (body(run_id="\0"), "run_id contains a NUL character or half of a surrogate pair."),
+        (body(status="started", run_link=1), "run_link is a number; expected text."),
+        (
+            body(status="started", run_link="\0"),
+            "run_link contains a NUL character or half of a surrogate pair.",
+        ),
+        (
+            body(status="started", progress=0),
+            "'progress' is not supported with the status 'started'; expected status, run_id and run_link.",
+        ),
+        (
+            body(status="running", result=0),
+            "'result' is not supported with the status 'running'; expected status, run_id, message and progress.",
+        ),
+        (body(status="running", message=1), "message is a number; expected text."),
+        (body(status="running", progress=True), "progress is a boolean; expected a number from 0 to 1."),
+        (body(status="running", progress="0.5"), "progress is '0.5'; expected a number from 0 to 1."),
+        (body(status="running", progress=1.01), "progress is 1.01; expected a number from 0 to 1."),
+        (body(status="running", progress=-1), "progress is -1; expected a number from 0 to 1."),
+        (
+            body(status="running", progress=float("nan")),
+            "The body is not JSON: NaN is not a JSON value.",
+        ),
         (body(message=["a"]), "message is an array; expected text."),
         (body(message="\0"), "message contains a NUL character or half of a surrogate pair."),
         (body(result={"a": "\ud800"}), "result contains a NUL character or half of a surrogate pair."),
@@ -131,7 +215,7 @@ def test_names_that_airflow_reserves(name):
         ),
         (
             body(run_id="1", more=2),
-            "'more' is not supported; expected status, result and message. Put what else the flow returns into result.",
+            "'more' is not supported with the status 'success'; expected status, run_id, result and message. Put what else the flow returns into result.",
         ),
         (body().replace(b'"success"', b"NaN"), "The body is not JSON: NaN is not a JSON value."),
         (body(a=0).replace(b"0", b"1e999"), "The body is not JSON: 1e999 is too large."),
@@ -143,7 +227,13 @@ def test_names_that_airflow_reserves(name):
 )
 def test_what_is_rejected(data, words):
     with pytest.raises(ValueError, match=f"{re.escape(words)}$"):
-        Answer.read(data)
+        read(data)
+
+
+@pytest.mark.parametrize("status", ["started", "running"])
+def test_not_an_end(status):
+    with pytest.raises(ValueError, match="expected 'success' or 'failed'"):
+        Answer.read(body(status=status))
 
 
 def test_deepest_result():
@@ -174,9 +264,16 @@ def test_what_is_no_token(text):
 def test_keys():
     digest = digest_of("token")
     assert digest == hashlib.sha256(b"token").hexdigest()
-    keys = {token_key(digest, 12), token_key(digest, 1), end_key(digest), receipt_key(digest)}
-    assert len(keys) == 4
+    keys = {
+        token_key(digest, 12),
+        token_key(digest, 1),
+        end_key(digest),
+        receipt_key(digest),
+        word_key(digest),
+    }
+    assert len(keys) == 5
     assert all(digest in key for key in keys)
+    assert claim_key(1) != claim_key(12)
     assert len(token_key(digest, 10**9)) < 512
 
 

@@ -28,14 +28,12 @@ from workflow_automation_provider.client.outcome import (
 )
 from workflow_automation_provider.client.protocol import Run, trigger_request
 from workflow_automation_provider.exceptions import (
-    Accepted,
     BusyError,
     FileUnavailableError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
-    ResponseUnusableError,
 )
 from workflow_automation_provider.execution import retry
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier, error_of_task
@@ -43,8 +41,6 @@ from workflow_automation_provider.failures import (
     START_ADVICE,
     UPLOAD_ADVICE,
     reason_of,
-    run_advice,
-    start_advice,
 )
 
 RetryDecision: Any = getattr(retry, "RetryDecision", None)
@@ -122,12 +118,6 @@ def sent(call, seconds=60, *, log=LOG, is_ended=lambda: False, **options):
     return SendRetrier(seconds, log, is_ended).send(call, **options)
 
 
-def test_what_the_call_returns_is_returned(clock):
-    call = Call()
-    assert sent(call, seconds=0) is DONE
-    assert call.waits == []
-
-
 @pytest.mark.parametrize("outcome", [BUSY, NOT_SENT])
 def test_busy_and_not_sent_are_sent_again(clock, outcome):
     call = Call(outcome)
@@ -156,12 +146,6 @@ def test_waits_grow_from_one_second_to_thirty(clock, largest_jitter):
     call = Call(*[BUSY] * 8)
     assert sent(call, seconds=1000) is DONE
     assert call.waits == [1, 2, 4, 8, 16, 30, 30, 30]
-
-
-def test_waits_are_random(clock, smallest_jitter):
-    call = Call(*[NOT_SENT] * 3)
-    assert sent(call, seconds=1000) is DONE
-    assert call.waits == [0, 0, 0]
 
 
 def test_retry_after_is_waited_for_and_jitter_beside_it(clock, largest_jitter):
@@ -240,40 +224,8 @@ def test_a_wait_ends_when_the_task_is_ended(clock, largest_jitter, after):
     assert clock.now <= 1000 + after + 0.1
 
 
-def test_no_wait_begins_once_the_task_is_ended(clock, caplog):
-    assert sent(Call(BUSY), is_ended=lambda: True) == BUSY
-    assert caplog.records == []
-
-
-def test_the_end_of_a_wait_is_announced_where_the_task_was_ended(clock, largest_jitter, caplog):
-    assert sent(Call(BUSY), is_ended=lambda: clock.now > 1000) == BUSY
-    assert "Retrying in 1.0 s." in caplog.records[0].getMessage()
-    assert "Airflow ended the task while it was waiting" in caplog.records[1].getMessage()
-
-
 def test_an_outcome_that_is_not_sent_again_after_a_wait_does_not_count_the_attempts(clock):
     assert sent(Call(BUSY, REJECTED)).attempts is None
-
-
-def test_attempts_are_counted_of_an_unknown_outcome(clock, largest_jitter):
-    outcome = sent(Call(*[UNKNOWN] * 9), seconds=2, retry_unknown=True)
-    assert outcome.attempts == Attempts(3, cast("Any", pytest.approx(2)), 2, "send_retry_timeout")
-
-
-@pytest.mark.parametrize("accepted", [Accepted.MAYBE, Accepted.YES])
-def test_the_advice_says_how_a_run_is_entered(accepted):
-    lines = start_advice("ada")[accepted].splitlines()
-    assert (
-        'To enter it: the task instance\'s tab Storage, key workflow_automation_run/ada, value "RUN_ID" with the quotes.'
-        in lines
-    )
-    # Airflow's UI cuts longer ones on a screen of 1,440 pixels.
-    assert max(map(len, start_advice()[accepted].splitlines())) <= 110
-
-
-def test_the_advice_has_the_run_id_as_json():
-    lines = run_advice('a"b').splitlines()
-    assert lines[1].endswith(r'value "a\"b" with the quotes.')
 
 
 # How a task ends -----------------------------------------------------------------------------------------
@@ -318,14 +270,6 @@ def test_fails_without_a_retry_with_advice(advice, error):
     ]
 
 
-def test_what_is_shown_of_its_class_is_that_of_the_error():
-    kind = type(ended(RejectedError("Rejected.")))
-    assert (kind.__name__, kind.__module__) == (
-        "RejectedError",
-        "workflow_automation_provider.execution.final_errors",
-    )
-
-
 def test_an_error_that_fails_without_a_retry_already_keeps_its_class():
     """As one of a start inside a task, where it ends an operator as well."""
     first = ended(RejectedError("Rejected."))
@@ -334,12 +278,6 @@ def test_an_error_that_fails_without_a_retry_already_keeps_its_class():
 
 def test_an_invalid_request_stays_a_value_error():
     assert isinstance(ended(InvalidRequestError("No.")), ValueError)
-
-
-def test_a_run_without_its_id_fails_without_a_retry():
-    failed = ended(ResponseUnusableError("A run was started."))
-    assert isinstance(failed, AirflowFailException)
-    assert str(failed).endswith("clear the task to start another run.")
 
 
 def test_the_cause_that_tells_something_new_is_kept():
@@ -356,20 +294,6 @@ def test_what_a_retry_can_help_is_left_to_airflow(error):
     failed = ended(error)
     assert type(failed) is type(error)
     assert "Airflow retries this task in 300 s (try 2 of 4)." in str(failed).splitlines()
-
-
-@needs_policies
-def test_a_missing_file_takes_airflows_course_under_the_policy_as_well(can_reschedule):
-    failed = ended(
-        FileUnavailableError("No file.", retry_after=7),
-        UPLOAD_ADVICE,
-        context(retry_policy=FlowRetryPolicy()),
-    )
-    assert str(failed).splitlines() == [
-        "[file-unavailable] No file.",
-        "Nothing was sent.",
-        "Airflow retries this task in 300 s (try 2 of 4).",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -406,16 +330,6 @@ def test_whether_and_when_airflow_retries_is_told(context, told):
     assert str(ended(BusyError("busy", retry_after=7), context=context)).splitlines()[-1] == told
 
 
-def test_a_file_that_is_missing_at_the_last_try_is_what_to_wait_for():
-    failed = ended(FileUnavailableError("No file."), context=context(try_number=4))
-    assert str(failed).splitlines() == [
-        "[file-unavailable] No file.",
-        "Nothing was sent.",
-        "Airflow has no retries left for this task.",
-        "Clear the task once the file is available.",
-    ]
-
-
 @needs_policies
 def test_the_retry_that_the_policy_decides_on_is_told(cannot_reschedule):
     failed = ended(BusyError("busy", retry_after=7), context=context(retry_policy=FlowRetryPolicy()))
@@ -440,12 +354,6 @@ def test_a_reschedule_is_told(can_reschedule, max_tries):
     )
     told = "Airflow reschedules this task in 7 s, without using a retry."
     assert str(failed).splitlines()[-1] == told
-
-
-def test_there_is_advice_for_all_that_the_service_may_have_done():
-    assert set(START_ADVICE) == set(Accepted)
-    # An upload that the service took is not an error, whatever the response.
-    assert set(UPLOAD_ADVICE) == set(Accepted) - {Accepted.YES}
 
 
 # When Airflow comes back ---------------------------------------------------------------------------------
@@ -500,12 +408,6 @@ def test_a_retry_comes_when_the_service_said():
 
 
 @needs_policies
-@pytest.mark.usefixtures("cannot_reschedule")
-def test_only_a_busy_service_sets_when_the_retry_comes():
-    assert decide(NotSentError("not sent", retry_after=7), context()) == ("default", None)
-
-
-@needs_policies
 @pytest.mark.usefixtures("can_reschedule")
 @pytest.mark.parametrize(
     ("error", "delay"),
@@ -525,14 +427,6 @@ def test_no_retry_is_spent_where_nothing_was_started(error, delay):
 
 @needs_policies
 @pytest.mark.usefixtures("can_reschedule")
-def test_airflow_keeps_to_the_bound_as_well():
-    decision = FlowRetryPolicy().evaluate(NotSentError("not sent"), 1, 3, context())
-
-    assert decision.max_reschedules == 5  # type: ignore[attr-defined]  # of Airflow 3.4
-
-
-@needs_policies
-@pytest.mark.usefixtures("can_reschedule")
 @pytest.mark.parametrize("context", [None, context(count=5), context(count=6)])
 def test_past_the_bound_a_retry_is_spent(context):
     assert decide(BusyError("busy", retry_after=7), context) == ("retry", 7)
@@ -547,25 +441,3 @@ def test_a_long_wait_spends_a_retry():
     assert decide(BusyError("busy"), context(retry_delay=601)) == ("default", None)
     assert decide(NotSentError("not sent"), context(retry_delay=601)) == ("default", None)
     assert decide(NotSentError("not sent"), context(retry_delay=600)) == ("reschedule", 600)
-
-
-@needs_policies
-@pytest.mark.usefixtures("can_reschedule")
-def test_a_context_without_a_count_is_that_of_a_first_reschedule():
-    assert decide(NotSentError("not sent"), {"task": context()["task"]}) == ("reschedule", 300)
-
-
-@needs_policies
-def test_the_reason_is_told():
-    reason = FlowRetryPolicy().evaluate(BusyError("busy", retry_after=6.6), 1, 3, context()).reason
-
-    assert reason == "The service asked to wait 7 s."
-
-
-@needs_policies
-@pytest.mark.usefixtures("can_reschedule")
-@pytest.mark.parametrize("error", [BusyError("busy"), NotSentError("not sent")])
-def test_the_reason_is_told_where_the_service_asked_for_no_wait(error):
-    reason = FlowRetryPolicy().evaluate(error, 1, 3, context()).reason
-
-    assert reason == "The service is busy or cannot be reached."

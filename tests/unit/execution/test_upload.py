@@ -21,9 +21,6 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
 )
 from workflow_automation_provider.execution import confirmed_files
-from workflow_automation_provider.execution.retry import SendRetrier
-from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
-from workflow_automation_provider.execution.upload_record import UploadRecord
 from workflow_automation_provider.hooks import upload_progress
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
@@ -120,10 +117,6 @@ class TestResult:
             ],
         }
 
-    @pytest.mark.parametrize("run_id", [1001, "1001"])
-    def test_its_run_id_is_text(self, context, run_id):
-        assert upload({"row": 1}, run_id=run_id).execute(context(task_id="upload"))["run_id"] == "1001"
-
     def test_of_a_long_response_the_start_is_kept(self, service, store, attempt, log):
         service.faults.add("response", operation="upload", body=json.dumps("a" * 2000 + "b"))
         (request,) = upload({"row": 1}).execute(attempt())["requests"]
@@ -179,11 +172,6 @@ class TestRequests:
         operator.execute(context(task_id="upload"))
         assert uploaded(service) == requests
 
-    def test_a_busy_service_is_asked_again_in_the_same_try(self, service, context):
-        service.faults.add("busy", operation="upload", retry_after="0")
-        upload({"row": 1}, send_retry_timeout=30).execute(context(task_id="upload"))
-        assert [request.status for request in service.journal.requests("upload")] == [429, 200]
-
     @pytest.mark.parametrize("large", [None, 2])
     def test_max_file_bytes(self, service, context, write, large):
         files = [write("small", "1"), {"row": "not measured"}, write("b", "22"), write("large", "333")]
@@ -193,17 +181,6 @@ class TestRequests:
             return
         with pytest.raises(AirflowFailException, match=r"large' has 3 bytes, more than max_file_bytes \(2\)"):
             upload(*files, max_file_bytes=2, files_per_request=1).execute(context(task_id="upload"))
-        assert uploaded(service) == []
-
-    @pytest.mark.parametrize(
-        ("name", "wrong"), [("run_id", 1.5), ("flow_id", 1.5), ("files", {"row": float("nan")})]
-    )
-    def test_what_cannot_be_sent_is_named(self, service, attempt, name, wrong):
-        """As native rendering may make it."""
-        operator = upload({"row": 1}, flow_id="demo-flow")
-        setattr(operator, name, wrong)
-        with pytest.raises(AirflowFailException, match=rf"(?s){name}\b.*Nothing was sent"):
-            operator.execute(attempt())
         assert uploaded(service) == []
 
 
@@ -322,12 +299,6 @@ class TestVeryMany:
         assert result["requests"][0]["files"] == [None] * 20
         assert result["requests"][0]["count"] == 2500
 
-    def test_all_entries_of_a_request_count(self, service, attempt):
-        rows = [{"row": number} for number in range(2500)]
-        upload(*rows).execute(attempt())
-        upload({"row": "new"}, *rows[::-1]).execute(attempt(try_number=2))
-        assert uploaded(service)[1:] == [[{"row": "new"}]]
-
     @pytest.mark.parametrize("entry", ["_0", "_0_1"])
     def test_without_one_of_its_entries_a_request_was_not_confirmed(self, service, store, attempt, entry):
         original = store.set
@@ -363,25 +334,7 @@ class TestVeryMany:
         assert result["requests"][0]["files"] == ["a\\nStarted run 66"]
 
 
-def test_an_uploader_sends_again_unless_it_is_told_otherwise(service, store, attempt):
-    service.faults.add("drop_after", operation="upload")
-    record = UploadRecord(attempt())
-    hook = WorkflowAutomationHook()
-    uploader = Uploader(record, hook, SendRetrier(30, hook.log))
-    uploader.upload("1001", None, FilesToUpload(files={"row": 1}))
-    assert len(service.uploads) == 2
-
-
 class TestLog:
-    def test_requests(self, context, write, log):
-        files = [write("a", "1"), {"row": 1}, write("b", "22" * 1024 * 1024)]
-        upload(*files, files_per_request=2).execute(context(task_id="upload"))
-        text = log()
-        assert "Uploading 3 files of 2.0 MiB for run 1001." in text
-        assert "Uploaded 3 files in 2 requests: a, a mapping, b. The service said: 1 file received" in text
-        assert "Request 1 of" not in text
-        assert "earlier try" not in text
-
     def test_a_long_upload_is_told_of_now_and_then(self, context, write, log, monkeypatch):
         """Each look at the clock is 6 seconds after the last."""
         now = iter(range(0, 10_000, 6))
@@ -403,12 +356,6 @@ class TestLog:
         text = log()
         assert "An earlier try uploaded 1 of them; 2 files of 6 bytes to go." in text
         assert "Uploaded 2 files in 2 requests: b, c." in text
-
-    def test_nothing_of_earlier_requests_where_there_were_none(self, service, attempt, log):
-        let_fail(service, "busy")
-        with pytest.raises(BusyError):
-            upload({"row": 1}).execute(attempt())
-        assert "were confirmed" not in log()
 
 
 class TestRecord:
@@ -442,12 +389,6 @@ class TestRecord:
             "Its request was not sent.",
         ]
         assert (uploaded(service), store.entries) == ([], {})
-
-    def test_a_mapping_that_is_no_json_is_named_beside_what_was_sent(self, service, attempt):
-        upload({"row": 1}).execute(attempt())
-        with pytest.raises(AirflowFailException, match=r"files\.row is a set"):
-            upload({"row": 1}, {"row": {1}}).execute(attempt(try_number=2))
-        assert len(service.uploads) == 1
 
     def test_where_all_was_sent_the_key_may_have_expired_since(self, service, attempt, connect):
         first = upload({"row": 1}).execute(attempt())
@@ -535,10 +476,3 @@ def test_a_result_in_the_wrong_shape(service, attempt, run_id, words):
     with pytest.raises(InvalidRequestError, match=words):
         upload({"row": 1}, run_id=run_id).execute(attempt())
     assert service.uploads == []
-
-
-@pytest.mark.parametrize("limit", ["files_per_request", "max_request_bytes"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, True])
-def test_a_limit_that_is_none_is_rejected_by_the_hook_as_well(limit, value):
-    with WorkflowAutomationHook() as hook, pytest.raises(InvalidRequestError, match=f"{limit} is {value}"):
-        hook.prepare_uploads("1", [{}], "demo-flow", **{limit: value})

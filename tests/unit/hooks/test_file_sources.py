@@ -162,14 +162,6 @@ def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
     assert torn == 0
 
 
-def test_file_that_has_settled_is_read_at_once_and_whole(tmp_path):
-    path = tmp_path / "data.bin"
-    path.write_bytes(b"abc")
-    os.utime(path, (0, 0))
-    (file,) = resolved(str(path))
-    assert b"".join(read_whole(file)) == b"abc"
-
-
 @pytest.mark.parametrize("end", ["", "/*.csv"])
 @pytest.mark.parametrize(
     ("path", "words"),
@@ -194,23 +186,6 @@ def test_of_a_relative_path_the_folder_is_told(tmp_path, monkeypatch, end):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileUnavailableError, match=f"current directory, '{tmp_path}'"):
         resolve(f"data{end}")
-
-
-def test_a_fifo_in_a_files_place_is_not_waited_for(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("a")
-    (file,) = resolve(path)
-    assert isinstance(file, File)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(FileUnavailableError, match="not a regular file"):
-        b"".join(read_whole(file))
-
-
-def test_a_path_that_is_whole_needs_no_advice(tmp_path):
-    with pytest.raises(FileUnavailableError) as caught:
-        resolve(f"{tmp_path}/missing.csv")
-    assert str(caught.value).splitlines()[1:] == ["Nothing was sent."]
 
 
 @pytest.mark.parametrize("content_type", ["text/plain\r\nX-A: b", "text/", "/plain", "text", 5])

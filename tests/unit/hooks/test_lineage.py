@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.hooks import lineage
 from workflow_automation_provider.hooks.file_sources import resolve
-from workflow_automation_provider.hooks.lineage import MOST_INPUTS, inputs_of
+from workflow_automation_provider.hooks.lineage import MAX_INPUTS, inputs_of
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
@@ -182,7 +182,7 @@ def test_resolved_files(tmp_path):
 
 
 def test_many_files_are_told_as_their_folders():
-    few = [f"/data/{n}" for n in range(MOST_INPUTS)]
+    few = [f"/data/{n}" for n in range(MAX_INPUTS)]
     assert inputs_of(few) == [f"file://{path}" for path in few]
     assert inputs_of([*few, "/data/more"]) == ["file:///data"]
     assert inputs_of(f"/data/{n % 3}/{n}" for n in range(100_000)) == [f"file:///data/{n}" for n in range(3)]
@@ -190,7 +190,7 @@ def test_many_files_are_told_as_their_folders():
 
 def test_many_folders_are_told_up_to_the_bound():
     found = inputs_of(f"/data/{n}/file" for n in range(100_000))
-    assert found == [f"file:///data/{n}" for n in range(MOST_INPUTS)]
+    assert found == [f"file:///data/{n}" for n in range(MAX_INPUTS)]
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="/*?[\0", codec="utf-8"), min_size=1), min_size=1))

@@ -7,13 +7,11 @@ import io
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import File
-from workflow_automation_provider.client.outcome import Busy, NotSent, Reason, Unknown
+from workflow_automation_provider.client.outcome import Busy, Unknown
 from workflow_automation_provider.client.protocol import Operation, UploadBody
-from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.exceptions import InvalidRequestError
 
 
 class CountedFile:
@@ -94,23 +92,6 @@ def test_text_is_read_once_to_measure_and_once_to_send(service, hook, run_id, fi
     assert len(service.uploads) == len(requests)
 
 
-@pytest.mark.parametrize("file_format", ["base64", "data_url"])
-def test_base64_is_read_only_to_send(hook, run_id, file_format):
-    counted = CountedFile(b"x" * 1000)
-    (request,) = hook.prepare_uploads(
-        run_id, [counted.file], "demo-flow", file_format=file_format, max_request_bytes=2000
-    )
-    assert counted.opened == 0
-    hook.send_upload(request)
-    assert counted.opened == 1
-
-
-def test_upload_in_one_call_reads_no_more(hook, run_id):
-    counted = CountedFile(b"x")
-    hook.send_upload(*hook.prepare_uploads(run_id, [counted.file], "demo-flow", file_format="text"))
-    assert counted.opened == 2
-
-
 @pytest.mark.parametrize(("file_format", "element"), [(None, 1), ("name", "a.txt")])
 def test_file_format_is_the_connections_unless_another_is_given(connect, file_format, element):
     hook = connect(host="https://service.example/api", password="key", extra={"file_format": "size"})
@@ -127,29 +108,6 @@ def test_request_can_be_sent_again(service, hook, run_id):
     assert upload.files == [base64.b64encode(b"abc").decode()]
 
 
-def test_file_that_changed_after_it_was_prepared(service, hook, run_id):
-    counted = CountedFile(b"abc")
-    (request,) = hook.prepare_uploads(run_id, [counted.file], "demo-flow")
-    counted.content = b"abcd"
-    with pytest.raises(FileUnavailableError, match=r"<a\.txt> is longer than its original 3 bytes"):
-        hook.send_upload(request)
-    assert service.uploads == []
-
-
-def test_progress_tells_the_whole_first_and_then_what_was_sent(service, hook, run_id):
-    told = []
-
-    def progress(total):
-        told.append(total)
-        return told.append
-
-    (prepared,) = hook.prepare_uploads(run_id, [{"a": 1}, {"b": 2}], "demo-flow")
-    hook.get_conn().send(prepared, progress=progress)
-    total, *sent = told
-    (request,) = service.journal.requests("upload")
-    assert total == sum(sent) == request.size
-
-
 def test_timeout_of_one_request(service, hook, run_id):
     (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
     service.faults.add("hang_before", operation="upload")
@@ -161,15 +119,6 @@ def test_timeout_of_one_request(service, hook, run_id):
     with pytest.raises(InvalidRequestError, match="timeout"):
         hook.send_upload(request)
     assert len(service.journal.requests("upload")) == 1
-
-
-def test_stopped_hook_sends_no_prepared_upload(service, hook, run_id):
-    (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
-    hook.stop()
-    outcome = hook.send_upload(request)
-    assert isinstance(outcome, NotSent)
-    assert (outcome.reason, outcome.begun) == (Reason.STOPPED, False)
-    assert service.journal.requests("upload") == []
 
 
 @pytest.mark.parametrize(
@@ -191,50 +140,5 @@ def test_what_cannot_be_sent_is_named_before_anything_is(service, hook, argument
     assert service.journal.requests() == []
 
 
-def test_without_a_key_no_upload_is_prepared(connect):
-    hook = connect(host="https://service.example/api")
-    with pytest.raises(InvalidRequestError, match="needs the API key") as caught:
-        hook.prepare_uploads("1", [{}], "demo-flow")
-    assert str(caught.value).splitlines()[1:3] == [
-        "Nothing was sent.",
-        "Put the API key in the connection's API key field (password).",
-    ]
-
-
 def test_no_files_are_no_request(hook):
     assert hook.prepare_uploads("1", [], "demo-flow") == []
-
-
-@given(
-    st.lists(st.binary(max_size=60) | st.dictionaries(st.text(max_size=3), st.integers()), max_size=8),
-    st.none() | st.integers(1, 4),
-    st.none() | st.integers(200, 400),
-)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_prepared_requests_are_together_what_was_given(hook, given_files, count, size):
-    elements = [
-        CountedFile(item, str(number)).file if isinstance(item, bytes) else item
-        for number, item in enumerate(given_files)
-    ]
-    try:
-        requests = hook.prepare_uploads(
-            "1",
-            elements,
-            "f",
-            file_format={"n": "name", "c": "base64"},
-            files_per_request=count,
-            max_request_bytes=size,
-        )
-    except InvalidRequestError as error:
-        assert "more than max_request_bytes" in str(error)  # noqa: PT017 - either is right
-        assert size is not None
-        return
-    assert [element for request in requests for element in request.files] == elements
-    found = [file for request in requests for file in json.loads(body(request))["files"]]
-    assert found == [
-        {"n": str(number), "c": base64.b64encode(item).decode()} if isinstance(item, bytes) else item
-        for number, item in enumerate(given_files)
-    ]
-    assert all(
-        len(request.files) <= (count or 8) and len(request.content) <= (size or 10**6) for request in requests
-    )

@@ -93,28 +93,10 @@ def test_several_requests_are_told_of_as_one_upload(clock, logged):
     ]
 
 
-def test_mappings_have_no_bytes(clock, logged):
-    progress = Progress(2, 0, LOG)
-    sent = progress.request([{"row": 1}, {"row": 2}], 100)
-    progress.begun({"row": 1})
-    clock(20)
-    sent(50)
-    assert [text for _, _, text in logged()] == [
-        "Uploaded 0 of 2 files, 0 bytes of 0 bytes (50 %), 0 bytes/s. Sending a mapping."
-    ]
-
-
 def test_a_short_upload_is_not_told_of(clock, logged):
     sent = Progress(1, 100 * MIB, LOG).request(files(100 * MIB), 140 * MIB)
     clock(14.9)
     sent(90 * MIB)
-    assert logged() == []
-
-
-def test_what_is_done_is_not_told_of(clock, logged):
-    sent = Progress(1, 100 * MIB, LOG).request(files(100 * MIB), 140 * MIB)
-    clock(20)
-    sent(140 * MIB)
     assert logged() == []
 
 

@@ -12,7 +12,6 @@ from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
-    RejectedError,
 )
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.testing import DEMO_KEY
@@ -29,12 +28,6 @@ def test_trigger(hook, workflow_automation_service):
         (by_path.run_id, "other-flow", "path"),
     ]
     assert runs[0].inputs == {"when": "2026-01-02T00:00:00+00:00"}
-
-
-def test_default_connection(workflow_automation_connection, workflow_automation_service):
-    with WorkflowAutomationHook() as hook:
-        hook.trigger_flow({})
-    assert len(workflow_automation_service.runs) == 1
 
 
 def test_upload(hook, workflow_automation_service, tmp_path):
@@ -92,12 +85,6 @@ def test_threads_over_one_client_each_get_their_own_run(hook, workflow_automatio
         started = dict(pool.map(start, range(32)))
     assert {r.inputs["number"]: r.run_id for r in workflow_automation_service.runs} == started
     assert len(set(started.values())) == len(workflow_automation_service.journal.requests()) == 32
-
-
-def test_rejection_reaches_the_author(hook, workflow_automation_service):
-    workflow_automation_service.faults.add("reject", status=422, body={"error": "no such input: spedd"})
-    with pytest.raises(RejectedError, match="no such input: spedd"):
-        hook.trigger_flow({"spedd": 1})
 
 
 # Test connection ----------------------------------------------------------------------------------------

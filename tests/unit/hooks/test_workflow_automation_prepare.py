@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -52,16 +52,6 @@ def test_missing_key_is_found_before_sending(connect, recording):
         hook.prepare_trigger({})
     assert hook.send_trigger(hook.prepare_trigger({}, "demo-flow")).run.run_id == "7"
     assert len(server.requests) == 1
-
-
-def test_expired_key_is_found_before_sending_and_only_where_the_key_goes_along(connect, recording, key):
-    server = recording()
-    yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
-    hook = connect(host=server.base_url, password=key, extra={"key_expires_on": yesterday})
-    with pytest.raises(InvalidRequestError, match="expired on"):
-        hook.prepare_trigger({})
-    hook.prepare_trigger({}, "demo-flow")
-    assert server.requests == []
 
 
 @pytest.mark.parametrize("timeout", [0, 10**9])

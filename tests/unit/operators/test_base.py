@@ -7,7 +7,6 @@ import re
 import pytest
 
 from workflow_automation_provider.execution.retry import FlowRetryPolicy
-from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 
@@ -59,10 +58,6 @@ def test_a_flow_id_that_is_none(operator, words):
         operator(flow_id=None)
     assert operator().flow_id is None
     assert operator(flow_id="a").flow_id == "a"
-
-
-def test_an_argument_that_is_left_out_says_so():
-    assert repr(UNSET) == "not given"
 
 
 @pytest.mark.parametrize("operator", [trigger, upload])

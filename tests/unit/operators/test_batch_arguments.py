@@ -147,8 +147,7 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
 
 
 @pytest.mark.parametrize("output", ["./batch.jsonl", "hard", "soft"])
-@pytest.mark.parametrize("scheme", ["", "file://", "local://", "FILE://"])
-@pytest.mark.parametrize("batch_scheme", ["", "local://"])
+@pytest.mark.parametrize(("scheme", "batch_scheme"), [("", "local://"), ("FILE://", "")])
 def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme, batch_scheme, output):
     path = tmp_path / "batch.jsonl"
     path.write_text('{"n": 1}\n')

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sqlite3
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +13,7 @@ import pytest
 import uvicorn
 
 from waiting_tasks import WaitingTask, make_dag
+from workflow_automation_provider.plugins import metadata_session
 from workflow_automation_provider.plugins.callback_endpoint import app
 
 
@@ -50,3 +53,52 @@ def base_url():
 def http(base_url):
     with httpx.Client(base_url=base_url, timeout=60, trust_env=False) as client:
         yield client
+
+
+@pytest.fixture
+def say(http):
+    """Send what a run says, GET for nothing; return the status and the words of the response."""
+
+    def call(url, status=None, **fields):
+        response = http.post(url, json={"status": status, **fields}) if status else http.get(url)
+        assert response.headers["content-type"] == "application/json"
+        return response.status_code, response.json()["detail"]
+
+    return call
+
+
+@pytest.fixture
+def impatient(dag, monkeypatch):
+    """Have the database wait for a lock only for a moment."""
+    from airflow import settings
+    from sqlalchemy import event
+
+    def set_timeout(connection, *_):
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA busy_timeout = 100")
+
+    monkeypatch.setattr(metadata_session, "_LOCK_TIMEOUT", 100)
+    engine = settings.get_engine()
+    event.listen(engine, "checkout", set_timeout)
+    yield
+    event.remove(engine, "checkout", set_timeout)
+    engine.dispose()
+
+
+@contextlib.contextmanager
+def _locked():
+    """Hold SQLite's lock for writing, or other databases' locks of all task instances."""
+    from airflow import settings
+    from sqlalchemy import text
+
+    with settings.get_engine().connect() as other:
+        is_sqlite = other.dialect.name == "sqlite"
+        other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
+        yield
+        other.rollback()
+
+
+@pytest.fixture
+def locked_database(dag):
+    """Return a context manager that holds the locks that any claim needs."""
+    return _locked

@@ -91,7 +91,7 @@ def test_mounted_application(path, status):
 
     scope = {
         "type": "http",
-        "method": "GET",
+        "method": "PUT",
         "path": path,
         "root_path": "",
         "query_string": b"",

@@ -8,7 +8,6 @@ import contextlib
 import json
 import logging
 import socket
-import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from workflow_automation_provider.execution.callback import (
     CALLBACK_USER,
     LARGEST_BODY,
     PATH,
-    Answer,
     new_token,
+    read,
 )
 from workflow_automation_provider.plugins import callback_endpoint, metadata
 from workflow_automation_provider.plugins.daemon_threads import MAX_PENDING, DaemonThreads
@@ -32,10 +31,10 @@ from workflow_automation_provider.plugins.daemon_threads import MAX_PENDING, Dae
 SUCCESS = {"status": "success", "result": {"rows": 3}}
 FAILED = {"status": "failed", "message": "There were no orders."}
 
-NOT_FOUND = (404, {"detail": "No task waits for this callback."})
+NOT_FOUND = (404, {"detail": "No task wants this run: stop."})
 STORED = (200, {"detail": "The answer is stored."})
-ANOTHER = "'success' with another result or message"
-UNAVAILABLE = (503, {"detail": "The answer could not be stored; call again."})
+ANOTHER = "'success' with another result, message or run_id"
+UNAVAILABLE = (503, {"detail": "Airflow cannot respond now: call again."})
 
 ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"]
 NOT_PARKED = ["running", "queued", "scheduled", "up_for_retry", None]
@@ -293,15 +292,14 @@ def test_answer_that_the_task_has_redacted(waiting, post, state):
     assert "orders" not in json.dumps(task.receipt)
 
 
-def test_state_that_airflow_clears_on_success(waiting, post):
-    """``[state_store] clear_on_success``."""
-    from airflow.state import get_state_backend
-
+def test_state_that_airflow_clears_on_success(waiting, http, monkeypatch):
+    """``[state_store] clear_on_success``: what a run has claimed would be forgotten while it works."""
     task = waiting()
-    assert post(task.url) == STORED
-    task.change(state="success")
-    get_state_backend().clear(task.scope)
-    assert post(task.url) == NOT_FOUND
+    monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
+    responses = [http.post(task.url, json=SUCCESS), http.get(task.url), http.post(unknown(), json=SUCCESS)]
+    assert [response.status_code for response in responses] == [501, 501, 501]
+    assert "[state_store] clear_on_success" in responses[0].json()["detail"]
+    assert task.row is None
 
 
 def test_retry(waiting, post):
@@ -373,15 +371,15 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
     assert all(one == shown[0] for one in shown)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_other_methods(waiting, http, method):
     task = waiting()
     known, stranger = (http.request(method, url) for url in (task.url, unknown()))
-    assert (known.status_code, known.headers["allow"]) == (405, "POST")
+    assert (known.status_code, known.headers["allow"]) == (405, "GET, POST")
     assert (
         known.content
         == stranger.content
-        == (b"" if method == "HEAD" else b'{"detail": "Only POST is supported."}')
+        == (b"" if method == "HEAD" else b'{"detail": "Only GET and POST are supported."}')
     )
     assert task.row is None
 
@@ -403,7 +401,7 @@ def test_any_content_type(waiting, http, content_type):
         (b"status=success", "The body is not JSON: "),
         (b"\xff\xfe\xff", "The body is not JSON: "),
         (b'"success"', "The body is 'success'; expected an object with a status."),
-        (b'{"status": "done"}', "status is 'done'; expected 'success' or 'failed'."),
+        (b'{"status": "done"}', "status is 'done'; expected 'started', 'running', 'success' or 'failed'."),
     ],
 )
 def test_bad_body(waiting, post, body, words):
@@ -498,7 +496,6 @@ def test_body_of_a_stranger_is_not_read(dag):
 def test_body_is_parsed_off_the_event_loop(waiting, monkeypatch):
     """Where it would hold up everything else that the API server does."""
     threads = []
-    read = Answer.read
 
     def watched(body):
         threads.append(threading.current_thread())
@@ -508,7 +505,7 @@ def test_body_is_parsed_off_the_event_loop(waiting, monkeypatch):
         threads.append(threading.current_thread())
         return {"type": "http.request", "body": json.dumps(SUCCESS).encode()}
 
-    monkeypatch.setattr(Answer, "read", watched)
+    monkeypatch.setattr(callback_endpoint, "read", watched)
     assert call(waiting().url, receive) == 200
     loop, parser = threads
     assert loop is not parser
@@ -535,40 +532,9 @@ def test_client_that_goes_away(waiting, base_url, monkeypatch):
 # The database.
 
 
-@pytest.fixture
-def impatient(dag, monkeypatch):
-    """Have the database wait for a lock only for a moment."""
-    from airflow import settings
-    from sqlalchemy import event
-
-    def set_timeout(connection, *_):
-        if isinstance(connection, sqlite3.Connection):
-            connection.execute("PRAGMA busy_timeout = 100")
-
-    monkeypatch.setattr(metadata, "_LOCK_TIMEOUT", 100)
-    engine = settings.get_engine()
-    event.listen(engine, "checkout", set_timeout)
-    yield
-    event.remove(engine, "checkout", set_timeout)
-    engine.dispose()
-
-
-@contextlib.contextmanager
-def locked():
-    """Hold SQLite's lock for writing, or other databases' locks of all task instances."""
-    from airflow import settings
-    from sqlalchemy import text
-
-    with settings.get_engine().connect() as other:
-        is_sqlite = other.dialect.name == "sqlite"
-        other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
-        yield
-        other.rollback()
-
-
-def test_locked_database(waiting, http, impatient, caplog):
+def test_locked_database(waiting, http, impatient, locked_database, caplog):
     task = waiting()
-    with locked():
+    with locked_database():
         response = http.post(task.url, json=SUCCESS)
     assert (response.status_code, response.json()) == UNAVAILABLE
     assert response.headers["retry-after"] == "5"
@@ -577,10 +543,10 @@ def test_locked_database(waiting, http, impatient, caplog):
     assert http.post(task.url, json=SUCCESS).status_code == 200
 
 
-def test_database_that_is_locked_for_a_moment(waiting, post):
+def test_database_that_is_locked_for_a_moment(waiting, post, locked_database):
     task = waiting()
     with ThreadPoolExecutor(1) as pool:
-        with locked():
+        with locked_database():
             call = pool.submit(post, task.url)
             time.sleep(0.3)
         assert call.result() == STORED

@@ -12,7 +12,7 @@ import pytest
 
 from workflow_automation_provider.plugins import daemon_threads
 from workflow_automation_provider.plugins.daemon_threads import MAX_PENDING, DaemonThreads
-from workflow_automation_provider.plugins.metadata import UnavailableError
+from workflow_automation_provider.plugins.metadata_session import UnavailableError
 
 HANGING = """
 import asyncio, threading

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from workflow_automation_provider.execution.callback import PATH, new_token
-from workflow_automation_provider.plugins import metadata
+from workflow_automation_provider.plugins import metadata, metadata_session
 
 CAN_WAIT = importlib.util.find_spec("airflow.models.task_state_store") is not None
 
@@ -29,16 +29,16 @@ def detail_of(http):
 @pytest.mark.skipif(CAN_WAIT, reason="Since Airflow 3.3 a task can wait")
 def test_older_airflow(http):
     reason = "Callbacks need Airflow 3.3 or newer, which can park a task and keeps its state."
-    assert metadata.missing() == reason
+    assert metadata_session.missing() == reason
     assert detail_of(http) == (501, reason)
-    assert http.get(PATH).status_code == 405
+    assert http.put(PATH).status_code == 405
     assert http.post("/workflow-automation/other").status_code == 404
 
 
 @needs_waiting
 def test_nothing_is_missing(dag, http):
-    assert metadata.missing() is None
-    assert detail_of(http) == (404, "No task waits for this callback.")
+    assert metadata_session.missing() is None
+    assert detail_of(http) == (404, "No task wants this run: stop.")
 
 
 @needs_waiting
@@ -59,14 +59,14 @@ def test_column_is_missing(http, monkeypatch, module, owner, name):
 
     monkeypatch.setattr(f"{module}.{owner}", Renamed(owner, (), {}))
     reason = f"This version of Airflow is not supported: {owner} has no {name}."
-    assert metadata.missing() == reason
+    assert metadata_session.missing() == reason
     assert detail_of(http) == (501, reason)
 
 
 @needs_waiting
 def test_module_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "airflow.models.hitl", None)
-    assert "Airflow 3.3" in str(metadata.missing())
+    assert "Airflow 3.3" in str(metadata_session.missing())
 
 
 @needs_waiting

@@ -12,7 +12,7 @@ from workflow_automation_provider.execution.callback import PATH, new_token
 from workflow_automation_provider.testing import CallbackEndpoint
 
 
-def status_of(url, method="GET"):
+def status_of(url, method="PUT"):
     with httpx.Client(trust_env=False) as http:
         return http.request(method, f"{url}{PATH}").status_code
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.callback import LARGEST_BODY, Answer
+from workflow_automation_provider.execution.callback import LARGEST_BODY, Answer, read
 from workflow_automation_provider.testing import Callback, Callbacks, Journal, LocalService
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.control_client import ControlClient
@@ -468,3 +468,106 @@ def test_what_is_scripted_survives_a_restart(receiver, tmp_path):
     with service:
         pass
     assert service.callbacks.all()[0].remaining is None
+
+
+# A flow that claims -------------------------------------------------------------------------------------
+
+
+def test_first_step_words_and_end(service, call, receiver):
+    words = [{"progress": 0.5, "message": "Half"}, {"delay": 0.01}]
+    service.callbacks.add(result=3, started=0.01, running=words)
+    started = call.by_path({"callback_url": receiver.url, "day": "monday"}).json()
+    sent(service, 4)
+    named = {"run_id": started["run_id"]}
+    assert receiver.bodies == [
+        {"status": "started", **started},
+        {"status": "running", "progress": 0.5, "message": "Half", **named},
+        {"status": "running", **named},
+        {"status": "success", "result": 3, **named},
+    ]
+    for _, _, body in receiver.received:
+        read(body)
+    (work,) = service.journal.worked()
+    (run,) = service.runs
+    assert (work.run_id, work.flow_id, work.inputs) == (run.run_id, run.flow_id, run.inputs)
+    assert TOKEN not in service.journal.path.read_text()
+
+
+def test_late_first_step_that_does_not_name_its_run(service, call, receiver):
+    service.callbacks.add(started=0.3, names_run=False)
+    begun = time.monotonic()
+    call.by_path({"callback_url": receiver.url})
+    sent(service, 2)
+    assert receiver.times[0] - begun >= 0.3
+    assert receiver.bodies == [{"status": "started"}, {"status": "success"}]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "calls", "works"),
+    [
+        ([404], 1, False),
+        ([409], 1, False),
+        ([200, 404], 2, False),
+        ([503, 503], 2, False),
+        ([None, 503], 2, False),
+        ([503, 200, 200], 5, True),
+        ([200, 200, 404], 3, True),
+        ([200, 200, 409], 3, True),
+        ([200, 200, 503, 503], 5, True),
+    ],
+)
+def test_flow_that_obeys(service, call, receiver, statuses, calls, works):
+    service.callbacks.add(started=0, claims=2, running=[{}], attempts=2, wait=0.01)
+    receiver.responses.extend(status and (status, {}, b"{}") for status in statuses)
+    call.by_path({"callback_url": receiver.url})
+    wait_for(lambda: len(receiver.received) >= calls)
+    service.stop()
+    assert len(receiver.received) == calls
+    assert len(service.journal.worked()) == works
+
+
+def test_flow_that_does_not_obey(service, call, receiver):
+    service.callbacks.add(started=0, running=[{}], obeys=False)
+    receiver.responses.extend([(409, {}, b"{}")] * 2)
+    call.by_path({"callback_url": receiver.url})
+    assert [callback.status for callback in sent(service, 3)] == [409, 409, 200]
+    assert len(service.journal.worked()) == 1
+
+
+def test_flow_that_claims_and_never_ends(service, call, receiver):
+    service.callbacks.add(None, started=0)
+    call.by_path({"callback_url": receiver.url})
+    wait_for(service.journal.worked)
+    assert receiver.bodies[0]["status"] == "started"
+
+
+def test_request_that_a_proxy_sends_twice(service, call, receiver):
+    service.callbacks.add(None, started=0)
+    service.faults.add("twice")
+    receiver.responses.extend([(200, {}, b"{}"), (409, {}, b"{}")])
+    started = call.by_path({"callback_url": receiver.url}).json()
+    sent(service, 2)
+    first, second = service.runs
+    assert (started["run_id"], first.inputs) == (second.run_id, second.inputs)
+    assert {body["run_id"] for body in receiver.bodies} == {first.run_id, second.run_id}
+    assert len(service.journal.worked()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"started": -1}, "started is -1; expected seconds"),
+        ({"started": True}, "started is True; expected seconds"),
+        ({"claims": 0}, "claims is 0; expected a whole number"),
+        ({"obeys": 1}, "obeys is 1; expected True or False"),
+        ({"names_run": None}, "names_run is None; expected True or False"),
+        ({"running": {}}, "running is {}; expected a list of objects"),
+        ({"running": [1]}, r"running\[0\] is 1; expected an object"),
+        ({"running": [{"status": 1}]}, r"running\[0\] has the option 'status'"),
+        ({"running": [{"delay": -1}]}, r"delay of running\[0\] is -1"),
+        ({"running": [{"message": object()}]}, r"running\[0\] is not a JSON value"),
+    ],
+)
+def test_invalid_options_of_a_flow_that_claims(options, words):
+    with pytest.raises(ValueError, match=words):
+        Callbacks().add(**options)

@@ -95,7 +95,7 @@ def test_the_callback_base_url_of_each_connection(run_pytest, first):
                 'AIRFLOW_CONN_SECOND': {{'flow_id': 'demo-flow', 'callback_base_url': url, 'timeout': 5}},
                 'AIRFLOW_CONN_THIRD': {{'flow_id': 'demo-flow', 'callback_base_url': 'https://airflow.example'}},
             }}
-            assert httpx.get(f'{{url}}/workflow-automation/callback', trust_env=False).status_code == 405
+            assert httpx.put(f'{{url}}/workflow-automation/callback', trust_env=False).status_code == 405
         def test_after():
             assert not [name for name in os.environ if name.startswith('AIRFLOW_CONN_')]
         """

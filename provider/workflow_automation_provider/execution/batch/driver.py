@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Literal
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import WorkflowAutomationError
-from workflow_automation_provider.execution.batch import report
+from workflow_automation_provider.execution.batch.report import Progress, named_runs
 from workflow_automation_provider.execution.batch.sender import Job, Sender
 from workflow_automation_provider.execution.batch.window import Window
 from workflow_automation_provider.execution.batch_state import STATES
 from workflow_automation_provider.execution.ledger import State
-from workflow_automation_provider.failures import request_error
+from workflow_automation_provider.failures import request_error, shortened
+from workflow_automation_provider.failures.batch import interrupted, task_ended, too_many_unknown
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.results import ItemResults
@@ -98,7 +99,7 @@ class BatchDriver:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         plan: BatchPlan,
-        progress: report.Progress,
+        progress: Progress,
     ) -> None:
         self._record = record
         record.counts = lambda: results.counts
@@ -135,7 +136,7 @@ class BatchDriver:
 
     def interrupted(self, error: Exception) -> WorkflowAutomationError:
         """Return the error for a batch that an unexpected one ended, such as of Airflow's task state store."""
-        return report.interrupted(
+        return interrupted(
             error,
             lambda text: self._hook.get_conn().redact(text),
             is_continued=self._record.outlives_try,
@@ -143,7 +144,7 @@ class BatchDriver:
 
     def log_runs(self, items: Iterable[BatchItem]) -> None:
         """Name the runs in the log, where no record does."""
-        for line in report.named_runs(items):
+        for line in named_runs(items):
             self._log.info("Runs: %s", one_line(line))
         self.is_logged = True
 
@@ -153,7 +154,7 @@ class BatchDriver:
             following = self._next(jobs)
             while True:
                 if self._retrier.is_ended() and not self.stop:
-                    self._end_early(Stop(report.task_ended(), "The task was ended by Airflow."))
+                    self._end_early(Stop(task_ended(), "The task was ended by Airflow."))
                 more = following is not None and not self.stop
                 if not more and not self._window.open:
                     return
@@ -176,7 +177,7 @@ class BatchDriver:
         try:
             return next(jobs, None)
         except WorkflowAutomationError as error:
-            self._end_early(Stop(error, report.reason(error)))
+            self._end_early(Stop(error, shortened(error.message)))
             return None
 
     def _write(self, following: Job | None, jobs: Iterator[Job]) -> Job | None:
@@ -237,7 +238,7 @@ class BatchDriver:
         # One concurrent burst can fail together; a longer streak means that the service is failing.
         if self._unknown_in_a_row <= self._plan.max_concurrency:
             return None
-        error = report.too_many_unknown(self._unknown_in_a_row, job.result.get("why", ""))
+        error = too_many_unknown(self._unknown_in_a_row, job.result.get("why", ""))
         return Stop(error, "Too many outcomes in a row were unknown.")
 
     def _settled(self, job: Job) -> BatchItem:
@@ -251,7 +252,7 @@ class BatchDriver:
                 # This try started nothing, an earlier one may have.
                 why = self._results.why(job.index)
                 if outcome is State.REJECTED:
-                    why = report.shortened(f"{why} Later rejected: {item['why']}")
+                    why = shortened(f"{why} Later rejected: {item['why']}")
                 item = {"index": job.index, "status": "unknown", "why": why}
             self._results.put(item)
             job.settled = item

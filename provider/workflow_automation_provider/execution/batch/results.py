@@ -7,9 +7,10 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from workflow_automation_provider.execution.ledger import State
+from workflow_automation_provider.failures.batch import BatchState
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem, BatchRecord
@@ -142,6 +143,16 @@ class ItemResults:
         if number > _MAX_ROWS:
             rows.append(f"… and {number - _MAX_ROWS} more.")
         return "\n".join(rows)
+
+    def state(self, record: BatchRecord, **more: Any) -> BatchState:
+        """Return what an error says of the items."""
+        return BatchState(
+            counts=self.counts,
+            unidentified=self.numbers()[State.UNIDENTIFIED],
+            table=self.table(),
+            place=record.place,
+            **more,
+        )
 
     def _select(self, condition: str, *values: object) -> Iterator[BatchItem]:
         for (result,) in self._database.execute(f"SELECT result FROM results {condition}", values):  # noqa: S608

@@ -21,7 +21,6 @@ from workflow_automation_provider.client.outcome import (
     Unidentified,
     Unknown,
 )
-from workflow_automation_provider.execution.batch.report import shortened
 from workflow_automation_provider.execution.batch.throttle import Throttle
 from workflow_automation_provider.execution.batch_state import BatchItem
 from workflow_automation_provider.execution.telemetry import metric_of
@@ -38,7 +37,6 @@ __all__ = ["Job", "Sender"]
 # Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
 _BATCH_ENDING_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 410})
 
-# What counts the outcome of a request, as of a single start; those without one are sent again.
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
 _MAX_RESPONSE = 2000
 
@@ -164,7 +162,7 @@ class Sender:
                         break
                     if not self._throttle.on_busy(failure, sent_at):
                         job.ends_batch = failure
-                        return job.end("not started", _reason(failure))
+                        return job.end("not started", reason_of(failure))
                 case outcome:
                     if not isinstance(outcome, Unknown):
                         self._throttle.on_response()
@@ -188,17 +186,13 @@ def _note(job: Job, outcome: Outcome) -> None:
             job.result = _started(job.index, run)
         case Rejected(status=status) if status in _BATCH_ENDING_STATUSES or 300 <= (status or 0) < 400:
             job.ends_batch = outcome
-            job.end("not started", _reason(outcome))
+            job.end("not started", reason_of(outcome))
         case Rejected():
-            job.end("rejected", _reason(outcome))
+            job.end("rejected", reason_of(outcome))
         case Unidentified():
-            job.end("unidentified", _reason(outcome))
+            job.end("unidentified", reason_of(outcome))
         case Unknown():
-            job.end("unknown", _reason(outcome))
-
-
-def _reason(failure: Failure) -> str:
-    return shortened(reason_of(failure))
+            job.end("unknown", reason_of(outcome))
 
 
 def _started(index: int, run: Run) -> BatchItem:

@@ -217,7 +217,11 @@ def _compact(text: str) -> bytes:
         text = match[0]
         if not text.startswith('"'):
             return ""
-        return text if text.isascii() and "\\" not in text else json.dumps(json.loads(text))
+        return (
+            text
+            if text.isascii() and text.isprintable() and "\\" not in text
+            else json.dumps(json.loads(text))
+        )
 
     return _STRING_OR_SPACE.sub(token, text).encode("ascii")
 

@@ -15,18 +15,29 @@ from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.protocol import with_inputs
 from workflow_automation_provider.exceptions import (
+    Code,
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch import report
 from workflow_automation_provider.execution.batch.driver import BatchDriver, BatchPlan
 from workflow_automation_provider.execution.batch.output import OutputFile
+from workflow_automation_provider.execution.batch.report import Progress
 from workflow_automation_provider.execution.batch.results import BatchSummary, ItemResults
 from workflow_automation_provider.execution.batch.sender import Job
 from workflow_automation_provider.execution.batch.source import BatchSource
-from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Decision
-from workflow_automation_provider.failures import Code
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Decision, State
+from workflow_automation_provider.failures.batch import (
+    BatchInterruptedError,
+    BatchState,
+    batch_error,
+    changed_meanwhile,
+    changed_since,
+    counts_text,
+    items_error,
+    missing_since,
+    where_runs_are,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -68,7 +79,7 @@ class BatchStarter:
         self._digests = bytearray()
         self._ledger = record.ledger(start_again=plan.on_unknown_start == "start_again")
         self._results = ItemResults(self._ledger)
-        self._progress = report.Progress(self._log, self._ti)
+        self._progress = Progress(self._log, self._ti)
         self._driver = BatchDriver(record, self._results, hook, retrier, plan, self._progress)
         self._output_path: str | None = None  # once it is written
 
@@ -113,17 +124,15 @@ class BatchStarter:
                 attributes_at_end.update(self._results.counts)
                 return result
             except WorkflowAutomationError as error:
-                self._summarize_into(error)
+                batch_error(error, self._state())
                 raise
             except BaseException as error:
                 if not self._results.total:
                     raise  # nothing was sent
                 if isinstance(error, Exception):
-                    interrupted = self._driver.interrupted(error)
-                    self._summarize_into(interrupted)
-                    raise interrupted from error
-                where = report.where_runs_are(self._results, self._record, is_logged=self._driver.is_logged)
-                self._log.warning("%s", f"{report.consequence(self._results.counts)} {where}".strip())
+                    raise batch_error(self._driver.interrupted(error), self._state()) from error
+                where = where_runs_are(self._state())
+                self._log.warning("%s", f"{counts_text(self._results.counts)} {where}".strip())
                 raise
 
     # Read ---------------------------------------------------------------------------------------------------
@@ -144,17 +153,17 @@ class BatchStarter:
             self._digests += item.digest
         total = len(self._digests) // DIGEST_BYTES
         if (lost := self._ledger.missing_from(total)) is not None:
-            raise report.missing_since(lost, total, self._ledger.try_of(lost))
+            raise missing_since(lost, total, self._ledger.try_of(lost))
         self._results.total = total
         if is_any:
-            self._log.info("Earlier tries: %s", report.consequence(self._results.counts))
+            self._log.info("Earlier tries: %s", counts_text(self._results.counts))
             self._telemetry.count("runs.returned", self._results.counts["started"])
         return missing
 
     def _is_missing(self, item: Item) -> bool:
         decision = self._ledger.decide(item.index, item.digest)
         if decision is Decision.CHANGED:
-            raise report.changed_since(item.place, self._ledger.try_of(item.index))
+            raise changed_since(item.place, self._ledger.try_of(item.index))
         return decision is Decision.SEND
 
     def _jobs(self, template: Request) -> Iterator[Job]:
@@ -162,11 +171,11 @@ class BatchStarter:
         number = 0
         for number, item in enumerate(self._source, start=1):  # noqa: B007 - used after the loop
             if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
-                raise report.changed_meanwhile(item.place)
+                raise changed_meanwhile(item.place)
             if self._is_missing(item):
                 yield Job(item.index, with_inputs(template, item.inputs), item.digest)
         if number < self._results.total:
-            raise report.changed_meanwhile(self._source.place_of(number))
+            raise changed_meanwhile(self._source.place_of(number))
 
     def _start_missing(self, missing: int, template: Request) -> None:
         number = min(self._plan.max_concurrency, self._plan.window_size, missing)
@@ -188,17 +197,21 @@ class BatchStarter:
 
     def _report(self, output: OutputFile | None) -> list[BatchItem] | BatchSummary:
         self._progress.log(self._results, at_the_end=True)
-        error = report.failure(
-            self._results,
-            self._driver.stop.error if self._driver.stop else None,
-            fails_if_rejected=self._plan.on_rejected == "fail",
-        )
+        error = self._driver.stop.error if self._driver.stop else self._worst()
         # An interrupted try leaves the file to the next one, which may be running already.
-        if output and not (self._is_continued and isinstance(error, report.BatchInterruptedError)):
+        if output and not (self._is_continued and isinstance(error, BatchInterruptedError)):
             error = self._write_output(output, error)
         if error:
             raise error
         return {"path": output.path, **self._results.counts} if output else list(self._items())
+
+    def _worst(self) -> WorkflowAutomationError | None:
+        numbers = self._results.numbers()
+        return items_error(
+            unknown=numbers[State.UNKNOWN],
+            unidentified=numbers[State.UNIDENTIFIED],
+            rejected=numbers[State.REJECTED] if self._plan.on_rejected == "fail" else 0,
+        )
 
     @property
     def _is_continued(self) -> bool:
@@ -230,10 +243,8 @@ class BatchStarter:
                 item["flow_id"] = self._plan.flow_id
             yield item
 
-    def _summarize_into(self, error: WorkflowAutomationError) -> None:
-        report.summarize_into(
-            error,
-            self._results,
+    def _state(self) -> BatchState:
+        return self._results.state(
             self._record,
             is_stopped=self._driver.stop is not None,
             is_logged=self._driver.is_logged,
@@ -249,5 +260,5 @@ def with_previous_tries_noted(record: BatchRecord) -> Iterator[None]:
     except InvalidRequestError as error:
         with ItemResults(record.ledger()) as results:
             results.read(record)
-            report.summarize_into(error, results, record)
+            batch_error(error, results.state(record))
         raise

@@ -42,11 +42,6 @@ class Window:
         return len(self._open)
 
     @property
-    def unrecorded(self) -> int:
-        """How many results are to be recorded."""
-        return len(self._settled)
-
-    @property
     def sent_or_waiting(self) -> int:
         """How many items are open and not settled."""
         return len(self._open) - len(self._settled)

@@ -94,6 +94,8 @@ class Api:
             response = usual if fault is None else faulty_response(fault, call, usual)
             self._journal.write(self._request(call, fault=fault, status=response.status))
             return response
+        if fault is not None and fault.kind == "twice" and isinstance(verdict, StartRun):
+            self._settle(call, verdict, fault=None)
         try:
             record, usual = self._accept(call, verdict)
             response = usual if fault is None else faulty_response(fault, call, usual)

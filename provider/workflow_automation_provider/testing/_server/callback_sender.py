@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from workflow_automation_provider.testing._server.bodies import LONG_STRING, summarize
 from workflow_automation_provider.testing.callbacks import WITHHELD, withhold_tokens
-from workflow_automation_provider.testing.journal import SentCallback
+from workflow_automation_provider.testing.journal import SentCallback, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,26 +61,38 @@ class CallbackSender:
         callback = self._callbacks.take(run.flow_id, inputs)
         if callback is None:
             return
-        task = asyncio.get_running_loop().create_task(self._send_all(callback, run, inputs))
+        task = asyncio.get_running_loop().create_task(self._play(callback, run, inputs))
         # The loop itself keeps only a weak reference.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_all(self, callback: Callback, run: Run, inputs: dict[str, Any]) -> None:
+    async def _play(self, callback: Callback, run: Run, inputs: dict[str, Any]) -> None:
+        for call in callback.first_steps(run, self._state.run_link(run.run_id)):
+            if await self._send(call, run, inputs) != 200 and callback.obeys:
+                return
+        if callback.started is not None:
+            self._journal.write(Work(run.run_id, run.flow_id, run.inputs, _now()))
+        for call in callback.words(run):
+            if await self._send(call, run, inputs) in (404, 409) and callback.obeys:
+                return
         for call in callback.calls:
-            urls = [replace(call, token=None).url_in(inputs), call.url_in(inputs)]
-            own, url = (url or "" for url in urls)  # never empty: else the run would not match
-            tls = self._tls if url.startswith("https:") else _NO_TLS
-            sending = _Sending(call, run, url, tls, secrets=[*_tokens(own), *_tokens(url)])
-            try:
-                await sending.send()
-            except asyncio.CancelledError:
-                sending.error = "the service was stopped"
-                raise
-            finally:
-                record = sending.record()
-                self._journal.write(record)
-                self._state.add_callback(record)
+            await self._send(call, run, inputs)
+
+    async def _send(self, call: Callback, run: Run, inputs: dict[str, Any]) -> int | None:
+        urls = [replace(call, token=None).url_in(inputs), call.url_in(inputs)]
+        own, url = (url or "" for url in urls)  # never empty: else the run would not match
+        tls = self._tls if url.startswith("https:") else _NO_TLS
+        sending = _Sending(call, run, url, tls, secrets=[*_tokens(own), *_tokens(url)])
+        try:
+            await sending.send()
+        except asyncio.CancelledError:
+            sending.error = "the service was stopped"
+            raise
+        finally:
+            record = sending.record()
+            self._journal.write(record)
+            self._state.add_callback(record)
+        return sending.status
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -182,8 +194,12 @@ class _Sending:
             response=self.response,
             error=self.error,
             attempts=self.attempts,
-            at=datetime.now(UTC).isoformat(),
+            at=_now(),
         )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 def _tokens(url: str) -> list[str]:

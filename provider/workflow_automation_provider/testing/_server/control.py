@@ -8,7 +8,7 @@ on a loopback address by default. Web pages may not: see :mod:`.guard`.
 Path                     Method    Action
 =======================  ========  ===================================================================
 ``/_control/health``     GET       returns ``{"status": "ok"}``
-``/_control/journal``    GET       returns ``runs``, ``uploads``, ``requests`` and ``callbacks``
+``/_control/journal``    GET       returns ``runs``, ``uploads``, ``requests``, ``callbacks`` and ``worked``
 ``/_control/faults``     GET       returns ``faults``, each with the number of requests it will still strike
 ``/_control/faults``     POST      queues a fault: a JSON object with the fields of :class:`~..faults.Fault`,
                                    sent as ``application/json``
@@ -62,6 +62,7 @@ class Control:
                 "uploads": [vars(upload) for upload in self._journal.uploads()],
                 "requests": [vars(request) for request in self._journal.requests()],
                 "callbacks": [vars(callback) for callback in self._journal.callbacks()],
+                "worked": [vars(work) for work in self._journal.worked()],
             },
         )
 

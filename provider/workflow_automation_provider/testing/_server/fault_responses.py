@@ -29,7 +29,7 @@ def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
     """
     status = usual.status if fault.status is None else fault.status
     match fault.kind:
-        case "delay" | "stale" | "drip" | "truncate":
+        case "delay" | "stale" | "twice" | "drip" | "truncate":
             return usual
         case "empty" | "endless":
             return Response(status, b"")

@@ -100,10 +100,6 @@ def test_time_spent_on_a_request_counts(clock):
     assert not waiting.on_busy(NotSent(request=REQUEST), clock.now - 9.5)
 
 
-def test_without_patience_nothing_is_sent_again(clock):
-    assert not throttle(patience=0).on_busy(busy(0), clock.now)
-
-
 def test_a_stop_ends_all_waits():
     stopped = threading.Event()
     waiting = throttle(is_stopped=stopped.is_set)

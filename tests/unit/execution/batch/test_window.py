@@ -58,7 +58,6 @@ class Batch(RuleBasedStateMachine):
         if hasattr(self, "open"):
             assert self.window.open == len(self.open) <= self.size
             assert self.window.sent_or_waiting == len(self.waiting)
-            assert self.window.unrecorded == len(self.open) - len(self.waiting)
 
     @invariant()
     def it_never_gets_stuck(self):

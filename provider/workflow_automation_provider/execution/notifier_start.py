@@ -1,5 +1,5 @@
 """
-Start a run within a limited time, and only log the outcome: for callbacks, which must neither fail nor hang.
+Start a run from a callback, which must neither fail nor hang: log the outcome, and send nothing after a timeout.
 
 There is no record: a callback belongs to no try of a task, and Airflow may call it twice. Within one call, the
 rules of all starts hold: the request is sent again only if no run can have been started.
@@ -18,19 +18,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
+from workflow_automation_provider.client.outcome import NotSent, Reason, Unknown
 from workflow_automation_provider.client.protocol import Operation
-from workflow_automation_provider.exceptions import (
-    Accepted,
-    NotSentError,
-    OutcomeUnknownError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.exceptions import Accepted, NotSentError, WorkflowAutomationError
 from workflow_automation_provider.execution.ledger import Attempt, Ledger
 from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.start import RunStarter
 from workflow_automation_provider.execution.start_record import StartRecord
 from workflow_automation_provider.execution.telemetry import NoTelemetry
-from workflow_automation_provider.failures import consequence_of, where_to_look
+from workflow_automation_provider.failures import consequence_of, request_error
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -39,9 +35,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["TimedStart", "log_failure"]
+__all__ = ["NotifierStart", "log_failure"]
 
-# How long to wait for the thread once the time is up, in seconds: what it has to tell is more exact.
+# How long to wait for the thread once the time is up, in seconds: what it logs is more exact.
 _GRACE = 0.5
 
 
@@ -61,9 +57,9 @@ class _NoRecord(StartRecord):
         return Ledger(Attempt(1, 1), **options)
 
 
-class TimedStart:
+class NotifierStart:
     """
-    One start of a run, which raises no errors.
+    One start of a run, which raises no errors of the request.
 
     :param hook: sends the request; closed afterwards
     :param seconds: how long it may take, retries included
@@ -75,11 +71,9 @@ class TimedStart:
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
         self._log = log
-        self._lock = threading.Lock()
-        self._is_interrupted = False
-        self._logged: Accepted | None = None
-        """What was logged last."""
         self._done = threading.Event()
+        self._error: Exception | None = None
+        self._is_abandoned = False
         retrier = SendRetrier(seconds, log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False)
         self._starter = RunStarter(_NoRecord(), hook, retrier)
 
@@ -104,15 +98,16 @@ class TimedStart:
         try:
             self._done.wait(self._deadline - time.monotonic())
         finally:
-            self._is_interrupted = True
+            self._deadline = 0.0  # also if it is interrupted
             self._hook.stop()
-            if not self._done.wait(_GRACE):
-                self._log_failure(self._overdue(request))
+            self._is_abandoned = not self._done.wait(_GRACE)
+            if failure := self._overdue(request) if self._is_abandoned else self._error:
+                self._log_failure(failure)
 
     @property
     def _is_over(self) -> bool:
         """Whether the time is up: the last byte of a request is not sent after that."""
-        return self._is_interrupted or time.monotonic() >= self._deadline
+        return time.monotonic() >= self._deadline
 
     def _start(self, request: Request) -> None:
         try:
@@ -120,36 +115,21 @@ class TimedStart:
         except Exception as error:
             # A request that was stopped says that a task was ended, but here it was the time.
             is_stopped = self._is_over and isinstance(error, NotSentError)
-            self._log_failure(self._overdue(request) if is_stopped else error)
+            self._error = self._overdue(request) if is_stopped else error
+            if self._is_abandoned and not is_stopped:
+                self._log_failure(error)
         finally:
             self._done.set()
 
     def _overdue(self, request: Request) -> WorkflowAutomationError:
-        within = f"within {self._seconds:g} s (timeout)"
-        if self._starter.handed_over:
-            return OutcomeUnknownError(
-                f"{request.title} got no response {within}.",
-                consequence=consequence_of(request.operation, Accepted.MAYBE),
-                next_step=where_to_look(request.operation),
-            )
-        return NotSentError(
-            f"{request.title} was not sent {within}.",
-            consequence=consequence_of(request.operation, Accepted.NO),
-        )
+        outcome = Unknown if self._starter.handed_over else NotSent
+        detail = f"no response within {self._seconds:g} s (timeout)"
+        return request_error(outcome(request=request, reason=Reason.CONNECTION, detail=detail))
 
     def _log_failure(self, error: Exception) -> None:
-        """Log why there is no run, or that it is unknown whether there is."""
         if isinstance(error, WorkflowAutomationError):
             self._hook.locate(error)
-            accepted = error.accepted
-        else:
-            accepted = Accepted.MAYBE if self._starter.handed_over else Accepted.NO
-        with self._lock:
-            # Whoever is second knows more only if the outcome of the request was unknown.
-            if self._logged is Accepted.NO:
-                return
-            self._logged = accepted
-        log_failure(self._log, error, accepted)
+        log_failure(self._log, error, Accepted.MAYBE if self._starter.handed_over else Accepted.NO)
 
 
 def log_failure(log: Logger, error: Exception, accepted: Accepted = Accepted.NO) -> None:

@@ -1,0 +1,58 @@
+"""
+The words of every failed request, task and batch: facts in, the text of an error out. Nothing else words them.
+
+An error says, in lines of their own: its code and what happened; what that means; what earlier tries did; whether
+Airflow retries the task; what to do next; and the connection, flow and run. docs/if-it-fails.md is ordered by code.
+"""
+
+from __future__ import annotations
+
+from workflow_automation_provider.failures.request import (
+    check_text,
+    code_of,
+    consequence_of,
+    error_class,
+    reason_of,
+    request_error,
+    response_of,
+    run_of,
+    shortened,
+    where_to_look,
+)
+from workflow_automation_provider.failures.task import (
+    BATCH_ADVICE,
+    START_ADVICE,
+    SUPPLIED_RUN_KEY,
+    UPLOAD_ADVICE,
+    Outlook,
+    PreviousTry,
+    how_to_enter,
+    run_advice,
+    run_started,
+    start_advice,
+    task_error,
+)
+
+__all__ = [
+    "BATCH_ADVICE",
+    "START_ADVICE",
+    "SUPPLIED_RUN_KEY",
+    "UPLOAD_ADVICE",
+    "Outlook",
+    "PreviousTry",
+    "check_text",
+    "code_of",
+    "consequence_of",
+    "error_class",
+    "how_to_enter",
+    "reason_of",
+    "request_error",
+    "response_of",
+    "run_advice",
+    "run_of",
+    "run_started",
+    "shortened",
+    "start_advice",
+    "task_error",
+    "where_to_look",
+]

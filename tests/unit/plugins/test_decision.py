@@ -1,0 +1,109 @@
+"""What the endpoint says to a run, whatever it has seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_automation_provider.execution.callback import Answer, Running, Started
+from workflow_automation_provider.plugins.decision import Receipt, Seen, Verdict, decide
+
+RUN_IDS = st.sampled_from([None, "7", "8"])
+SAID = (
+    st.none()
+    | st.builds(Started, RUN_IDS)
+    | st.builds(Running, st.just("half"), st.just(0.5), RUN_IDS)
+    | st.builds(Answer, st.sampled_from(["success", "failed"]), st.just({"rows": 3}), st.none(), RUN_IDS)
+)
+TOKENS = ["a", "b"]
+CLAIMS = st.fixed_dictionaries(
+    {"digest": st.sampled_from(TOKENS), "at": st.just("1")},
+    optional={"run_id": st.sampled_from(["7", "8"]), "stopped": st.just("2")},
+)
+
+
+@st.composite
+def seen(draw):
+    claim = draw(st.none() | CLAIMS)
+    own = (
+        claim
+        if claim and claim["digest"] == "a"
+        else draw(st.none() | CLAIMS.map(lambda c: {**c, "digest": "a"}))
+    )
+    receipt = draw(st.none() | SAID.filter(lambda said: isinstance(said, Answer)))
+    return Seen(
+        draw(st.booleans()), claim, own, receipt and Receipt(receipt.status, "1", receipt.fingerprint("a"))
+    )
+
+
+@given(SAID, seen())
+def test_each_verdict(said, seen):
+    verdict = decide(said, "a", "a", seen)
+    is_end, is_stopped = isinstance(said, Answer), bool(seen.own) and "stopped" in seen.own
+    claim, run_id = seen.claim, getattr(said, "run_id", None)
+    is_same = is_end and seen.receipt is not None and seen.receipt.fingerprint == said.fingerprint("a")
+    is_own = claim is not None and claim["digest"] == "a"
+    is_named = run_id is not None and claim is not None and "run_id" in claim
+    assert (verdict is Verdict.SAME_END) == is_same
+    assert (verdict is Verdict.OTHER_END) == (is_end and seen.receipt is not None and not is_same)
+    if is_end and seen.receipt is not None:
+        return
+    assert (verdict is Verdict.STOP) == (not seen.is_wanted or is_stopped)
+    if verdict is Verdict.STOP:
+        return
+    assert (verdict is Verdict.CLAIM) == (claim is None and isinstance(said, Started))
+    assert (verdict is Verdict.CLAIM_FIRST) == (
+        claim is None and not is_end and not isinstance(said, Started)
+    )
+    assert (verdict is Verdict.OTHER_RUN) >= (claim is not None and not is_own)
+    assert (verdict is Verdict.OTHER_RUN) >= (is_named and run_id != claim["run_id"])
+    assert (verdict in {Verdict.GO_ON, Verdict.END}) <= (is_own or (is_end and claim is None))
+    if is_own and isinstance(said, Started):
+        assert (verdict is Verdict.GO_ON) == (run_id == claim.get("run_id"))
+    elif is_own and run_id is None:
+        assert verdict is (Verdict.END if is_end else Verdict.GO_ON)
+    elif is_own and "run_id" not in claim:
+        assert verdict is (Verdict.END if is_end else Verdict.OTHER_RUN)
+
+
+EVENTS = st.tuples(st.sampled_from(TOKENS), st.sampled_from(["open", "close", "clear", "mark", "call"]), SAID)
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_one_run_works(events):
+    """Of two tokens one is told to go on at most until a Clear, and never after it was told to stop."""
+    generation, tokens, is_marked = 0, set(), False
+    claims, gone_on, stopped = {}, set(), set()
+    for token, what, said in events:
+        if what == "open":
+            tokens.add(token)
+        elif what == "close":
+            tokens.discard(token)
+        elif what == "clear":
+            generation, is_marked, tokens, gone_on = generation + 1, False, set(), set()
+        elif what == "mark":
+            is_marked = True
+        else:
+            own = next((c for c in reversed([*claims.values()]) if c["digest"] == token), None)
+            at = Seen(token in tokens and not is_marked, claims.get(generation), own)
+            verdict = decide(said, token, token, at)
+            if verdict is Verdict.CLAIM:
+                assert generation not in claims
+                claims[generation] = said.row(token, "now")
+            if verdict in {Verdict.CLAIM, Verdict.GO_ON}:
+                assert (generation, token) not in stopped
+                gone_on.add((token, claims[generation].get("run_id")))
+            if verdict is Verdict.STOP and own:
+                key = next(n for n, c in claims.items() if c is own)
+                claims[key] = {**own, "stopped": "now"}
+                stopped.add((generation, token))
+            assert len(gone_on) <= 1
+
+
+def test_the_end_of_a_run_that_did_not_name_itself_first():
+    claimed = Seen(is_wanted=True, claim={"digest": "a", "at": "1"}, own={"digest": "a", "at": "1"})
+    assert decide(Answer("success", run_id="7"), "a", "a", claimed) is Verdict.END
+    assert decide(Running(run_id="7"), "a", "a", claimed) is Verdict.OTHER_RUN
+    assert decide(Answer("success"), "a", "a", replace(claimed, is_wanted=False)) is Verdict.STOP
