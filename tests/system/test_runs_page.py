@@ -65,7 +65,7 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
         ("invoices", DOUBT),
         ("import_customers", BATCH),
     ):
-        body = {"logical_date": None, "dag_run_id": run_id}
+        body: dict[str, object] = {"logical_date": None, "dag_run_id": run_id}
 
         def trigger(dag_id: str = dag_id, body: dict[str, object] = body) -> bool:
             try:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.plugins import metadata
+from workflow_automation_provider.plugins import metadata, metadata_session
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select
     from sqlalchemy.orm import Session
 
-__all__ = ["MAX_TASKS", "PREFIX", "Entry", "FlowTask", "UnreadableError", "live_tasks", "missing", "task"]
+__all__ = ["MAX_TASKS", "PREFIX", "Entry", "FlowTask", "live_tasks", "missing", "task"]
 
 PREFIX = "workflow_automation_"
 """What the keys of our entries begin with."""
@@ -52,10 +52,6 @@ _COLUMNS = (
     "end_date",
     "next_kwargs",
 )
-
-
-class UnreadableError(Exception):
-    """The database cannot be read now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +96,29 @@ class FlowTask:
 def missing() -> str | None:
     """Return why this Airflow cannot show the page, None if it can."""
     try:
-        from airflow.api_fastapi.app import get_auth_manager  # noqa: F401
         from airflow.api_fastapi.core_api.security import get_user, requires_access_dag  # noqa: F401
+        from airflow.models.hitl import HITLDetail  # noqa: F401
         from airflow.models.renderedtifields import RenderedTaskInstanceFields  # noqa: F401
+        from airflow.models.task_state_store import TaskStateStoreModel  # noqa: F401
+        from airflow.models.taskinstance import TaskInstance
+        from airflow.state import resolve_state_backend
+        from airflow.state.metastore import MetastoreBackend
     except ImportError:
         return "Flow runs need Airflow 3.3 or newer."
-    return metadata.missing()
+    if lacking := [name for name in _COLUMNS if not hasattr(TaskInstance, name)]:
+        return f"This version of Airflow is not supported: TaskInstance has no {', '.join(lacking)}."
+    if (backend := resolve_state_backend()) is not MetastoreBackend:
+        return (
+            f"[state_store] backend is {backend.__name__}; flow runs can be read from MetastoreBackend only."
+        )
+    return None
 
 
 def live_tasks(dag_ids: Collection[str]) -> tuple[list[FlowTask], bool]:
     """
     Return the live tasks of these DAGs that have entries of ours, and whether there are more of them.
 
-    :raises UnreadableError: if the database cannot be read
+    :raises UnavailableError: if the database cannot be read
     """
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import State
@@ -123,7 +129,7 @@ def live_tasks(dag_ids: Collection[str]) -> tuple[list[FlowTask], bool]:
         _has_entries(),
     )
     newest = TaskInstance.start_date.desc(), TaskInstance.id
-    with _session() as session:
+    with metadata_session.transaction() as session:
         found = session.execute(live.order_by(*newest).limit(MAX_TASKS + 1)).all()
         tasks = [_task(row) for row in found[:MAX_TASKS]]
         _read_entries(session, tasks)
@@ -137,7 +143,7 @@ def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | N
     """
     Return a task instance with all its entries of ours, None if there is no such task instance.
 
-    :raises UnreadableError: if the database cannot be read
+    :raises UnavailableError: if the database cannot be read
     """
     from airflow.models.taskinstance import TaskInstance
 
@@ -147,7 +153,7 @@ def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | N
         TaskInstance.task_id == task_id,
         TaskInstance.map_index == map_index,
     )
-    with _session() as session:
+    with metadata_session.transaction() as session:
         row = session.execute(one).first()
         if row is None:
             return None
@@ -159,18 +165,6 @@ def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | N
         if found.entries:
             _read_rendered(session, [found])
     return found
-
-
-@contextlib.contextmanager
-def _session() -> Iterator[Session]:
-    from airflow.utils.session import create_session
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        with create_session() as session:
-            yield session
-    except SQLAlchemyError as error:
-        raise UnreadableError(type(error).__name__) from error
 
 
 def _task_columns() -> Select[Any]:

@@ -23,8 +23,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from workflow_automation_provider.plugins import runs_metadata, runs_view
+from workflow_automation_provider.plugins.metadata_session import UnavailableError
 from workflow_automation_provider.plugins.runs_conversation import task_page
-from workflow_automation_provider.plugins.runs_metadata import UnreadableError
 from workflow_automation_provider.plugins.runs_state import conversations
 from workflow_automation_provider.plugins.runs_style import HEADERS
 from workflow_automation_provider.plugins.runs_text import escaped
@@ -100,8 +100,8 @@ async def _invalid(_request: Request, _error: RequestValidationError) -> Respons
     return _page(_message("The address is not complete."), HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-@app.exception_handler(UnreadableError)
-async def _unreadable(_request: Request, error: UnreadableError) -> Response:
+@app.exception_handler(UnavailableError)
+async def _unreadable(_request: Request, error: UnavailableError) -> Response:
     _logger.warning("The flow runs could not be read: %s", error)
     return _page(_message("Airflow's database cannot be read now."), HTTPStatus.SERVICE_UNAVAILABLE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -276,7 +277,7 @@ class TestWhoSeesWhat:
         assert viewer.get(f"{LIST}other").status_code == 404
 
     def test_the_callback_endpoint_is_beside_it(self, stranger, dag):
-        assert stranger.get("/workflow-automation/callback").status_code == 405
+        assert stranger.put("/workflow-automation/callback").status_code == 405
 
     def test_policy(self, viewer, dag):
         response = viewer.get(LIST)
@@ -513,12 +514,17 @@ class TestList:
         )
 
     def test_an_airflow_that_lacks_what_it_needs(self, viewer, dag, monkeypatch):
-        monkeypatch.setattr(
-            "workflow_automation_provider.plugins.metadata.missing", lambda: "It lacks <something>."
-        )
+        monkeypatch.setattr(runs_metadata, "missing", lambda: "It lacks <something>.")
         response = viewer.get(LIST)
         assert response.status_code == 501
         assert "It lacks &lt;something&gt;." in response.text
+
+    def test_nothing_is_missing(self, dag, monkeypatch):
+        assert runs_metadata.missing() is None
+        monkeypatch.setattr(runs_metadata, "_COLUMNS", (*runs_metadata._COLUMNS, "renamed"))
+        assert "renamed" in str(runs_metadata.missing())
+        monkeypatch.setitem(sys.modules, "airflow.models.task_state_store", None)
+        assert "3.3" in str(runs_metadata.missing())
 
     def test_a_database_that_cannot_be_read(self, viewer, dag, monkeypatch):
         from sqlalchemy.exc import OperationalError
