@@ -145,6 +145,7 @@ Service   {service.url}   shows the runs it started
 Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
 Under Dags, choose an example and press Trigger; the connections are under Admin → Connections.
+Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
 workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
 workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
 workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
