@@ -138,6 +138,16 @@ def its_first_step_comes_before_the_response(case: Case) -> None:
     assert datetime.fromisoformat(work.at) < datetime.fromisoformat(record["at"])
 
 
+def its_first_step_comes_once_the_task_has_succeeded(case: Case) -> None:
+    begins(case, 0)
+    first_step = case.hold("before", "POST", PATH, '"started"')
+    case.begin()
+    case.end("success")
+    first_step.released.set()
+    end_green(case)
+    assert [call.status for call in case.called()] == [200]
+
+
 def the_api_server_is_down_at_the_first_step(case: Case) -> None:
     begins(case, 0)
     lose_response(case)
@@ -217,6 +227,7 @@ CASES = {
     its_first_step_is_too_late: "claims_briefly",
     its_first_step_is_too_late_in_the_last_try: "claims_briefly_once",
     its_first_step_comes_before_the_response: "claims",
+    its_first_step_comes_once_the_task_has_succeeded: "claims",
     the_api_server_is_down_at_the_first_step: "claims",
     marked_as_success_while_it_uploads: "claims_with_files",
     mapped: "claims_mapped",
