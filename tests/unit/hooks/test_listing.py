@@ -135,6 +135,13 @@ def test_names_that_begin_with_a_dot(tmp_path, source, count):
 # Stores -----------------------------------------------------------------------------------------------
 
 
+class HttpError(Exception):
+    """A response with a status, as aiohttp raises it."""
+
+    def __init__(self, status):
+        self.status = status
+
+
 class Keys:
     """A store of keys, as those of S3 are listed: a key may be the name of a folder as well."""
 
@@ -214,3 +221,17 @@ def test_a_stored_folder_that_cannot_be_listed(text, is_flat):
     with pytest.raises(ListingError) as caught:
         list_stored(Keys(keys, denied), Pattern.of_glob(text, hidden=True), is_flat=is_flat)
     assert caught.value.path == denied
+
+
+@pytest.mark.parametrize("cause", [ConnectionError("no route"), HttpError(503)])
+def test_a_failure_is_not_a_missing_file(cause):
+    """As over HTTP, where any error is raised as this one."""
+
+    class Failing(Keys):
+        def info(self, key):
+            if key == "in/b/x":
+                raise FileNotFoundError(key) from cause
+            return super().info(key)
+
+    with pytest.raises(ListingError):
+        list_stored(Failing({"in/a/x", "in/b/x"}), Pattern.of_glob("in/*/x", hidden=True), is_flat=False)
