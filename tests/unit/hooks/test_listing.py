@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -223,15 +224,31 @@ def test_a_stored_folder_that_cannot_be_listed(text, is_flat):
     assert caught.value.path == denied
 
 
-@pytest.mark.parametrize("cause", [ConnectionError("no route"), HttpError(503)])
-def test_a_failure_is_not_a_missing_file(cause):
-    """As over HTTP, where any error is raised as this one."""
+class Failing(Keys):
+    """A store that raises one error for any other, as those over HTTP and of pyarrow do."""
 
-    class Failing(Keys):
-        def info(self, key):
-            if key == "in/b/x":
-                raise FileNotFoundError(key) from cause
-            return super().info(key)
+    cause: Exception
 
-    with pytest.raises(ListingError):
-        list_stored(Failing({"in/a/x", "in/b/x"}), Pattern.of_glob("in/*/x", hidden=True), is_flat=False)
+    def info(self, key):
+        if key == "in/b/x":
+            raise FileNotFoundError(key) from self.cause
+        return super().info(key)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_missing"),
+    [
+        (ConnectionError("no route"), False),
+        (TimeoutError(), False),
+        (HttpError(503), False),
+        (HttpError(404), True),
+        (OSError("it does not exist"), True),
+        (KeyError("in/b/x"), True),
+    ],
+)
+def test_a_failure_is_not_a_missing_file(cause, is_missing):
+    store = Failing({"in/a/x", "in/b/x"})
+    store.cause = cause
+    with contextlib.nullcontext() if is_missing else pytest.raises(ListingError):
+        found = list_stored(store, Pattern.of_glob("in/*/x", hidden=True), is_flat=False)
+        assert set(found.files) == {"in/a/x"}
