@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait mutants soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
+.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page mutants soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,9 @@ bench-batch: $(VENV)/bench ## Measure batches, compared with httpx, HttpHook and
 
 bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, compared with deferred tasks that poll (about 8 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/wait.py $(ARGS)
+
+bench-page: $(VENV)/bench ## Measure what the page of the flow runs costs, compared with Airflow's own list (about 1 minute)
+	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/page.py
 
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)

@@ -147,6 +147,7 @@ Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.ho
 Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Flow run.
 Then workflow_automation_trigger_upload, workflow_automation_wait and workflow_automation_ask; the others are recipes.
 The connections are under Admin → Connections.
+Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
 workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
 workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
 workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.

@@ -62,10 +62,12 @@ class Code(enum.StrEnum):
     TOO_LARGE = "too-large"
     REDIRECTED = "redirected"
     START_UNKNOWN = "start-unknown"
+    START_REVOKED = "start-revoked"
     RUN_UNIDENTIFIED = "run-unidentified"
     UPLOAD_UNKNOWN = "upload-unknown"
     RUN_FAILED = "run-failed"
     RUN_OVERDUE = "run-overdue"
+    RUN_SILENT = "run-silent"
     BATCH_INTERRUPTED = "batch-interrupted"
 
 

@@ -33,15 +33,15 @@ with DAG("callbacks", schedule=None):
 """
 
 
-def make_dag(airflow_home: Path) -> Any:
+def make_dag(airflow_home: Path, dag_id: str = "callbacks") -> Any:
     """Make a DAG, and return it as the scheduler knows it."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
-    path = airflow_home / "dags" / "callbacks.py"
-    path.write_text(DAG_FILE)
+    path = airflow_home / "dags" / f"{dag_id}.py"
+    path.write_text(DAG_FILE.replace('"callbacks"', repr(dag_id)))
     manager = DagBundlesManager()  # type: ignore[no-untyped-call]
     with create_session() as session:
         manager.sync_bundles_to_db(session=session)
@@ -54,7 +54,7 @@ def make_dag(airflow_home: Path) -> Any:
     )
     path.unlink()
     with create_session() as session:
-        return DBDagBag().get_latest_version_of_dag("callbacks", session=session)
+        return DBDagBag().get_latest_version_of_dag(dag_id, session=session)
 
 
 class WaitingTask:

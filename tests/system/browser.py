@@ -13,7 +13,7 @@ from playwright.sync_api import expect, sync_playwright
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import FrameLocator, Locator, Page
 
 WIDTH, HEIGHT = 1280, 900
 
@@ -84,6 +84,17 @@ class AirflowUi:
 
     def open_task(self, dag_id: str, run_id: str, task_id: str, tab: str = "") -> None:
         self.page.goto(f"{self._url}/dags/{dag_id}/runs/{run_id}/tasks/{task_id}{tab}")
+
+    def open_flow_runs(self, query: str = "") -> FrameLocator:
+        """Open the page **Flow runs**, and return the frame that it is drawn in."""
+        self.page.goto(f"{self._url}/plugin/flow-runs{query}")
+        return self.page.frame_locator("iframe[title='Flow runs']")
+
+    def open_flow_run_tab(self, dag_id: str, run_id: str, task_id: str) -> FrameLocator:
+        """Open the tab **Flow run** of a task instance, and return the frame that it is drawn in."""
+        self.open_task(dag_id, run_id, task_id)
+        self.page.get_by_role("link", name="Flow run", exact=True).click()
+        return self.page.frame_locator("iframe[title='Flow run']")
 
     def press_flow_run(self) -> Page:
         """Press the button, and return the page that it opens."""

@@ -62,7 +62,7 @@ PUBLIC = {
     "exceptions": {
         "Accepted": "NO, MAYBE, YES",
         "BusyError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",
-        "Code": "INVALID, FILE, NOT_SENT, BUSY, REJECTED, KEY_REJECTED, NOT_FOUND, TOO_LARGE, REDIRECTED, START_UNKNOWN, RUN_UNIDENTIFIED, UPLOAD_UNKNOWN, RUN_FAILED, RUN_OVERDUE, BATCH_INTERRUPTED",
+        "Code": "INVALID, FILE, NOT_SENT, BUSY, REJECTED, KEY_REJECTED, NOT_FOUND, TOO_LARGE, REDIRECTED, START_UNKNOWN, START_REVOKED, RUN_UNIDENTIFIED, UPLOAD_UNKNOWN, RUN_FAILED, RUN_OVERDUE, RUN_SILENT, BATCH_INTERRUPTED",
         "FileUnavailableError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",
         "InvalidRequestError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",
         "NotSentError": "(message, *, consequence='', next_step='', code='', status=None, retry_after=None)",
@@ -142,7 +142,7 @@ PUBLIC = {
         "TriggerFlowBatchOperator.template_fields_renderers": "{'batch': 'json'}",
     },
     "operators.flows": {
-        "TriggerFlowOperator": "(*, inputs=not given, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', wait_for_completion=False, callback_input='callback_url', completion_timeout=datetime.timedelta(days=1), files=None, file_format=None, on_unknown_start='fail', ask_timeout=datetime.timedelta(days=7), notifiers=(), request_timeout=None, send_retry_timeout=60.0, multiple_outputs=True, **kwargs)",
+        "TriggerFlowOperator": "(*, inputs=not given, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', wait_for_completion=False, callback_input='callback_url', completion_timeout=datetime.timedelta(days=1), files=None, file_format=None, heartbeat_timeout=None, on_run_failed='fail', on_unknown_start='fail', claim_timeout=datetime.timedelta(seconds=60), ask_timeout=datetime.timedelta(days=7), notifiers=(), request_timeout=None, send_retry_timeout=60.0, multiple_outputs=True, **kwargs)",
         "TriggerFlowOperator.template_fields": "('inputs', 'flow_id', 'workflow_automation_conn_id', 'files')",
         "TriggerFlowOperator.template_fields_renderers": "{'inputs': 'json', 'files': 'json'}",
         "TriggerFlowOperator.operator_extra_links": "tuple",

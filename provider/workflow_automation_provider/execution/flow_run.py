@@ -1,9 +1,9 @@
 """
 What the task of one run does: start it, upload its files, and wait for its end, as far as asked for.
 
-1. **Check** that Airflow can wait and ask, before anything is sent.
-2. **Start** the run, by :class:`~.start.RunStarter`. If it is in doubt whether one was started, a flow that has called
-   back settles that; otherwise, a person may be asked, and the task parks.
+1. **Check** that Airflow can hear the run, and ask, before anything is sent.
+2. **Start** the run, by :class:`~.start.RunStarter`. If it is in doubt whether one was started, a run that claims the
+   start, or has ended, settles that; otherwise, a person may be asked, and the task parks.
 3. **Upload** the run's files, which were checked before it was started.
 4. **Wait** for its end: the task parks, and continues here with the run that it was parked with.
 """
@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from workflow_automation_provider.exceptions import OutcomeUnknownError, ResponseUnusableError
+from workflow_automation_provider.exceptions import (
+    OutcomeUnknownError,
+    ResponseUnusableError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.callback_url import CallbackUrl
+from workflow_automation_provider.execution.claim import ClaimRecord, StartClaims
 from workflow_automation_provider.execution.parking import Reply
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
 from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.doubt import StartQuestion
+    from workflow_automation_provider.execution.ask import PendingStart, UnknownStartPrompt
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
     from workflow_automation_provider.execution.wait import CompletionWait
@@ -42,7 +48,7 @@ class Resumed(NamedTuple):
 
     event: dict[str, Any] | None = None
     run: StartedRun | None = None
-    doubt: dict[str, Any] | None = None
+    pending: PendingStart | None = None
     checks: int = 0
     timeout: float | None = None
 
@@ -68,9 +74,19 @@ class FlowRunTask:
     wait_for_completion: bool
     callback_input: str
     completion_timeout: timedelta
-    on_unknown_start: OnUnknownStart | Literal["ask"]
+    heartbeat_timeout: timedelta | None
+    on_run_failed: Literal["fail", "start_again"]
+    on_unknown_start: OnUnknownStart | Literal["ask", "claim"]
+    claim_timeout: timedelta
     ask_timeout: timedelta
     notifiers: Sequence[BaseNotifier]
+
+    @property
+    def why_url(self) -> str:
+        """The argument, as a user writes it, for which the run is given a URL; empty if it is given none."""
+        if self.wait_for_completion:
+            return "wait_for_completion"
+        return "on_unknown_start='claim'" if self.on_unknown_start == "claim" else ""
 
 
 class FlowRun:
@@ -90,14 +106,29 @@ class FlowRun:
         self._task = task
         self._record = StartRecord(context)
         self._record.request = task.request
+        self._claims = ClaimRecord(context)
+        self._url = (
+            CallbackUrl(hook, context, name=task.callback_input, argument=task.why_url)
+            if task.why_url
+            else None
+        )
         self._starter = RunStarter(
             self._record,
             hook,
             retrier,
-            on_unknown_start="start_again" if task.on_unknown_start == "start_again" else "fail",
+            on_unknown_start=task.on_unknown_start,
+            claims=StartClaims(
+                self._claims,
+                hook,
+                retrier,
+                on_unknown_start=task.on_unknown_start,
+                timeout=task.claim_timeout,
+                flow_id=task.flow_id,
+            ),
+            url=self._url,
         )
         self.run: StartedRun | None = None
-        """The run, once it is known; empty if all that is known is that the flow has called back."""
+        """The run, once it is known; empty if it has spoken, but not said its id."""
         self.uploaded: dict[str, Any] | None = None
         """What this process uploaded, for lineage."""
 
@@ -122,11 +153,13 @@ class FlowRun:
             if resumed.run is not None:
                 run = self.run = resumed.run
             else:
-                question = self._question(resumed, wait)
-                for part in (wait, question):
+                prompt = self._prompt(resumed, wait)
+                for part in (self._url, prompt):
                     if part:
                         part.check()
-                run = self._known(self._start(wait, question, reply, resumed.doubt))
+                run = self._known(self._start(wait, prompt, reply, resumed.pending))
+                if wait:
+                    wait.expect(self._starter.token)
                 if self._task.files is not None and (wait is None or wait.needs_files(reply)):
                     self._upload(run, self._task.files)
             return wait.wait(run, reply, resumed.checks) if wait else run
@@ -139,39 +172,55 @@ class FlowRun:
     def _start(
         self,
         wait: CompletionWait | None,
-        question: StartQuestion | None,
+        prompt: UnknownStartPrompt | None,
         reply: Reply,
-        doubt: dict[str, Any] | None,
+        pending: PendingStart | None,
     ) -> StartedRun:
-        """Start the run, or resolve the doubt whether one was started; empty if the flow has called back."""
-        if wait and (doubt or self._is_to_start_again()) and wait.has_answer():
-            return {}
-        if question and doubt and (run := question.resolve(reply, doubt)):
-            return self._starter.adopt(run)
+        """Start the run, or resolve the doubt whether one was started."""
+        if prompt and pending:
+            if (run := self._starter.claimed()) is not None:
+                return run
+            if (
+                prompt.says_none_started(reply, pending)
+                and (run := self._starter.claimed(revokes=True)) is not None
+            ):
+                return run
+            try:
+                if run := prompt.resolve(reply, pending):
+                    return self._starter.adopt(run)
+            except WorkflowAutomationError:
+                if (run := self._starter.claimed(revokes=True)) is not None:
+                    return run
+                raise
         try:
             return self._starter.start(
-                lambda: self._prepare(wait), on_supplied=wait.supplied if wait else None
+                self._prepare, on_supplied=(lambda token: wait.expect(token, anew=True)) if wait else None
             )
         except (OutcomeUnknownError, ResponseUnusableError) as error:
-            if wait and wait.has_answer():
-                return {}
-            if not question:
+            if not prompt:
                 raise
             entry = self._record.read()
-            question.ask(error, self._task.flow_id or self._hook.extra.flow_id, entry.at if entry else None)
+            prompt.ask(error, self._task.flow_id or self._hook.extra.flow_id, entry.at if entry else None)
 
-    def _is_to_start_again(self) -> bool:
-        return self._task.on_unknown_start == "start_again" and self._starter.is_in_doubt()
+    def _start_over(self, token: str | None) -> None:
+        """Have the next try start another run, because the flow said that this one failed."""
+        try:
+            self._claims.start_over(token)
+            self._record.clear()
+        except Exception:
+            self._retrier.log.exception(
+                "The run that failed is still recorded: the next try reports it again."
+            )
 
-    def _prepare(self, wait: CompletionWait | None) -> Request:
+    def _prepare(self) -> Request:
         flow_id = self._task.rendered_flow_id()
         # First, because what makes them may write the files as well.
         inputs = self._task.make_inputs()
         if self._task.files is not None:
             self._prepare_files(flow_id, self._task.files)
-        if not wait:
+        if not self._url:
             return self._hook.prepare_trigger(inputs, flow_id)
-        return wait.open(inputs, lambda inputs: self._hook.prepare_trigger(inputs, flow_id))
+        return self._url.first(inputs, lambda inputs: self._hook.prepare_trigger(inputs, flow_id))
 
     def _prepare_files(self, flow_id: str | None, files: FileSource | Sequence[FileSource]) -> None:
         """Check the files before a run is started for them."""
@@ -220,29 +269,35 @@ class FlowRun:
             self._hook,
             self._retrier,
             self._context,
-            callback_input=self._task.callback_input,
+            claims=self._claims,
             timeout=timeout,
+            heartbeat_timeout=self._task.heartbeat_timeout,
+            expects_claim=self._task.on_unknown_start == "claim",
+            on_failed=self._start_over
+            if self._task.on_run_failed == "start_again" and not self._record.is_last_try
+            else None,
         )
 
     def _waited(self, resumed: Resumed) -> bool:
         """Return whether the task waited for its run, or asked how it ended, before the DAG was edited."""
         if "task_state_store" not in self._context or not (
-            resumed.doubt or self._context["ti"].try_number > 1
+            resumed.pending or self._context["ti"].try_number > 1
         ):
             return False
         from workflow_automation_provider.execution.wait_state import WaitRecord
 
-        waiting = WaitRecord(self._context).read()
-        return waiting.since is not None or bool(resumed.doubt and waiting.digest)
+        if resumed.pending and resumed.pending.get("then_waits"):
+            return True
+        return WaitRecord(self._context).read().since is not None
 
-    def _question(self, resumed: Resumed, wait: CompletionWait | None) -> StartQuestion | None:
+    def _prompt(self, resumed: Resumed, wait: CompletionWait | None) -> UnknownStartPrompt | None:
         """Return the question whether a run was started, None if nobody is to be asked."""
         # A doubt that was asked about is resolved as its answer says, also if the DAG has been edited since.
-        if not (self._task.on_unknown_start == "ask" or resumed.doubt):
+        if not (self._task.on_unknown_start == "ask" or resumed.pending):
             return None
-        from workflow_automation_provider.execution.doubt import StartQuestion
+        from workflow_automation_provider.execution.ask import UnknownStartPrompt
 
-        return StartQuestion(
+        return UnknownStartPrompt(
             self._record,
             self._hook,
             self._context,

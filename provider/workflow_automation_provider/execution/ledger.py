@@ -12,15 +12,36 @@ State           Entered when                            What a later try does
 *open*          :meth:`Ledger.open`: written before     in doubt: a run may exist
                 the request is sent; left if the try
                 dies, or gets no response
-*started*       the response identified the run         returns that run
-*unidentified*  a run was started, its id is unknown    reports it: never sends
+*started*       the response identified the run, or     returns that run
+                the run claimed its start
+*unidentified*  a run was started, its id is unknown    reports it: never sends; with a token, as in doubt
 *rejected*      the service rejected the request        reports it; a single start sends
 *unknown*       a run may have been started             in doubt: a run may exist
-any             a Clear since                           sends
+*revoked*       in doubt before, but its token was      with ``claims``, sends: that run can never go on;
+                deleted, and its run had not claimed    otherwise in doubt
+any             a Clear since                           sends; one in doubt whose run had claimed returns it
 =============== ======================================= =====================================================
 
 An item in doubt is sent again only with ``start_again``; otherwise it is reported. If an item in doubt is sent again
 and this try starts nothing, it stays in doubt: of the task, a run may still exist.
+
+**Tokens.** A run may be given a token, by which it asks, as its first step, whether it may go on: it *claims* its
+start. One token is for one send. While the token's entry exists, the run may claim at any moment; so before another
+token is opened, the driver deletes the entry and only then looks for a claim (:attr:`Decision.REVOKE`). A claim settles
+what no response has settled, and what a response has settled wrongly:
+
+=================  =========================  ==========================  ==========================================
+Token              Entered by                 Its run may claim           Left by
+=================  =========================  ==========================  ==========================================
+none               initially, after a Clear   no                          :meth:`Ledger.open`
+out                :meth:`Ledger.open`        yes, once                   a claim, or no claim after its deletion
+revoked            :meth:`Ledger.revoked`     never                       :meth:`Ledger.open`, with another token
+claimed            :meth:`Ledger.claimed`     it did: it is the run       a Clear
+=================  =========================  ==========================  ==========================================
+
+A request that was not sent leaves its token *out*, and may be sent again with it. After a Clear, the token of an item
+in doubt can no longer claim; if it had claimed, its run goes on, and is the one to return
+(:attr:`Ledger.token_before_clear`).
 
 **Retry or Clear?** A retry must find what an earlier try wrote; a Clear asks to start over. Airflow does not say which
 of the two it was, so each entry carries what a Clear changes, see :class:`Attempt`:
@@ -47,7 +68,7 @@ import enum
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "DIGEST_BYTES",
@@ -74,12 +95,13 @@ class State(enum.IntEnum):
     UNIDENTIFIED = 3
     REJECTED = 4
     UNKNOWN = 5
+    REVOKED = 6
 
 
-IN_DOUBT = frozenset({State.OPEN, State.UNKNOWN})
+IN_DOUBT = frozenset({State.OPEN, State.UNKNOWN, State.REVOKED})
 """States of an item of which a run may exist."""
 
-OUTCOMES = frozenset(State) - {State.OPEN}
+OUTCOMES = frozenset(State) - {State.OPEN, State.REVOKED}
 """States that a request can end in; *idle* if it started nothing and may be sent again."""
 
 
@@ -91,6 +113,8 @@ class Decision(enum.Enum):
     """Return the run that an earlier try started."""
     REPORT = "report"
     """Send nothing, and report what an earlier try did."""
+    REVOKE = "revoke"
+    """Delete its token, then look for a claim, and say what there was: :meth:`Ledger.claimed` or :meth:`Ledger.revoked`."""
     CHANGED = "changed"
     """Send nothing: an earlier try sent another request under this item."""
 
@@ -142,11 +166,13 @@ class Entry:
     :param attempt: the try that wrote it
     :param opened: the items that may have been sent since, each with its digest, in order
     :param settled: the states of items that this or an earlier entry opened
+    :param token: of the send of the items that were opened, None if their runs got none
     """
 
     attempt: Attempt
     opened: Sequence[tuple[int, bytes]] = ()
     settled: Iterable[tuple[int, State]] = ()
+    token: str | None = field(default=None, kw_only=True)
 
 
 class Ledger:
@@ -157,6 +183,7 @@ class Ledger:
     :param retries: the task's current ``retries``
     :param start_again: whether to send an item that is in doubt, and accept a second run
     :param resends_rejected: whether to send an item that an earlier try saw rejected
+    :param claims: whether each run claims its start, so that it is certain that one without a token never goes on
     :param clear_deletes: whether Airflow deletes the entries at a Clear (3.4+), so that each that is read counts
     """
 
@@ -167,17 +194,23 @@ class Ledger:
         retries: int = 0,
         start_again: bool = False,
         resends_rejected: bool = False,
+        claims: bool = False,
         clear_deletes: bool = False,
     ) -> None:
         self._now = now
         self._retries = retries
         self._start_again = start_again
         self._resends_rejected = resends_rejected
+        self._claims = claims
         self._clear_deletes = clear_deletes
         self.was_cleared = False
         """Whether an entry was read that is from before a Clear."""
         self.is_ambiguous = False
         """Whether an entry counts although it is unknown if the task was cleared since."""
+        self.token_before_clear: str | None = None
+        """The token of what was in doubt when the task was cleared."""
+        # Of each item whose run may claim, or has claimed.
+        self._tokens: dict[int, str] = {}
         self._states = bytearray()
         # The number of the try that opened the item last, 0 if none did.
         self._tries = array("H")
@@ -202,6 +235,8 @@ class Ledger:
             cleared = entry.attempt.is_from_before_a_clear(self._now, self._retries)
         if cleared:
             self.was_cleared = True
+            if all(state is State.UNIDENTIFIED for _, state in entry.settled):
+                self.token_before_clear = entry.token
             return False
         self.is_ambiguous |= cleared is None
         for index, digest in entry.opened:
@@ -209,6 +244,8 @@ class Ledger:
             self._states[index] = State.OPEN
             self._tries[index] = entry.attempt.try_number
             self._set_digest(index, digest)
+            if entry.token:
+                self._tokens[index] = entry.token
         for index, state in entry.settled:
             if index >= self.count or not self._tries[index]:
                 raise LedgerError(f"Item {index} was settled, but never opened.")
@@ -222,6 +259,10 @@ class Ledger:
     def try_of(self, index: int) -> int | None:
         """Return the number of the try that opened an item last, None if none did or it was taken back."""
         return None if self.state(index) is State.IDLE else self._tries[index]
+
+    def token(self, index: int) -> str | None:
+        """Return the token of an item whose run may claim, or has claimed; None if there is none, or it was revoked."""
+        return self._tokens.get(index)
 
     @property
     def count(self) -> int:
@@ -245,6 +286,10 @@ class Ledger:
             return Decision.CHANGED
         if state is State.STARTED:
             return Decision.RETURN
+        if index in self._tokens:
+            return Decision.REVOKE
+        if state is State.REVOKED and self._claims:
+            return Decision.SEND
         if (state in IN_DOUBT and self._start_again) or (state is State.REJECTED and self._resends_rejected):
             return Decision.SEND
         return Decision.REPORT
@@ -253,16 +298,23 @@ class Ledger:
         """Return the first item that was opened and that a batch of ``length`` items lacks, None if there is none."""
         return next((index for index in range(length, self.count) if self._states[index]), None)
 
-    def open(self, index: int, digest: bytes) -> None:
+    def open(self, index: int, digest: bytes, token: str | None = None) -> None:
         """
         Open an item: before its request is sent, which must wait until the write that says so is durable.
 
-        :raises LedgerError: unless :meth:`decide` says that it may be sent, and it is not open in this try
+        :param token: what its run claims with, None if it cannot
+        :raises LedgerError: unless :meth:`decide` says that it may be sent, it is not open in this try, and no other
+            token of it may claim
         """
         if index in self._open or self.decide(index, digest) is not Decision.SEND:
             raise LedgerError(f"Item {index} must not be sent: it is {self.state(index).name.lower()}.")
-        if self.state(index) in IN_DOUBT:
+        if self._tokens.get(index, token) != token:
+            raise LedgerError(f"Item {index} must not be sent: another token of it has not been revoked.")
+        state = self.state(index)
+        if state in IN_DOUBT and not (state is State.REVOKED and self._claims):
             self._doubted.add(index)
+        if token:
+            self._tokens[index] = token
         self._grow(index)
         self._states[index] = State.OPEN
         self._tries[index] = self._now.try_number
@@ -285,6 +337,33 @@ class Ledger:
         self._doubted.discard(index)
         self._states[index] = outcome
         return outcome
+
+    def claimed(self, index: int, token: str) -> None:
+        """
+        Note that a run has claimed its start: it is the item's run, whatever the response was.
+
+        :param token: what it claimed with
+        :raises LedgerError: if the item is open
+        """
+        if index in self._open:
+            raise LedgerError(f"Item {index} is open: settle it first.")
+        self._grow(index)
+        self._states[index] = State.STARTED
+        self._tries[index] = self._tries[index] or self._now.try_number
+        self._tokens[index] = token
+
+    def revoked(self, index: int) -> None:
+        """
+        Note that an item's token was deleted, and that there was no claim after that.
+
+        :raises LedgerError: if the item is open, was started, or has no token
+        """
+        state = self.state(index)
+        if index in self._open or index not in self._tokens or state is State.STARTED:
+            raise LedgerError(f"Item {index} has no token to revoke: it is {state.name.lower()}.")
+        del self._tokens[index]
+        if state in IN_DOUBT or state is State.UNIDENTIFIED:
+            self._states[index] = State.REVOKED
 
     def is_open(self, index: int) -> bool:
         """Return whether this try opened an item and has not settled it."""

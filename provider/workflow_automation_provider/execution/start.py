@@ -6,6 +6,9 @@ Start a run at most once: the driver of a :class:`~.ledger.Ledger` of one item, 
 3. **Open**: record *starting*. From here on, a later try knows that a run may exist.
 4. **Send** the request, once, and **settle** what it ended in: record the run, or clear the record if no run can have been
    started; the request may then be retried.
+
+Where the run is given a URL, it claims its start by it (:mod:`~.claim`), and each send has a token of its own. What is in
+doubt is settled by a claim; before anything else is sent, and before the task fails for good, the token is revoked.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.outcome import (
+    Busy,
     Failure,
     NotSent,
     Outcome,
@@ -36,10 +41,18 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.ledger import IN_DOUBT, Decision, State
 from workflow_automation_provider.execution.telemetry import metric_of
-from workflow_automation_provider.failures import PreviousTry, request_error, where_to_look
+from workflow_automation_provider.failures import (
+    PreviousTry,
+    reason_of,
+    request_error,
+    unclaimed_error,
+    where_to_look,
+)
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.execution.callback_url import CallbackUrl
+    from workflow_automation_provider.execution.claim import Claim, StartClaims
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.start_record import StartedRun, StartEntry, StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -47,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["OnUnknownStart", "RunStarter", "request_digest"]
 
 OnUnknownStart = Literal["fail", "start_again"]
-"""What to do if it is unknown whether a run was started; operators can also ``"ask"``."""
+"""What to do if it is unknown whether a run was started; operators can also ``"ask"``, or have the run ``"claim"`` it."""
 
 _LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
 
@@ -76,6 +89,8 @@ class RunStarter:
     :param record: what the task instance knows about the run
     :param hook: sends the request; closed afterwards
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
+    :param claims: what the runs of the task say of their start, None if they were never asked
+    :param url: makes the request with a URL for the run, once ``prepare`` has; None if the run gets none
     """
 
     def __init__(
@@ -84,14 +99,25 @@ class RunStarter:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         *,
-        on_unknown_start: OnUnknownStart = "fail",
+        on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",
+        claims: StartClaims | None = None,
+        url: CallbackUrl | None = None,
     ) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
         self._telemetry = record.telemetry
-        self._ledger = record.ledger(start_again=on_unknown_start == "start_again", resends_rejected=True)
+        self._on_unknown = on_unknown_start
+        self._claims = claims
+        self._url = url
+        # None if its token was revoked: another send needs another one.
+        self._request: Request | None = None
+        self._ledger = record.ledger(
+            start_again=on_unknown_start == "start_again",
+            claims=on_unknown_start == "claim",
+            resends_rejected=True,
+        )
         self.previous: PreviousTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
         self._run: StartedRun = {}
@@ -102,15 +128,15 @@ class RunStarter:
         self,
         prepare: Callable[[], Request],
         *,
-        on_supplied: Callable[[StartEntry | None, StartedRun], None] | None = None,
+        on_supplied: Callable[[str | None], None] | None = None,
         invalid: InvalidRequestError | None = None,
     ) -> StartedRun:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
         :param prepare: builds the request; called only if a run is to be started
-        :param on_supplied: called with what is known of an earlier try, and the run that a person entered, before it is
-            recorded
+        :param on_supplied: called before a run that a person entered is recorded, with the hash of its token, None if it
+            has none
         :param invalid: an error in the arguments, raised once it is known what an earlier try did
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
@@ -121,13 +147,18 @@ class RunStarter:
         may_be_supplied = self._record.outlives_try and (entry or self._record.is_later_try)
         # Also where the task was cleared: who enters a run wants to continue with it, not to start another.
         if may_be_supplied and not invalid and (supplied := self._record.supplied_run()):
+            self._keep_token(entry, supplied)
             if on_supplied:
-                on_supplied(entry, supplied)
+                on_supplied(self._record.token)
             return self._adopt_supplied(supplied)
         if entry and not self._ledger.read(entry.for_ledger()):
             self.previous = None
         if invalid:
             raise invalid
+        if entry and entry.token and self._claims:
+            self._record.token = entry.token
+            if (claim := self._claims.settle_earlier(entry, self._ledger)) is not None:
+                return self._adopt_claim(claim)
         if entry and (run := self._earlier_run(entry)) is not None:
             return run
         if not self._record.outlives_try:
@@ -144,24 +175,76 @@ class RunStarter:
         :param prepare: builds the request
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        with self._hook:
-            request = prepare()
-            outcome = self._retrier.send(
-                lambda: self._send(request), on_retry=lambda: self._telemetry.count("runs.retried")
-            )
-        if isinstance(outcome, Failure):
-            raise request_error(outcome)
-        return self._run
+        try:
+            with self._hook:
+                self._request = prepare()
+                outcome = self._retrier.send(
+                    self._send, on_retry=lambda: self._telemetry.count("runs.retried")
+                )
+        finally:
+            self._close_unsent()
+        if not isinstance(outcome, Failure):
+            return self._run
+        error = request_error(outcome)
+        if outcome.accepted is Accepted.NO or not self._url or not self._claims:
+            raise error
+        if (claim := self._claims.settle_doubt(self._ledger)) is not None:
+            return self._adopt_claim(claim)
+        if self._on_unknown == "claim":
+            error = unclaimed_error(error, self._claims.timeout, is_revoked=self._ledger.token(0) is None)
+        raise error
 
-    def is_in_doubt(self) -> bool:
-        """Return whether an earlier try may have started a run that it could not identify."""
+    @property
+    def token(self) -> str | None:
+        """The hash of the token of the run that is known, None if it was given none."""
+        return self._record.token
+
+    def claimed(self, *, revokes: bool = False) -> StartedRun | None:
+        """
+        Return the run that has claimed the start of which a person was asked, None if none has.
+
+        :param revokes: whether none may claim it any more, because the person says that there is none
+        """
         entry = self._record.read()
-        ledger = self._record.ledger()
-        counts = entry is not None and ledger.read(entry.for_ledger())
-        return counts and ledger.state(0) is not State.STARTED
+        if entry is None or not entry.token or entry.state is State.STARTED or not self._claims:
+            return None
+        record = self._claims.record
+        claim = record.revoke(entry.token) if revokes else record.said(entry.token)
+        return None if claim is None else self._adopt_claim(claim)
+
+    def _keep_token(self, entry: StartEntry | None, run: StartedRun) -> None:
+        """Let a run that a person entered speak, if it may be that of an earlier try, also if there was a Clear since."""
+        if not entry or not entry.token or not self._claims:
+            return
+        if entry.run.get("run_id") in (None, run["run_id"]):
+            self._record.token = entry.token
+            self._claims.record.open(entry.token)
+        else:
+            self._claims.record.forget(entry.token, entry.attempt.max_tries)
+
+    def _close_unsent(self) -> None:
+        """Delete the token of a request that was not sent."""
+        token = self._ledger.token(0)
+        if token and self._claims and self._ledger.state(0) is State.IDLE:
+            with suppress(Exception):  # nobody was given it
+                self._claims.record.close(token)
+
+    def _adopt_claim(self, claim: Claim) -> StartedRun:
+        """Record and return the run that claimed its start."""
+        assert self._claims  # noqa: S101
+        run = self._run = self._claims.run_of(claim)
+        self._ledger.claimed(0, claim.token)
+        self._record.token = claim.token
+        self._telemetry.count("starts.claimed")
+        try:
+            self._record_started(run)
+        except Exception:
+            self._log.exception("The run that claimed this start could not be recorded.")
+        return run
 
     def adopt(self, run: StartedRun) -> StartedRun:
         """Record and return a run that a person found, in place of starting one."""
+        self._keep_token(self._record.read(), run)
         try:
             self._record_started(run)
         except Exception:
@@ -196,7 +279,10 @@ class RunStarter:
                 entry.attempt.try_number,
             )
         if decision is Decision.SEND:
-            self._log.warning("%s Starting another run: on_unknown_start is 'start_again'.", _sentence(entry))
+            why = f"on_unknown_start is {self._on_unknown!r}"
+            if self._on_unknown == "claim":
+                why = "it did not claim its start in time, and can no longer go on"
+            self._log.warning("%s Starting another run: %s.", _sentence(entry), why)
             return None
         hint = ""
         if self._ledger.is_ambiguous:
@@ -207,13 +293,17 @@ class RunStarter:
             )
             self._telemetry.count("runs.returned")
             return entry.run
-        if self._ledger.state(0) in IN_DOUBT:
+        if entry.state in IN_DOUBT:
             raise OutcomeUnknownError(_sentence(entry), next_step=f"{_LOOK} {hint}".strip())
         raise ResponseUnusableError(
             entry.message, consequence=_sentence(entry), next_step=f"{_LOOK} {hint}".strip()
         )
 
-    def _send(self, request: Request) -> Outcome:
+    def _send(self) -> Outcome:
+        if self._request is None:
+            assert self._url  # noqa: S101
+            self._request = self._url.next()
+        request = self._request
         attributes = {
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": self._hook.flow_of(request),
@@ -240,8 +330,12 @@ class RunStarter:
         )
         self._log.info("If no later line says what became of it, a run may have been started.")
         # Opened before the write: whatever interrupts it, the ledger knows what to write then.
-        self._ledger.open(0, self._record.digest)
+        is_repeated = self._ledger.token(0) is not None
+        self._record.token = token = self._url.digest if self._url else None
+        self._ledger.open(0, self._record.digest, token)
         try:
+            if token and self._claims and not is_repeated:
+                self._claims.record.open(token)
             self._record.starting()
             began = time.monotonic()
             outcome = self._hook.send_trigger(request, before_last_byte=self._hand_over)
@@ -258,7 +352,7 @@ class RunStarter:
             else:
                 self._settle(State.IDLE)
             raise
-        self._record_outcome(outcome)
+        outcome = self._record_outcome(outcome)
         if metric := metric_of(outcome):
             self._telemetry.count(metric)
         if getattr(outcome, "status", 0) is not None:
@@ -272,19 +366,38 @@ class RunStarter:
         if self._retrier.is_ended():
             raise StoppedError
 
-    def _record_outcome(self, outcome: Outcome) -> None:
+    def _record_outcome(self, outcome: Outcome) -> Outcome:
         self.handed_over = outcome.accepted is not Accepted.NO
         if isinstance(outcome, Started):
             self._run = self._started(outcome.run)
         elif isinstance(outcome, Unidentified):
             self._settle(State.UNIDENTIFIED, request_error(outcome).message)
+        elif self._url and isinstance(outcome, Rejected | Busy):
+            return self._settle_rejected(outcome)
         else:
             self._settle(_STATES.get(type(outcome), State.IDLE))
+        return outcome
+
+    def _settle_rejected(self, outcome: Rejected | Busy) -> Outcome:
+        """Settle a request that the service says it rejected: unless its run has claimed, it has none."""
+        was_doubted = self._ledger.is_doubted(0)
+        state = self._ledger.settle(0, State.REJECTED)
+        token = self._ledger.token(0)
+        if token and self._claims and (claim := self._claims.revoke(token, self._ledger)) is not None:
+            self._log.warning("The request was rejected, but its run has begun: %s", reason_of(outcome))
+            run = self._adopt_claim(claim)
+            found = Run(run.get("run_id"), run.get("run_link"), run.get("flow_id"))
+            return Started(request=outcome.request, run=found)
+        self._request = None
+        self._write_settled(state, State.REJECTED, was_doubted)
+        return outcome
 
     def _settle(self, outcome: State, message: str = "") -> None:
         """Settle what the request ended in, and record it."""
         was_doubted = self._ledger.is_doubted(0)
-        state = self._ledger.settle(0, outcome)
+        self._write_settled(self._ledger.settle(0, outcome), outcome, was_doubted, message)
+
+    def _write_settled(self, state: State, outcome: State, was_doubted: bool, message: str = "") -> None:
         try:
             if state is State.UNIDENTIFIED:
                 self._record.unidentified(message)

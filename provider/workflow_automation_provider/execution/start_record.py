@@ -2,9 +2,10 @@
 The entry of a start in the task state store: one, under the name of the start, that a person can read.
 
 ``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
-*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. For the page
-**Flow runs**, it names the ``conn_id``, the ``flow_id`` if that is known, and when the request was ``sent``. Beside it,
-a person may enter the run that a task is to return, once: before all that the ledger decides.
+*starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Where the run was
+given a token by that send, ``token`` is its hash. For the page **Flow runs**, it names the ``conn_id``, the ``flow_id`` if
+that is known, and when the request was ``sent``. Beside it, a person may enter the run that a task is to return, once:
+before all that the ledger decides.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class StartEntry:
     :param run: the run, if it was *started*
     :param message: the error, if the run is *unidentified*
     :param request: the hash of the request, None if it was not recorded
+    :param token: the hash of the token that the run was given, None if it was given none
     """
 
     attempt: Attempt
@@ -60,6 +62,7 @@ class StartEntry:
     run: StartedRun
     message: str
     request: str | None
+    token: str | None
 
     @property
     def text(self) -> str:
@@ -80,7 +83,8 @@ class StartEntry:
     def for_ledger(self) -> Entry:
         """Return the entry for the ledger, whose only item it is."""
         digest = bytes.fromhex(self.request or "")[:DIGEST_BYTES]
-        return Entry(self.attempt, ((0, digest),), () if self.state is State.OPEN else ((0, self.state),))
+        settled = () if self.state is State.OPEN else ((0, self.state),)
+        return Entry(self.attempt, ((0, digest),), settled, token=self.token)
 
 
 class StartRecord(TaskRecord):
@@ -88,6 +92,8 @@ class StartRecord(TaskRecord):
 
     request: str | None = None
     """Identifies what is asked for, where that is to be recorded."""
+    token: str | None = None
+    """The hash of the token of the send that is recorded, None if its run is given none."""
     target: Mapping[str, str | None] = MappingProxyType({})
     """The ``conn_id`` and the ``flow_id`` of what is sent, as far as known."""
     _sent: str | None = None
@@ -106,6 +112,7 @@ class StartRecord(TaskRecord):
             result if state is State.STARTED else {},
             result.get("message", "") if state is State.UNIDENTIFIED else "",
             entry.get("request"),
+            entry.get("token"),
         )
 
     def starting(self) -> None:
@@ -197,6 +204,7 @@ class StartRecord(TaskRecord):
             "at": at,
             "result": result,
             "request": self.request,
+            "token": self.token,
             **self.target,
             "sent": self._sent,
         }

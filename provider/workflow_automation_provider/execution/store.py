@@ -86,6 +86,11 @@ class TaskRecord:
         return self._store is not None
 
     @property
+    def is_last_try(self) -> bool:
+        """Whether Airflow has no retries left after this try."""
+        return bool(self._context["ti"].try_number > self._context["ti"].max_tries)
+
+    @property
     def is_later_try(self) -> bool:
         """Whether there was a try before this one, also before a Clear."""
         return bool(self._context["ti"].try_number > 1)
@@ -175,15 +180,24 @@ class TaskRecord:
         if self._store is None:
             return None
         entry = self._store.get(key)
-        return self._read_again(self._store, key) if entry is None and self._may_have_entries else entry
+        return self._read_again(self._store, (key,)) if entry is None and self._may_have_entries else entry
 
-    def _read_again(self, store: _Store, key: str) -> dict[str, Any] | None:
+    def _read_first(self, *keys: str) -> dict[str, Any] | None:
+        """
+        Return the first of several entries that is there, None if there is certainly none of them.
+
+        :raises RuntimeError: if the store does not return what was just written to it, or the task instance now
+            belongs to another process
+        """
+        return None if self._store is None else self._read_again(self._store, keys)
+
+    def _read_again(self, store: _Store, keys: tuple[str, ...]) -> dict[str, Any] | None:
         # A key of its own: several threads of a task may read at the same time.
         probe_key, probe = f"{_PROBE}/{uuid4().hex}", {"probe": True}
         self._put(store, probe_key, probe)
         try:
             for _ in range(_PROBES):
-                if entry := store.get(key):
+                if entry := next(filter(None, map(store.get, keys)), None):
                     return entry
                 if store.get(probe_key) != probe:
                     raise RuntimeError(

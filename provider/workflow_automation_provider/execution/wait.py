@@ -4,10 +4,9 @@ Wait for the end of a run, which the flow itself tells by its last step, or a pe
 The service tells nothing of a run. So the flow is given a URL of Airflow among its inputs, which holds a token
 for this run alone, and the task parks until the flow has called it:
 
-1. **Open**: make the token and record its hash, before *starting* is recorded and the request is sent.
-2. **Look** whether there is an answer: after the start, after asking, and whenever the task continues.
-3. **Ask**: list the wait under **Required Actions**, once per try.
-4. **Park**, without a worker, until the endpoint wakes the task, a person answers, or the next check is due.
+1. **Look** whether there is an answer: after the start, after asking, and whenever the task continues.
+2. **Ask**: list the wait under **Required Actions**, once per try.
+3. **Park**, without a worker, until the endpoint wakes the task, a person answers, or the next check is due.
 
 :mod:`~workflow_automation_provider.execution.wait_state` has what is kept.
 """
@@ -17,43 +16,32 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-
-from airflow.configuration import conf
 
 from workflow_automation_provider.client.checks import one_line
-from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
-    OutcomeUnknownError,
     RunFailedError,
     RunTimeoutError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution import parking
-from workflow_automation_provider.execution.callback import (
-    OPTIONS,
-    PATH,
-    Answer,
-    digest_of,
-    new_token,
-)
+from workflow_automation_provider.execution.callback import OPTIONS, Answer
+from workflow_automation_provider.execution.claim import POLL_INTERVAL
 from workflow_automation_provider.execution.parking import Question, Reply
-from workflow_automation_provider.failures import how_to_enter, run_started
-from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
+from workflow_automation_provider.failures import how_to_enter, run_started, silence_error
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.callback import Status
+    from workflow_automation_provider.execution.claim import ClaimRecord
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.start_record import StartedRun, StartEntry
+    from workflow_automation_provider.execution.start_record import StartedRun
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -76,14 +64,19 @@ ANSWER_FIELDS = {
 
 # How long a parked task sleeps if nobody wakes it. The first check is soon, because an answer that comes between
 # the task's last look and its park wakes nobody.
-_FIRST_CHECK, _LONGEST_CHECK = timedelta(seconds=15), timedelta(hours=6)
-
-# How often a task that cannot be parked looks for an answer, in seconds.
-_POLL = 0.5
+_FIRST_CHECK, _MAX_CHECK = timedelta(seconds=15), timedelta(hours=6)
 
 
 class ResultUnreadableError(InvalidRequestError):
     """The run has ended, but its result cannot be redacted: the connection is broken. A later try returns the result."""
+
+
+class _EndedError(Exception):
+    """Carries an answer that came at the last moment."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class CompletionWait:
@@ -92,8 +85,11 @@ class CompletionWait:
 
     :param record: what the task instance knows about it
     :param retrier: its logger, and whether Airflow ended the task
-    :param callback_input: name of the input that holds the URL
+    :param claims: what the run says while it works
     :param timeout: how long to wait
+    :param heartbeat_timeout: how long to wait for a word of the run, None for as long as ``timeout``
+    :param expects_claim: whether a flow that never claims its start is worth a warning
+    :param on_failed: called with the hash of its token when a run has failed, if another is to be started
     """
 
     def __init__(
@@ -103,94 +99,39 @@ class CompletionWait:
         retrier: SendRetrier,
         context: Context,
         *,
-        callback_input: str,
+        claims: ClaimRecord,
         timeout: timedelta,
+        heartbeat_timeout: timedelta | None = None,
+        expects_claim: bool = False,
+        on_failed: Callable[[str | None], None] | None = None,
     ) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
         self._context = context
-        self._input = callback_input
+        self._claims = claims
         self._timeout = timeout
+        self._heartbeat = heartbeat_timeout
+        self._expects_claim = expects_claim
+        self._on_failed = on_failed
         self._since: datetime | None = None
 
-    def check(self) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Whether the task waits, or waited in an earlier execution."""
+        return self._record.read().since is not None
+
+    def expect(self, token: str | None, *, anew: bool = False) -> None:
         """
-        Check that Airflow can wait, before anything else is done.
+        Wait for the run of a start.
 
-        :raises InvalidRequestError: if it cannot
+        :param token: the hash of its token, None if it has none
+        :param anew: whether a person entered the run
         """
-        if not parking.can_park(self._context):
-            raise InvalidRequestError(
-                "wait_for_completion needs Airflow 3.3 or newer, which can park a task and keeps its state.",
-                next_step="Upgrade Airflow, or leave wait_for_completion out.",
-            )
-
-    def open(self, inputs: Mapping[str, Any], prepare: Callable[[Mapping[str, Any]], Request]) -> Request:
-        """
-        Build the request with the URL for the flow's last step, and record what its token stands for.
-
-        :param prepare: builds the request, given the inputs
-        :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
-            one of this name already
-        :raises OutcomeUnknownError: if the flow of an earlier start has called back: then it started a run
-        """
-        if not isinstance(inputs, Mapping):
-            return prepare(inputs)  # which says what is wrong with them
-        if self._input in inputs:
-            raise InvalidRequestError(
-                f"inputs already has {self._input!r}, the name of the callback URL: pass another callback_input."
-            )
-        base = self._base_url()
-        token = new_token(self._context["ti"].id)
-        self._hook.redact_also(token)
-        request = prepare({**inputs, self._input: f"{base}{PATH}?token={token}"})
-        if not self._record.open(digest_of(token)):
-            raise OutcomeUnknownError("The flow of an earlier start has called back.")
-        return request
-
-    def _base_url(self) -> str:
-        extra = self._hook.extra
-        try:
-            base, name = extra.callback_base_url, "The connection's callback_base_url"
-            if not base:
-                name = "[api] base_url"
-                base = parse_base_url(
-                    conf.get("api", "base_url", fallback=None) or "",
-                    allow_http=extra.allow_http,
-                    kind=replace(CALLBACK_BASE_URL, name=name),
-                )
-            host = urlsplit(base).hostname or ""
-            if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
-                raise InvalidRequestError(
-                    f"{name} is {host}, which only this machine reaches: the flow could not call back."
-                )
-        except InvalidRequestError as error:
-            raise InvalidRequestError(
-                error.message,
-                next_step=(
-                    "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
-                    f"server, such as {CALLBACK_BASE_URL.example}."
-                ),
-            ) from None
-        return base
-
-    def supplied(self, earlier: StartEntry | None, run: StartedRun) -> None:
-        """
-        Prepare to wait for a run that a person entered.
-
-        :param earlier: what the task knew. If it did not know its run, or if that is the one that was entered, its
-            token counts; any other run was given no token, and only a person can tell how it ended
-        """
-        if earlier and earlier.run.get("run_id") in (None, run["run_id"]):
-            self._record.keep_token_across_clear()
-        else:
-            self._record.forget_token()
-
-    def has_answer(self) -> bool:
-        """Return whether the flow has called back, whatever is known of the start of its run."""
-        return self._record.answer(self._record.read().digest) is not None
+        if anew:
+            self._record.begin_anew(token)
+        self._record.token = token
 
     def needs_files(self, reply: Reply) -> bool:
         """Return whether the run's files are still to be uploaded: none were before it waited, and the run has not failed."""
@@ -216,12 +157,21 @@ class CompletionWait:
         waiting = self._record.read()
         self._since = waiting.since
         try:
-            ended = self._wait(run, reply, checks, waiting)
+            try:
+                ended = self._wait(run, reply, checks, waiting)
+            except _EndedError as late:
+                ended = self.settle(run, late.answer)
         except RunTimeoutError:
             self._count_end("timed_out")
             raise
         except RunFailedError:
             self._count_end("failed")
+            if self._on_failed:
+                self._log.warning(
+                    "Run %s failed: another one is started.", one_line(run.get("run_id", "(unknown id)"))
+                )
+                self._on_failed(waiting.digest)
+                self._record.forget()
             raise
         self._count_end("succeeded")
         return ended
@@ -233,6 +183,7 @@ class CompletionWait:
             telemetry.time("waits.duration", (datetime.now(UTC) - self._since).total_seconds())
 
     def _wait(self, run: StartedRun, reply: Reply, checks: int, waiting: Waiting) -> StartedRun:
+        run = self._claimed(run, waiting)
         if answer := self._record.answer(waiting.digest):
             return self.settle(run, answer)
         if reply.option in (SUCCEEDED, FAILED):
@@ -240,7 +191,7 @@ class CompletionWait:
                 return self.settle(run, answer)
             answer = _of_person(reply)
             self._log.info("%s answered that the run %s.", reply.by, _ended(answer))
-            self._record.answered(waiting.digest, answer)
+            self._record.store_answer(waiting.digest, answer)
             return self.settle(run, answer, by=reply.by)
         if not parking.is_supervised():
             return self._poll(run, waiting)
@@ -254,7 +205,8 @@ class CompletionWait:
         left = self._left(waiting)
         if left <= timedelta():
             return self._end_late(run, waiting)
-        check = min(left, _LONGEST_CHECK, _FIRST_CHECK * 4 ** min(checks, 10))
+        silence = self._silence(run, waiting)
+        check = min(left, silence, _MAX_CHECK, _FIRST_CHECK * 4 ** min(checks, 10))
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
@@ -275,7 +227,8 @@ class CompletionWait:
         if shown != answer:
             # The endpoint does not know the secrets, and what it stored can be read in Airflow.
             with suppress(Exception):
-                self._record.answered(self._record.read().digest, shown)
+                self._record.store_answer(self._record.read().digest, shown)
+        self._close()
         result, message = shown.result, shown.message or ""
         if answer.status == "failed":
             error = RunFailedError(
@@ -286,14 +239,65 @@ class CompletionWait:
             error.result = result
             error.locate(None, run.get("flow_id"), run.get("run_id"))
             raise error
-        if not run:
-            self._log.warning(
-                "The run_id is unknown: it was lost with the response, or with the try that started it."
-            )
         self._log.info("%s", f"{by} said that the run succeeded. {one_line(message)}".strip())
         if result is None:
             return run
         return {**run, "result": result}
+
+    def _close(self) -> None:
+        """Let the run be told that nobody waits any more, and say what no claim means."""
+        token = self._record.read().digest
+        if token is None:
+            return
+        with suppress(Exception):  # what the task waited for is known
+            if self._expects_claim and self._claims.claim() is None:
+                self._log.warning(
+                    "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of a "
+                    "start is unknown, another run is started, as with on_unknown_start='start_again'."
+                )
+            self._claims.close(token)
+
+    def _claimed(self, run: StartedRun, waiting: Waiting) -> StartedRun:
+        """Return the run that claimed the start, which a proxy may have sent twice."""
+        claim = self._claims.claim() if waiting.digest else None
+        if not claim or claim.run_id is None or claim.run_id == run.get("run_id"):
+            return run
+        if "run_id" in run:
+            self._log.warning(
+                "The response named run %s, but run %s has claimed the start: waiting for that one.",
+                one_line(run["run_id"]),
+                one_line(claim.run_id),
+            )
+        with self._hook:
+            return {**run, **self._claims.shown(claim, self._hook)}
+
+    def _silence(self, run: StartedRun, waiting: Waiting) -> timedelta:
+        """
+        Return how long the run may still say nothing.
+
+        :raises RunTimeoutError: if it said nothing for too long
+        """
+        if self._heartbeat is None or waiting.digest is None:
+            return timedelta.max
+        claim, word = self._claims.claim(), self._claims.word(waiting.digest)
+        said = (waiting.since, claim and claim.at, word and word.at)
+        left = max(at for at in said if at) + self._heartbeat - datetime.now(UTC)
+        if left > timedelta():
+            return left
+        # In this order: what the endpoint has confirmed to a flow must not be lost.
+        if answer := self._record.close(waiting.digest):
+            raise _EndedError(answer)
+        last = (
+            "It has said nothing."
+            if word is None
+            else f"Its last word, at {word.at.isoformat(timespec='seconds')}: "
+        )
+        if word is not None:
+            with self._hook:
+                said = self._redacted(word.message)
+            done = "" if word.progress is None else f" ({word.progress:.0%})"
+            last += f"{one_line(said or 'running')}{done}"
+        raise self._located(silence_error(run.get("run_id"), self._heartbeat, last), run)
 
     def _ask(self, question: Question) -> bool:
         """List the question, and return whether that was possible."""
@@ -348,6 +352,9 @@ class CompletionWait:
                 "If it succeeded, mark the task as success. If it failed, clear the task to start another run."
             ),
         )
+        return self._located(error, run)
+
+    def _located(self, error: RunTimeoutError, run: StartedRun) -> RunTimeoutError:
         error.locate(None, run.get("flow_id"), run.get("run_id"))
         return error
 
@@ -379,9 +386,10 @@ class CompletionWait:
                     "The task was ended before anybody said how the run ended.",
                     consequence=run_started(run.get("run_id")),
                 )
-                error.locate(None, run.get("flow_id"), run.get("run_id"))
-                raise error
-            time.sleep(_POLL)
+                raise self._located(error, run)
+            run = self._claimed(run, waiting)
+            self._silence(run, waiting)
+            time.sleep(POLL_INTERVAL)
 
     def _shown(self, answer: Answer, by: str) -> Answer:
         try:

@@ -4,26 +4,20 @@ What a task instance keeps of its wait for the end of a run, across tries and wh
 =================================================  ================================  ===========================
 Entry                                              Written                           Read
 =================================================  ================================  ===========================
-``workflow_automation_wait``                       by the task: the hash of the      by every execution of the
-                                                   token, before *starting*; when    task
-                                                   it first asks, since when it
-                                                   waits; what a person answered,
-                                                   or the flow, if the entry with
-                                                   its answer had a secret in it
-``workflow_automation_token/{hash}/{n}``           by the task, before *starting*;   by the endpoint, which accepts
-                                                   deleted once no answer counts     an answer while it exists
-                                                   any more
+``workflow_automation_wait``                       by the task: when it first asks,  by every execution of the
+                                                   since when it waits, and the      task
+                                                   hash of the token; what a person
+                                                   answered, or the flow, if the
+                                                   entry with its answer had a
+                                                   secret in it
 ``workflow_automation_end/{hash}``                 by the endpoint: the answer       by every execution of the
-                                                                                     task, which may delete it
+                                                                                     task
 ``workflow_automation_receipt/{hash}``             by the endpoint, together with    by the endpoint, if the flow
                                                    the answer: how to recognize it   calls again
 =================================================  ================================  ===========================
 
-``n`` is the task instance's ``max_tries``, which a Clear changes: what was started before a Clear can no longer
-answer. Entries count until then, by the rules of :mod:`~workflow_automation_provider.execution.ledger`.
-
-No entry is written by both: Airflow repeats a write that timed out, and a late one of the task's would erase what
-the endpoint had written since.
+Until the task waits, the hash of the token is in the entry of the start (:mod:`~.start_record`); :mod:`~.claim` has the
+token's own. Entries count until a Clear, by the rules of :mod:`~workflow_automation_provider.execution.ledger`.
 """
 
 from __future__ import annotations
@@ -60,14 +54,17 @@ class Waiting:
 class WaitRecord(TaskRecord):
     """What the task instance knows about the end of its run."""
 
+    token: str | None = None
+    """The hash of the token of the run that the task is to wait for, if its start says it."""
     _entry: dict[str, Any] | None = None
     """What :meth:`read` found or what was written since, as nobody else writes it."""
 
     def read(self) -> Waiting:
         """Return what is known since the last Clear, which may be nothing."""
         entry = self._entry = self._get(_WAIT) or {}
-        if not entry or not self._counts(entry):
-            return Waiting()
+        if not entry or not self._counts(entry) or self.token not in (None, entry["digest"]):
+            self._entry = {}
+            return Waiting(self.token)
         if entry["max_tries"] != self._now.max_tries:  # a Clear that kept the task's state (Airflow 3.4+)
             self._move(entry)
             return Waiting(entry["digest"])
@@ -77,21 +74,6 @@ class WaitRecord(TaskRecord):
             datetime.fromisoformat(since) if since else None,
             entry.get("asked") == self._ti_id,
         )
-
-    def open(self, digest: str) -> bool:
-        """
-        Record the token of a run that is about to be started, unless an earlier run has answered.
-
-        :return: whether it was recorded; an earlier token is then worth nothing
-        :raises Exception: if it could not be written: then nothing may be started
-        """
-        earlier = self._known()
-        if earlier and self._counts(earlier) and self.close(earlier["digest"]):
-            return False
-        self._forget_earlier()
-        self._open(digest)
-        self._write({"digest": digest})
-        return True
 
     def has_uploaded(self) -> bool:
         """Return whether files of the task's run were uploaded."""
@@ -107,17 +89,24 @@ class WaitRecord(TaskRecord):
             self._delete(token_key(digest, self._now.max_tries))
         return self.answer(digest)
 
-    def keep_token_across_clear(self) -> None:
-        """Begin to wait anew, and let the token from before a Clear count again: a person identified its run."""
-        entry = self._known()
-        # Whether there was a Clear is not always known.
-        if entry.get("digest") or (entry and self._counts(entry)):
-            self._move(entry)
+    def begin_anew(self, token: str | None) -> None:
+        """
+        Forget since when the task has waited, because a person entered its run.
 
-    def forget_token(self) -> None:
-        """Wait for a run that was given no token: only a person can tell how it ended."""
-        self._forget_earlier()
-        self._write({"digest": None})
+        :param token: the hash of that run's token, None if it has none: then only a person can tell how it ended
+        """
+        self.token = token
+        entry = self._known()
+        if entry and entry.get("answer") and entry["digest"] == token:
+            self._write({"digest": token, "answer": entry["answer"]})
+        else:
+            self.forget()
+
+    def forget(self) -> None:
+        """Delete the entry: the task waits for another run."""
+        if self._known():
+            self._delete(_WAIT)
+        self._entry = {}
 
     def began(self, waiting: Waiting, *, asked: bool) -> Waiting:
         """
@@ -139,17 +128,20 @@ class WaitRecord(TaskRecord):
             row = self._get(end_key(digest))
         return Answer.of(row) if isinstance(row, dict) else None
 
-    def answered(self, digest: str | None, answer: Answer) -> None:
+    def store_answer(self, digest: str | None, answer: Answer) -> None:
         """
         Record an answer in place of the flow's: a person's, or the flow's own without its secrets.
 
-        To be called only if :meth:`close` found none, or with the one that is stored. A later try finds it as if the flow had called, and the endpoint accepts no other.
+        To be called only if :meth:`close` found none, or with the one that is stored. A later try finds it as if the
+        flow had called, and the endpoint accepts no other.
         """
         kept = {name: value for name, value in self._known().items() if name in ("since", "asked")}
         row = answer.row(datetime.now(UTC).isoformat(timespec="seconds"))
         self._write({**kept, "digest": digest, "answer": row})
         if digest:
-            self._forget(digest, self._now.max_tries)
+            # The token first: after that, the endpoint writes no answer.
+            self._delete(token_key(digest, self._now.max_tries))
+            self._delete(end_key(digest))
 
     @property
     def _ti_id(self) -> str:
@@ -175,13 +167,3 @@ class WaitRecord(TaskRecord):
         if self._store is not None:
             # Its key says all.
             self._put(self._store, token_key(digest, self._now.max_tries), {"open": True})
-
-    def _forget_earlier(self) -> None:
-        earlier = self._known()
-        if earlier.get("digest"):
-            self._forget(earlier["digest"], earlier["max_tries"])
-
-    def _forget(self, digest: str, max_tries: int) -> None:
-        """Delete the token's entry first: after that, the endpoint writes no answer."""
-        self._delete(token_key(digest, max_tries))
-        self._delete(end_key(digest))

@@ -7,6 +7,7 @@ Airflow retries the task; what to do next; and the connection, flow and run. doc
 
 from __future__ import annotations
 
+from workflow_automation_provider.failures.claim import CLAIM_ADVICE, silence_error, unclaimed_error
 from workflow_automation_provider.failures.request import (
     check_text,
     code_of,
@@ -35,6 +36,7 @@ from workflow_automation_provider.failures.task import (
 
 __all__ = [
     "BATCH_ADVICE",
+    "CLAIM_ADVICE",
     "START_ADVICE",
     "SUPPLIED_RUN_KEY",
     "UPLOAD_ADVICE",
@@ -52,7 +54,9 @@ __all__ = [
     "run_of",
     "run_started",
     "shortened",
+    "silence_error",
     "start_advice",
     "task_error",
+    "unclaimed_error",
     "where_to_look",
 ]

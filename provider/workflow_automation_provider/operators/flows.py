@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.execution.ask import PendingStart
     from workflow_automation_provider.execution.flow_run import FlowRun, Resumed
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.execution.start_record import StartedRun
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 
 
-_LONGEST_WAIT = timedelta(days=365)
+_MAX_WAIT = timedelta(days=365)
 
 
 class TriggerFlowOperator(FlowOperator["StartedRun"]):
@@ -59,14 +60,24 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param wait_for_completion: whether to wait until the flow, by its last step, or a person says how the run
         ended, without occupying a worker, and to return the flow's ``result`` as well (Airflow 3.3+)
-    :param callback_input: name of the input that receives the URL for the flow's last step, if the task waits
+    :param callback_input: name of the input that receives the URL by which the flow speaks to the task, if the task
+        waits, or with ``on_unknown_start="claim"``
     :param completion_timeout: how long to wait for the end of the run, if the task waits
     :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator` (templated,
         including nested values)
     :param file_format: the format of each file, as for :class:`UploadFilesOperator`
+    :param heartbeat_timeout: how long the run may say nothing before the task fails, if the task waits; by default as
+        long as ``completion_timeout``
+    :param on_run_failed: what to do if the flow, or a person, says that the run failed, if the task waits: ``"fail"``
+        without a retry, or ``"start_again"``: Airflow's retries start another run
     :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost
         connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"ask"`` a person under
-        **Required Actions** (Airflow 3.1+); or ``"start_again"`` in the next try, which may start a second run
+        **Required Actions** (Airflow 3.1+); ``"claim"``: the run itself asks by its first step whether it may go on
+        (Airflow 3.3+), the task returns the run that did, or stops it and starts another in the next try; or
+        ``"start_again"`` in the next try, which may start a second run.
+        A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"`` EQUAL TO ``"start_again"``: IT MAY RUN TWICE
+    :param claim_timeout: how long a try waits for the run's claim where the outcome of its start is unknown, only with
+        ``on_unknown_start="claim"``
     :param ask_timeout: how long to wait for the person's answer before the task fails
     :param notifiers: called when a person is asked; as ``ask_timeout``, only with ``on_unknown_start="ask"``
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
@@ -93,7 +104,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         completion_timeout: timedelta = timedelta(days=1),
         files: FileSource | Sequence[FileSource] | None = None,
         file_format: FileFormat | None = None,
-        on_unknown_start: OnUnknownStart | Literal["ask"] = "fail",
+        heartbeat_timeout: timedelta | None = None,
+        on_run_failed: Literal["fail", "start_again"] = "fail",
+        on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",
+        claim_timeout: timedelta = timedelta(seconds=60),
         ask_timeout: timedelta = timedelta(days=7),
         notifiers: Sequence[BaseNotifier] | BaseNotifier | None = (),
         request_timeout: float | None = None,
@@ -108,18 +122,28 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
-        if on_unknown_start not in ("fail", "start_again", "ask"):
+        if on_unknown_start not in ("fail", "start_again", "ask", "claim"):
             raise ValueError(
-                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail', 'start_again' or 'ask'."
+                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail', 'claim', 'ask' or 'start_again'."
+            )
+        if on_run_failed not in ("fail", "start_again"):
+            raise ValueError(
+                f"on_run_failed {on_run_failed!r} is not supported; expected 'fail' or 'start_again'."
             )
         if not isinstance(callback_input, str) or not callback_input.strip():
             raise ValueError(
                 f"callback_input is {callback_input!r}: expected the name of an input of the flow."
             )
-        for name, seconds in (("completion_timeout", completion_timeout), ("ask_timeout", ask_timeout)):
-            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= _LONGEST_WAIT:
+        for name, seconds, longest in (
+            ("completion_timeout", completion_timeout, _MAX_WAIT),
+            ("heartbeat_timeout", _MAX_WAIT if heartbeat_timeout is None else heartbeat_timeout, _MAX_WAIT),
+            ("ask_timeout", ask_timeout, _MAX_WAIT),
+            # It occupies a worker.
+            ("claim_timeout", claim_timeout, timedelta(days=1)),
+        ):
+            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= longest:
                 raise ValueError(
-                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {_LONGEST_WAIT.days} days."
+                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {longest.days} days."
                 )
         if notifiers is None:  # as of Airflow's HITLOperator
             notifiers = ()
@@ -139,9 +163,14 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         shared = kwargs.get("default_args") or {}
         waits = (wait_for_completion, "wait_for_completion=True")
         asks = (on_unknown_start == "ask", "on_unknown_start='ask'")
+        claims = (on_unknown_start == "claim", "on_unknown_start='claim'")
+        speaks = (waits[0] or claims[0], f"{waits[1]} or {claims[1]}")
         for name, value, default, (is_on, needed) in (
-            ("callback_input", callback_input, "callback_url", waits),
+            ("callback_input", callback_input, "callback_url", speaks),
             ("completion_timeout", completion_timeout, timedelta(days=1), waits),
+            ("heartbeat_timeout", heartbeat_timeout, None, waits),
+            ("on_run_failed", on_run_failed, "fail", waits),
+            ("claim_timeout", claim_timeout, timedelta(seconds=60), claims),
             ("ask_timeout", ask_timeout, timedelta(days=7), asks),
             ("notifiers", notifiers or (), (), asks),
         ):
@@ -154,6 +183,9 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.wait_for_completion = wait_for_completion
         self.callback_input = callback_input
         self.completion_timeout = completion_timeout
+        self.heartbeat_timeout = heartbeat_timeout
+        self.on_run_failed = on_run_failed
+        self.claim_timeout = claim_timeout
         self.files = files
         self.file_format = file_format
         self.on_unknown_start = on_unknown_start
@@ -166,7 +198,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         context: Context,
         event: dict[str, Any] | None = None,
         run: StartedRun | None = None,
-        doubt: dict[str, Any] | None = None,
+        doubt: PendingStart | None = None,
         checks: int = 0,
         ti_id: str | None = None,
         timeout: float | None = None,
@@ -207,7 +239,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             wait_for_completion=self.wait_for_completion,
             callback_input=self.callback_input,
             completion_timeout=self.completion_timeout,
+            heartbeat_timeout=self.heartbeat_timeout,
+            on_run_failed=self.on_run_failed,
             on_unknown_start=self.on_unknown_start,
+            claim_timeout=self.claim_timeout,
             ask_timeout=self.ask_timeout,
             notifiers=self.notifiers,
         )
@@ -276,11 +311,16 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
-        from workflow_automation_provider.failures import start_advice
+        from workflow_automation_provider.failures import CLAIM_ADVICE, start_advice
 
+        if self.on_unknown_start == "claim":
+            return CLAIM_ADVICE
         return start_advice(has_store="task_state_store" in context)
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where no run was started."""
-        return (OutcomeUnknownError,) if self.on_unknown_start == "start_again" else ()
+        return (
+            *((OutcomeUnknownError,) if self.on_unknown_start in ("start_again", "claim") else ()),
+            *((RunFailedError,) if self.on_run_failed == "start_again" else ()),
+        )

@@ -19,8 +19,8 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.ask import NOT_STARTED, STARTED
 from workflow_automation_provider.execution.callback import OPTIONS
-from workflow_automation_provider.execution.doubt import NOT_STARTED, STARTED
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 from ..answers import TIMEOUT, person

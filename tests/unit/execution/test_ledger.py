@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from workflow_automation_provider.execution.ledger import (
     DIGEST_BYTES,
+    OUTCOMES,
     Attempt,
     Decision,
     Entry,
@@ -139,7 +140,7 @@ class Tries(RuleBasedStateMachine):
     @precondition(lambda self: self.to_send)
     @rule(
         data=st.data(),
-        outcome=st.sampled_from(sorted(set(State) - {State.OPEN})),
+        outcome=st.sampled_from(sorted(OUTCOMES)),
         ran=st.booleans(),
     )
     def sends(self, data, outcome, ran):
@@ -187,3 +188,121 @@ class Tries(RuleBasedStateMachine):
 
 
 TestTries = Tries.TestCase
+
+
+class Fence(RuleBasedStateMachine):
+    """
+    The sends of one task whose runs claim their start, against an endpoint that keeps one claim until a Clear.
+
+    A try may die at any step, and live on as a zombie whose request is still under way; a first step may come late, or
+    twice; a response may be lost, or say that a request was rejected whose run exists.
+    """
+
+    @initialize()
+    def begin(self):
+        self.attempt = Attempt(1, 9, 0, "monday")
+        self.entry: Entry | None = None
+        self.open_tokens: set[tuple[str, int]] = set()
+        self.claims: dict[int, str] = {}
+        self.went_on: list[str] = []  # since the last Clear, or before it, and returned after it
+        self.runs: list[str] = []
+        self.sent = 0
+        self.green = False
+        self._begin_try()
+
+    def _begin_try(self):
+        self.green = False
+        self.ledger = Ledger(self.attempt, retries=2, claims=True, resends_rejected=True)
+        if self.entry is None or self.ledger.read(self.entry):
+            return
+        before = self.ledger.token_before_clear
+        self.entry = None
+        if before and self.claims.get(self.max_tries_before) == before:
+            self.open_tokens.add((before, self.attempt.max_tries))
+            self.ledger.claimed(0, before)
+            self.went_on.append(before)
+            self._write_started(before)
+
+    def _write_started(self, token):
+        self.entry = Entry(self.attempt, [(0, b"")], [(0, State.STARTED)], token=token)
+
+    @rule()
+    def dies_and_is_retried(self):
+        self.attempt = Attempt(self.attempt.try_number + 1, self.attempt.max_tries, 0, "monday")
+        self._begin_try()
+
+    @rule()
+    def is_cleared(self):
+        self.max_tries_before = self.attempt.max_tries
+        self.attempt = Attempt(self.attempt.try_number + 1, self.attempt.max_tries + 1, 0, "monday")
+        self.went_on = []
+        self._begin_try()
+
+    @precondition(lambda self: not self.green)
+    @rule(
+        outcome=st.sampled_from([State.STARTED, State.UNKNOWN, State.UNIDENTIFIED, State.REJECTED, None]),
+        ran=st.booleans(),
+    )
+    def sends(self, outcome, ran):
+        """Or a try dies after it has; None is a response that comes to nobody."""
+        while (decision := self.ledger.decide(0, b"")) is Decision.REVOKE:
+            self._revoke()
+        if decision is Decision.RETURN:
+            self.green = True
+            return
+        assert decision is Decision.SEND
+        self.sent += 1
+        token = f"t{self.sent}"
+        self.open_tokens.add((token, self.attempt.max_tries))
+        self.ledger.open(0, b"", token)
+        self.entry = Entry(self.attempt, [(0, b"")], token=token)
+        if outcome in (State.STARTED, State.UNIDENTIFIED) or ran:
+            self.runs.append(token)
+        if outcome is None:
+            self.dies_and_is_retried()
+            return
+        self.ledger.settle(0, outcome)
+        if outcome is State.STARTED:
+            self._write_started(token)
+        if outcome is State.REJECTED:
+            self._revoke()
+            if self.ledger.state(0) is State.REJECTED:
+                self.entry = None
+
+    def _revoke(self):
+        token, n = self.ledger.token(0), self.attempt.max_tries
+        self.open_tokens.discard((token, n))
+        if self.claims.get(n) == token:
+            self.open_tokens.add((token, n))
+            self.ledger.claimed(0, token)
+            self._write_started(token)
+        else:
+            self.ledger.revoked(0)
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def claims_its_start(self, data):
+        """Early, late, or again."""
+        token, n = data.draw(st.sampled_from(self.runs)), self.attempt.max_tries
+        if (token, n) in self.open_tokens and self.claims.setdefault(n, token) == token:
+            self.went_on.append(token)
+
+    @rule()
+    def another_token_is_not_opened_beside_one(self):
+        if self.ledger.token(0) and self.ledger.state(0) is not State.STARTED:
+            with pytest.raises(LedgerError):
+                self.ledger.open(0, b"", "another")
+
+    @invariant()
+    def at_most_one_goes_on(self):
+        assert len(set(getattr(self, "went_on", ()))) <= 1
+
+    @invariant()
+    def the_run_of_a_green_task_is_the_one_that_may(self):
+        if getattr(self, "green", False):
+            token, n = self.ledger.token(0), self.attempt.max_tries
+            assert (token, n) in self.open_tokens
+            assert self.claims.get(n, token) == token or token in self.went_on
+
+
+TestFence = Fence.TestCase

@@ -58,7 +58,7 @@ def tokens(store):
 
 def answer(store, body, max_tries=3):
     """Answer as the endpoint does, for the token that counts."""
-    digest = store.entries[WAIT]["digest"]
+    digest = store.entries[KEY]["token"]
     assert token_key(digest, max_tries) in store.entries
     store.set(end_key(digest), Answer.read(json.dumps(body).encode()).row("2026-01-01T00:00:00+00:00"))
 
@@ -168,7 +168,7 @@ class TestInThisProcess:
         operator = waits()
 
         def end():
-            while WAIT not in store.entries or "since" not in store.entries[WAIT]:
+            while WAIT not in store.entries:
                 time.sleep(0.01)
             operator.on_kill()
 
@@ -250,7 +250,7 @@ class TestToken:
         token = TOKEN
         url = f"{endpoint.url}/workflow-automation/callback?token={token}"
         endpoint.urls.append(url)
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.faults.add(
             fault["kind"],
             body={"detail": f"inputs.callback_url {url} is not there"},
@@ -266,7 +266,7 @@ class TestToken:
     def test_in_the_run_link(self, service, store, context, endpoint, waits, log, monkeypatch):
         token = TOKEN
         endpoint.urls.append(f"/?token={token}")
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.faults.add("response", body={"run_id": "7", "run_link": f"http://there/runs/7?token={token}"})
         operator, now = waits(completion_timeout=timedelta(seconds=0.1)), context(store)
         with pytest.raises(RunTimeoutError) as caught:
@@ -277,7 +277,7 @@ class TestToken:
 
     def test_in_the_result(self, service, store, context, endpoint, waits, log, monkeypatch):
         token = TOKEN
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.callbacks.add(result={"called": f"/?token={token}"}, message=f"by {token}")
         operator, now = waits(), context(store)
         assert operator.execute(now)["result"] == WITHHELD
@@ -299,7 +299,7 @@ class TestToken:
     def test_in_the_response_to_an_upload(self, service, store, context, endpoint, waits, monkeypatch, log):
         token = TOKEN
         endpoint.urls.append(f"/?token={token}")
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: token)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: token)
         service.faults.add("response", operation="upload", body={"of": token})
         operator, now = (
             waits(files=[{"name": "a"}], completion_timeout=timedelta(seconds=0.1)),
@@ -316,7 +316,7 @@ class TestToken:
         """Which does not know the token."""
         url = f"{endpoint.url}{PATH}?token={TOKEN}"
         endpoint.urls.append(url)
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", lambda _: TOKEN)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: TOKEN)
         service.faults.add("busy", operation="upload")
         with pytest.raises(BusyError):
             waits(files=[{"name": "a"}]).execute(context(store))
@@ -459,12 +459,12 @@ def test_the_order_of_what_is_written(service, store, context, endpoint, waits):
     """The token's hash is there before the flow can know the token, and the run before anybody waits."""
     service.callbacks.add(delay=0.3)
     waits().execute(context(store))
-    digest = store.entries[WAIT]["digest"]
+    digest = store.entries[KEY]["token"]
     assert [(key, state, sent) for key, state, sent in store.writes][:4] == [
         (token_key(digest, 3), None, 0),
-        (WAIT, None, 0),
         (KEY, "starting", 0),
         (KEY, "started", 1),
+        (WAIT, None, 1),
     ]
 
 
@@ -537,7 +537,7 @@ class TestPark:
             tokens.append(new_token(ti_id))
             return tokens[-1]
 
-        monkeypatch.setattr("workflow_automation_provider.execution.wait.new_token", new)
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", new)
         now = context(store)
         then, _ = parked(waits(), now)
         (token,) = tokens
@@ -951,7 +951,7 @@ class TestDoubt:
         service.callbacks.add(result={"rows": 3})
         service.faults.add("hang_after", seconds=2)
         operator = waits(on_unknown_start=on_unknown_start, request_timeout=1)
-        assert operator.execute(context(store)) == {"result": {"rows": 3}}
+        assert operator.execute(context(store)) == {"flow_id": "demo-flow", "result": {"rows": 3}}
         assert "The run_id is unknown" in log()
         assert supervisor.questions == []
         assert len(service.runs) == 1
@@ -959,16 +959,16 @@ class TestDoubt:
     def test_of_a_run_whose_id_is_unknown(self, service, store, context, endpoint, waits, supervisor):
         service.faults.add("garbage")
         with pytest.raises(ResponseUnusableError):
-            waits().execute(context(store))
+            waits(on_unknown_start="start_again").execute(context(store))
         answer(store, {"status": "success", "result": 1})
-        assert waits().execute(context(store, try_number=2)) == {"result": 1}
+        assert waits().execute(context(store, try_number=2)) == {"flow_id": "demo-flow", "result": 1}
 
     def test_of_an_earlier_try(self, service, store, context, endpoint, waits, parked):
         service.faults.add("drop_after")
-        with pytest.raises(OutcomeUnknownError, match=SUPPLIED_RUN_KEY):
-            waits().execute(context(store))
+        with pytest.raises(OutcomeUnknownError):
+            waits(on_unknown_start="start_again").execute(context(store))
         answer(store, {"status": "success", "result": 1})
-        assert waits().execute(context(store, try_number=2)) == {"result": 1}
+        assert waits().execute(context(store, try_number=2)) == {"flow_id": "demo-flow", "result": 1}
         assert len(service.runs) == 1
 
     def test_of_an_earlier_try_with_start_again(self, service, store, context, endpoint, waits):
@@ -977,7 +977,7 @@ class TestDoubt:
             waits(on_unknown_start="start_again").execute(context(store))
         answer(store, {"status": "success", "result": 1})
         again = waits(on_unknown_start="start_again")
-        assert again.execute(context(store, try_number=2)) == {"result": 1}
+        assert again.execute(context(store, try_number=2)) == {"flow_id": "demo-flow", "result": 1}
         assert len(service.runs) == 1
 
     def test_before_another_run_is_started(self, service, store, context, endpoint, waits):
@@ -986,7 +986,7 @@ class TestDoubt:
             waits(on_unknown_start="start_again").execute(context(store))
         answer_before_the_token_is_deleted(store, {"status": "success", "result": 1})
         again = waits(on_unknown_start="start_again", completion_timeout=timedelta(seconds=0.1))
-        assert again.execute(context(store, try_number=2)) == {"result": 1}
+        assert again.execute(context(store, try_number=2)) == {"flow_id": "demo-flow", "result": 1}
         assert requests(service) == 1
 
     def test_before_a_person_said_that_no_run_was_started(
@@ -996,7 +996,10 @@ class TestDoubt:
         operator, now = waits(on_unknown_start="ask"), context(store)
         then, _ = parked(operator, now)
         answer_before_the_token_is_deleted(store, {"status": "success", "result": 1})
-        assert resume(operator, now, person("No run was started"), **then) == {"result": 1}
+        assert resume(operator, now, person("No run was started"), **then) == {
+            "flow_id": "demo-flow",
+            "result": 1,
+        }
         assert requests(service) == 1
 
     def test_start_again_makes_the_old_token_worthless(
@@ -1014,7 +1017,7 @@ class TestDoubt:
     def test_failed(self, service, store, context, endpoint, waits):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
-            waits().execute(context(store))
+            waits(on_unknown_start="start_again").execute(context(store))
         answer(store, {"status": "failed", "message": "No rows"})
         with pytest.raises(RunFailedError, match="No rows") as caught:
             waits().execute(context(store, try_number=2))
@@ -1043,7 +1046,9 @@ class TestGiven:
         assert resume(waits(), now, event=woken(SUCCEEDED), **then) == {"run_id": "77", "result": 1}
 
     def test_of_a_start_in_doubt_keeps_its_answer(self, service, store, context, endpoint, waits):
-        self.fail(service, store, context, waits)
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            waits(on_unknown_start="start_again").execute(context(store))
         answer(store, {"status": "success", "result": 1})
         store.entries[SUPPLIED_RUN_KEY] = "77"
         now = context(store, try_number=2, max_tries=4)
@@ -1358,6 +1363,7 @@ def waiting(service, store, context, endpoint, waits, parked):
 def test_what_the_flow_says_comes_out_unchanged(store, waits, resume, waiting, result, message):
     body = {"status": "success", "result": result, "message": message}
     assert Answer.read(json.dumps(body).encode()) == Answer(**body)
+    store.entries[token_key(store.entries[KEY]["token"], 3)] = {"open": True}
     answer(store, body)
     now, then = waiting
     found = resume(waits(), now, woken(SUCCEEDED), **then)

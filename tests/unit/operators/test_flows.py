@@ -19,7 +19,8 @@ def upload(**arguments):
 
 def test_on_unknown_start():
     with pytest.raises(
-        ValueError, match="on_unknown_start 'retry' is not supported; expected 'fail', 'start_again' or 'ask'"
+        ValueError,
+        match="on_unknown_start 'retry' is not supported; expected 'fail', 'claim', 'ask' or 'start_again'",
     ):
         trigger(on_unknown_start="retry")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import runpy
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -52,11 +54,32 @@ print(json.dumps(sorted({*sys.modules} - before)), file=sys.stderr)
     }  # fmt: skip
     assert "workflow_automation_provider.plugins.callback_endpoint" not in imported
     assert "workflow_automation_provider.plugins.metadata" not in imported
+    assert not {name for name in imported if ".runs_" in name}
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_page_is_only_where_airflow_has_what_it_needs(monkeypatch, missing):
+    path = importlib.import_module(WorkflowAutomationPlugin.__module__).__file__
+    if missing:
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    module = runpy.run_path(str(path))
+    plugin, has_page = module["WorkflowAutomationPlugin"], module["_can_show_runs"]()
+    assert len(plugin.fastapi_apps) == 1 + has_page
+    assert [view["destination"] for view in plugin.external_views] == ["nav", "task_instance"] * has_page
+    assert plugin.fastapi_apps[-1]["url_prefix"] == "/workflow-automation"
+
+
+def test_airflow_shows_the_page(airflow_home):
+    pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is no page")
+    from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
+
+    for view in WorkflowAutomationPlugin.external_views:
+        assert ExternalViewResponse.model_validate(view).href.startswith("workflow-automation/runs/")
 
 
 @pytest.mark.parametrize(("path", "status"), [(PATH, 405), ("/workflow-automation/other", 404)])
 def test_mounted_application(path, status):
-    (mounted,) = WorkflowAutomationPlugin.fastapi_apps
+    mounted = WorkflowAutomationPlugin.fastapi_apps[-1]
     assert mounted["url_prefix"] == "/workflow-automation"
     sent = []
 

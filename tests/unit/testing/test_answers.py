@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_automation_provider.execution.doubt import FAIL, NOT_STARTED, STARTED
+from workflow_automation_provider.execution.ask import FAIL, NOT_STARTED, STARTED
 from workflow_automation_provider.execution.wait import FAILED, SUCCEEDED
 from workflow_automation_provider.testing import answers
 

@@ -17,8 +17,8 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     RunFailedError,
 )
+from workflow_automation_provider.execution.ask import FAIL, NOT_STARTED, STARTED
 from workflow_automation_provider.execution.callback import OPTIONS, digest_of, end_key
-from workflow_automation_provider.execution.doubt import FAIL, NOT_STARTED, STARTED
 
 from ..answers import TIMEOUT, person, woken
 from ..starts import KEY, MAYBE, interrupted, requests, trigger
@@ -282,9 +282,12 @@ class TestWithAWait:
         assert old not in store.entries
 
     def test_the_flow_has_called_meanwhile(self, service, store, now, then, waits, resume, endpoint):
-        key = end_key(store.entries["workflow_automation_wait"]["digest"])
+        key = end_key(store.entries["workflow_automation_start"]["token"])
         store.set(key, {"status": "success", "result": 3, "at": "2026-01-01T00:00:00+00:00"})
-        assert resume(waits(on_unknown_start="ask"), now, woken(SUCCEEDED), **then) == {"result": 3}
+        assert resume(waits(on_unknown_start="ask"), now, woken(SUCCEEDED), **then) == {
+            "flow_id": "demo-flow",
+            "result": 3,
+        }
         assert len(service.runs) == 1
 
 
@@ -304,7 +307,7 @@ class TestVersions:
 
     def test_another_value(self):
         with pytest.raises(
-            ValueError, match="'guess' is not supported; expected 'fail', 'start_again' or 'ask'"
+            ValueError, match="'guess' is not supported; expected 'fail', 'claim', 'ask' or 'start_again'"
         ):
             trigger(on_unknown_start="guess")
 
@@ -313,6 +316,6 @@ def test_the_digest_is_no_part_of_the_question(service, store, now, endpoint, wa
     service.faults.add("hang_after", seconds=1)
     service.callbacks.add(delay=30)
     parked(waits(on_unknown_start="ask", request_timeout=0.5), now)
-    digest = store.entries["workflow_automation_wait"]["digest"]
+    digest = store.entries["workflow_automation_start"]["token"]
     assert digest not in repr(supervisor.questions)
     assert digest != digest_of("")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import (
@@ -33,12 +33,31 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["StartQuestion"]
+__all__ = ["PendingStart", "UnknownStartPrompt"]
+
+
+class PendingStart(TypedDict, total=False):
+    """A start that a person is asked about, as Airflow keeps it while the task is parked."""
+
+    message: str
+    """Why it is unknown."""
+    accepted: str
+    """What is known of a run: the value of an :class:`~workflow_automation_provider.exceptions.Accepted`."""
+    flow_id: str | None
+    since: str | None
+    """When the request was about to be sent, as ISO 8601 text in UTC, as all times here."""
+    seen: str
+    """When it was known that it is unknown."""
+    then_waits: bool
+    """Whether the task then waits for the end of the run."""
+    until: str
+    """When the task fails."""
+
 
 STARTED, NOT_STARTED, FAIL = "A run was started", "No run was started", "Fail the task"
 
 
-class StartQuestion:
+class UnknownStartPrompt:
     """
     The question whether one start of a task started a run.
 
@@ -94,17 +113,18 @@ class StartQuestion:
         :raises WorkflowAutomationError: ``error``, if Airflow could not store the question
         :raises BaseException: Airflow's signal to park the task
         """
-        doubt = {
+        pending: PendingStart = {
             "message": error.message,
             "accepted": error.accepted.value,
             "flow_id": flow_id,
             "since": since,
             # A second later: this one has not ended.
             "seen": (datetime.now(UTC) + timedelta(seconds=1)).isoformat(timespec="seconds"),
+            "then_waits": self._then_waits,
             "until": (datetime.now(UTC) + self._timeout).isoformat(),
         }
         try:
-            parking.ask(self._context, self._question(doubt))
+            parking.ask(self._context, self._question(pending))
         except Exception:
             self._log.exception("Nobody could be asked whether a run was started.")
             raise error from None
@@ -117,71 +137,75 @@ class StartQuestion:
             except Exception:
                 # The question is there: failing now would leave the doubt, and nobody to resolve it.
                 self._log.exception("A notifier failed.")
-        self._park(doubt)
+        self._park(pending)
 
-    def resolve(self, reply: Reply, doubt: dict[str, Any]) -> StartedRun | None:
+    def says_none_started(self, reply: Reply, pending: PendingStart) -> bool:
+        """Return whether a person answered that no run was started, where that may be."""
+        return reply.option == NOT_STARTED and not _is_certain(pending)
+
+    def resolve(self, reply: Reply, pending: PendingStart) -> StartedRun | None:
         """
         Return the run that a person found, None if a run is to be started.
 
         :param reply: why the task continues
-        :param doubt: what :meth:`ask` parked with
+        :param pending: what :meth:`ask` parked with
         :raises WorkflowAutomationError: if the task is to fail, or nobody answered in time
         :raises BaseException: Airflow's signal to park the task, if the answer lacks the ``run_id``
         """
-        if reply.option == NOT_STARTED and not _is_certain(doubt):
+        if self.says_none_started(reply, pending):
             self._log.info("%s answered that no run was started.", reply.by)
             # The answer is only about the start that was asked about: the task may have been executed since.
             earlier = self._record.read()
-            if earlier and earlier.state is not State.STARTED and earlier.at == doubt["since"]:
+            if earlier and earlier.state is not State.STARTED and earlier.at == pending["since"]:
                 self._record.clear()
             return None
         if reply.option == FAIL:
-            raise self._failure(doubt, f"{reply.by} answered: {FAIL}.")
+            raise self._failure(pending, f"{reply.by} answered: {FAIL}.")
         if reply.option and reply.fields.get("run_id"):
             self._log.info("%s answered that run %s was started.", reply.by, reply.fields["run_id"])
-            return _run(reply, doubt)
-        if _left(doubt) <= timedelta(seconds=1):
-            raise self._failure(doubt, f"Nobody answered within the ask_timeout ({self._timeout}).")
+            return _run(reply, pending)
+        if _left(pending) <= timedelta(seconds=1):
+            raise self._failure(pending, f"Nobody answered within the ask_timeout ({self._timeout}).")
         if reply.option == NOT_STARTED:  # offered by an earlier question of this try
             self._log.warning("%s answered: %s, but one was. Asking again.", reply.by, reply.option)
         elif reply.option:
             self._log.warning("%s answered: %s, but entered no run_id. Asking again.", reply.by, reply.option)
         try:
-            parking.ask(self._context, self._question(doubt))
+            parking.ask(self._context, self._question(pending))
         except Exception:
             self._log.exception("Nobody could be asked again whether a run was started.")
-            raise self._failure(doubt, "") from None
-        return self._park(doubt)
+            raise self._failure(pending, "") from None
+        return self._park(pending)
 
-    def _park(self, doubt: dict[str, Any]) -> NoReturn:
-        left = max(_left(doubt), timedelta(seconds=1))
-        parking.park(self._context, self._question(doubt), left, {"doubt": doubt})
+    def _park(self, pending: PendingStart) -> NoReturn:
+        left = max(_left(pending), timedelta(seconds=1))
+        parking.park(self._context, self._question(pending), left, {"doubt": pending})
 
-    def _failure(self, doubt: dict[str, Any], why: str) -> WorkflowAutomationError:
-        accepted = Accepted(doubt["accepted"])
+    def _failure(self, pending: PendingStart, why: str) -> WorkflowAutomationError:
+        accepted = Accepted(pending["accepted"])
         kind = ResponseUnusableError if accepted is Accepted.YES else OutcomeUnknownError
         operation = Operation.TRIGGER_BY_KEY
         return kind(
-            "\n".join(filter(None, (doubt["message"], why))),
+            "\n".join(filter(None, (pending["message"], why))),
             consequence=consequence_of(operation, accepted),
             next_step=where_to_look(operation),
         )
 
-    def _question(self, doubt: dict[str, Any]) -> Question:
-        is_certain = _is_certain(doubt)
+    def _question(self, pending: PendingStart) -> Question:
+        is_certain = _is_certain(pending)
         subject = "Which run was started?" if is_certain else "Was a run started?"
         options = [STARTED, *([] if is_certain else [NOT_STARTED])]
         options += [*([SUCCEEDED, FAILED] if self._then_waits else []), FAIL]
-        flow = f"flow {parking.code(doubt['flow_id'])}" if doubt["flow_id"] else "the flow of the API key"
-        since = doubt["since"] or doubt["seen"]
+        flow = f"flow {parking.code(pending['flow_id'])}" if pending["flow_id"] else "the flow of the API key"
+        since = pending["since"] or pending["seen"]
         body = [
-            f"Look in the list of runs of {flow} for a run that was started between {since} and {doubt['seen']}.",
+            f"Look in the list of runs of {flow} for a run that was started between {since} and {pending['seen']}.",
             "If you have answered this before, no run_id was entered, or a later start is in doubt: the log says which.",
             "",
             f"- Connection: {parking.code(self._hook.workflow_automation_conn_id)}",
             "- What happened:",
             "",
-            *(f"      {line}" for line in doubt["message"].splitlines()),
+            *(f"      {line}" for line in pending["message"].splitlines()),
             "",
             f"- *{STARTED}*: enter its run_id. The task continues with that run.",
         ]
@@ -204,19 +228,19 @@ class StartQuestion:
         )
 
 
-def _run(reply: Reply, doubt: dict[str, Any]) -> StartedRun:
+def _run(reply: Reply, pending: PendingStart) -> StartedRun:
     run: StartedRun = {"run_id": reply.fields["run_id"]}
     if link := reply.fields.get("run_link"):
         run["run_link"] = link
-    if doubt["flow_id"]:
-        run["flow_id"] = doubt["flow_id"]
+    if pending["flow_id"]:
+        run["flow_id"] = pending["flow_id"]
     return run
 
 
-def _is_certain(doubt: dict[str, Any]) -> bool:
+def _is_certain(pending: PendingStart) -> bool:
     """Return whether a run was started for certain, and only its id is unknown."""
-    return Accepted(doubt["accepted"]) is Accepted.YES
+    return Accepted(pending["accepted"]) is Accepted.YES
 
 
-def _left(doubt: dict[str, Any]) -> timedelta:
-    return datetime.fromisoformat(doubt["until"]) - datetime.now(UTC)
+def _left(pending: PendingStart) -> timedelta:
+    return datetime.fromisoformat(pending["until"]) - datetime.now(UTC)

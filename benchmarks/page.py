@@ -1,0 +1,146 @@
+"""
+Measure what the page **Flow runs** costs, beside Airflow's own list of task instances: ``make bench-page``.
+
+An API server with PostgreSQL has 300,000 task instances that ended, each with an entry, and 500 that wait. The page
+is asked for as a browser does that leaves it open, and so is Airflow's endpoint that the UI lists task instances with,
+for its largest page, 100 rows, in turn; the page of the runs counts and sorts all 500, and shows 200.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+from sqlalchemy import create_engine, text
+
+from airflow_launcher.airflow import PASSWORD, USER, Airflow, temporary_home
+from airflow_launcher.components import API_SERVER
+from airflow_launcher.databases import PostgreSQL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psutil
+
+OLD, PER_DAG_RUN, WAITING, ROUNDS = 300_000, 100, 500, 30
+LIST = "/workflow-automation/runs/"
+THEIRS = "/api/v2/dags/~/dagRuns/~/taskInstances?state=awaiting_input&limit=100&order_by=-start_date"
+
+# A waiting task has four entries and a question; a third of the flows have said something.
+FILL = f"""
+SET LOCAL session_replication_role = replica;  -- without the checks of foreign keys, which take most of the time
+
+INSERT INTO dag_bundle (name, active) VALUES ('bench', true);
+INSERT INTO dag (dag_id, is_paused, is_stale, bundle_name, max_active_tasks, max_consecutive_failed_dag_runs,
+    has_task_concurrency_limits, fail_fast, exceeds_max_non_backfill, timetable_type,
+    partition_mapper_info)
+SELECT 'flows-' || i, false, false, 'bench', 16, 0, false, false, false, '', '[]'
+FROM generate_series(0, 19) i;
+
+INSERT INTO dag_run (id, dag_id, run_id, run_type, state, run_after, queued_at, clear_number)
+SELECT r, 'flows-' || r % 20, 'run-' || r, 'manual', 'success', now(), now(), 0
+FROM generate_series(1, {OLD // PER_DAG_RUN}) r;
+
+INSERT INTO task_instance (id, dag_id, run_id, task_id, map_index, state, try_number, max_tries, pool, pool_slots,
+    queue, priority_weight, hostname, unixname, start_date, updated_at, operator, custom_operator_name, next_kwargs)
+SELECT gen_random_uuid(), 'flows-' || r % 20, 'run-' || r, 'trigger', i,
+    CASE WHEN r <= {WAITING // PER_DAG_RUN} THEN 'awaiting_input' ELSE 'success' END, 1, 3, 'default_pool', 1,
+    'default', 1, '', '', now() - i * interval '1 second', now(), 'TriggerFlowOperator', '', '{{"timeout": 86400}}'
+FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i;
+
+INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
+SELECT r, 'flows-' || r % 20, 'run-' || r, 'trigger', i, 'workflow_automation_start', :start, now()
+FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i;
+
+INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
+SELECT r, 'flows-' || r % 20, 'run-' || r, 'trigger', i, e.key, e.value, now()
+FROM generate_series(1, {WAITING // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i, (VALUES
+    ('workflow_automation_wait', :wait), ('workflow_automation_token/d/3', '{{"open": true}}'),
+    ('workflow_automation_claim/3', '{{"digest": "d"}}'), ('workflow_automation_word/d', :word)) e (key, value)
+WHERE e.key NOT LIKE '%word%' OR i % 3 = 0;
+
+INSERT INTO hitl_detail (ti_id, options, subject, multiple, params, params_input, created_at)
+SELECT id, '["The run succeeded", "The run failed"]', 'How did run 1001 end?', false, '{{}}', '{{}}', now()
+FROM task_instance WHERE state = 'awaiting_input';
+
+ANALYZE;
+"""
+
+
+def fill(url: str) -> None:
+    """Write what the page is to find, and what not."""
+    attempt = {"try_number": 1, "max_tries": 3, "clear_number": 0, "dag_run_start": None}
+    at = "2026-01-01T00:00:00+00:00"
+    run = {"run_id": "1001", "run_link": "https://app.example.com/runs/1001", "flow_id": "nightly"}
+    target = {"conn_id": "workflow_automation_default", "flow_id": "nightly"}
+    values = {
+        "start": {**attempt, "state": "started", "at": at, "sent": at, "result": run, **target},
+        "wait": {**attempt, "digest": "d", "since": at, "asked": "x"},
+        "word": {"message": "Reading orders", "progress": 0.5, "at": at},
+    }
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(FILL), {name: json.dumps(value) for name, value in values.items()})
+    engine.dispose()
+
+
+def cpu_of(processes: list[psutil.Process]) -> float:
+    """Return the CPU seconds that processes have used."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
+
+
+def measure(airflow: Airflow) -> None:
+    """Ask for both in turn, and print what they took."""
+    with httpx.Client(base_url=airflow.url, timeout=60, trust_env=False) as http:
+        token = http.post("/auth/token", json={"username": USER, "password": PASSWORD}).json()["access_token"]
+        http.cookies.set("_token", token)
+        server = airflow.programs[API_SERVER.name].family()
+        took: dict[str, list[float]] = {LIST: [], THEIRS: []}
+        cpu = dict.fromkeys(took, 0.0)
+        for number in range(ROUNDS + 3):
+            for path in took:
+                before, began = cpu_of(server), time.perf_counter()
+                response = http.get(path)
+                seconds = time.perf_counter() - began
+                response.raise_for_status()
+                if number >= 3:  # the first ones import, and fill caches
+                    took[path].append(seconds)
+                    cpu[path] += cpu_of(server) - before
+        page = http.get(LIST).text
+    assert page.count("<tr") == 201
+    assert f"all {WAITING}" in page
+    refresh = int(page.partition('data-seconds="')[2].partition('"')[0])
+    report(took, cpu, refresh)
+
+
+def report(took: dict[str, list[float]], cpu: dict[str, float], refresh: int) -> None:
+    """Print the figures."""
+    centile: Callable[[list[float]], float] = lambda values: sorted(values)[math.ceil(0.95 * len(values)) - 1]  # noqa: E731
+    print(f"{OLD:,} old entries, {WAITING} waiting tasks, {ROUNDS} requests each\n")
+    print("| | median | 95 % | CPU of the API server |\n| --- | --- | --- | --- |")
+    for path, name in ((LIST, "Flow runs"), (THEIRS, "Airflow's task instances, a page of 100")):
+        median, most = (value * 1000 for value in (statistics.median(took[path]), centile(took[path])))
+        print(f"| {name} | {median:.0f} ms | {most:.0f} ms | {cpu[path] / ROUNDS * 1000:.0f} ms |")
+    ratio = statistics.median(took[LIST]) / statistics.median(took[THEIRS])
+    share = cpu[LIST] / ROUNDS / refresh
+    print(
+        f"\nRatio of the medians: {ratio:.2f}. It refreshes itself every {refresh} s: {share:.2%} of a core."
+    )
+
+
+def main() -> None:
+    """Run the benchmark."""
+    with temporary_home("bench-page") as home:
+        (home / "dags").mkdir()
+        database = PostgreSQL(home)
+        with Airflow(home, home / "dags", components=[API_SERVER], database=database) as airflow:
+            fill(database.url)
+            measure(airflow)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""
+What the run of a start says of itself: the tokens by which it may, and the claim of its start.
+
+=================================================  ======================================================
+Entry                                              Written
+=================================================  ======================================================
+``workflow_automation_token/{hash}/{n}``           by the task, before *starting*; deleting it revokes the
+                                                   token, and the endpoint tells the run to stop
+``workflow_automation_claim/{n}``                  by the endpoint: the one run that was told to go on
+``workflow_automation_end/{hash}``                 by the endpoint: how the run ended, which says as much
+``workflow_automation_word/{hash}``                by the endpoint: the last word of a run that works
+=================================================  ======================================================
+
+``n`` is the task instance's ``max_tries``, which a Clear changes. The endpoint writes a claim only while it holds the
+token's entry locked, so that after a deletion there is a claim, or there will never be one of that token.
+
+No entry is written by both: Airflow repeats a write that timed out, and a late one of the task's would erase what
+the endpoint had written since.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.execution.callback import claim_key, end_key, token_key, word_key
+from workflow_automation_provider.execution.ledger import State
+from workflow_automation_provider.execution.store import TaskRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workflow_automation_provider.execution.ledger import Ledger
+    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.start_record import StartedRun, StartEntry
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+__all__ = ["POLL_INTERVAL", "Claim", "ClaimRecord", "StartClaims", "Word"]
+
+POLL_INTERVAL = 0.5
+"""How often a task looks in its worker whether a run has said something, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """
+    What a run has said of its start.
+
+    :param token: the hash of its token
+    :param run_id: what the run said, None if nothing
+    :param run_link: what the run said, None if nothing
+    :param is_claimed: False if it has not claimed its start, and only told its end
+    :param is_stopped: whether it was told to stop since
+    """
+
+    token: str
+    run_id: str | None = None
+    run_link: str | None = None
+    at: datetime | None = None
+    is_claimed: bool = True
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The last word of a run that works."""
+
+    at: datetime
+    message: str | None
+    progress: float | None
+
+
+class ClaimRecord(TaskRecord):
+    """What a task instance knows of its runs by what they say themselves."""
+
+    def open(self, token: str) -> None:
+        """
+        Let the run that is given a token claim its start, and speak.
+
+        :param token: its hash, as below
+        :raises Exception: if it could not be written: then nothing may be sent with it
+        """
+        if self._store is not None:
+            # Its key says all.
+            self._put(self._store, token_key(token, self._now.max_tries), {"open": True})
+
+    def claim(self) -> Claim | None:
+        """Return the claim since the last Clear, None if none is seen, which is not certain."""
+        return _claim(self._peek(claim_key(self._now.max_tries)))
+
+    def said(self, token: str) -> Claim | None:
+        """Return the claim, or that a run with this token has ended; None if neither is seen, which is not certain."""
+        return self.claim() or (Claim(token, is_claimed=False) if self._peek(end_key(token)) else None)
+
+    def revoke(self, token: str, max_tries: int | None = None) -> Claim | None:
+        """
+        Delete a token, and return what its run had said before that; if nothing, it never goes on.
+
+        :param max_tries: those for which the token was written, by default the current ones
+        :raises Exception: if it is not certain that the token is gone, or that there is no claim
+        """
+        n = self._now.max_tries if max_tries is None else max_tries
+        key, keys = token_key(token, n), (claim_key(n), end_key(token))
+        self._delete(key)
+        if self._read_first(key, *keys) is None:
+            return None
+        if self._read_first(key) is not None:
+            raise RuntimeError(f"Airflow's task state store still has the entry {key}, which was deleted.")
+        return _claim(self._read_first(keys[0])) or self.said(token)
+
+    def claim_before_clear(self, token: str, max_tries: int) -> Claim | None:
+        """
+        Return the claim of a run from before a Clear, and let the run go on; None if it is not to.
+
+        :param max_tries: those before the Clear
+        """
+        key = claim_key(max_tries)
+        claim = _claim(self._read(key))
+        if claim is None or claim.token != token or claim.is_stopped:
+            return None
+        self.open(token)
+        # The endpoint records that it has told a run to stop before it tells it.
+        claim = _claim(self._read(key))
+        if claim is None or claim.is_stopped:
+            self._delete(token_key(token, self._now.max_tries))
+            return None
+        return claim
+
+    def start_over(self, token: str | None) -> None:
+        """
+        Make room for the claim of another run, where no Clear has: what claimed before has ended, or is to stop.
+
+        :raises Exception: if it is not certain that an earlier token is gone
+        """
+        if token is not None:
+            self.revoke(token)
+        key = claim_key(self._now.max_tries)
+        if self._peek(key) is not None:
+            self._delete(key)
+
+    def close(self, token: str) -> None:
+        """Delete a token, where it does not matter what its run has said."""
+        self._delete(token_key(token, self._now.max_tries))
+
+    def forget(self, token: str, max_tries: int) -> None:
+        """Delete what a run from before a Clear was given, and has said; at first, its token."""
+        if max_tries == self._now.max_tries:
+            self.start_over(token)
+        self._delete(token_key(token, max_tries))
+        self._delete(end_key(token))
+
+    @property
+    def max_tries(self) -> int:
+        """The number of the last try that Airflow may retry, by which the entries are named."""
+        return self._now.max_tries
+
+    def word(self, token: str) -> Word | None:
+        """Return the last word of a run."""
+        entry = self._read(word_key(token))
+        at = _time(entry)
+        if entry is None or at is None:
+            return None
+        return Word(at, _text(entry.get("message")), entry.get("progress"))
+
+    @staticmethod
+    def shown(claim: Claim, hook: WorkflowAutomationHook) -> StartedRun:
+        """Return the run that a claim names, without what reveals a secret of the connection."""
+        run: StartedRun = {}
+        for name, text in (("run_id", claim.run_id), ("run_link", claim.run_link)):
+            if text and hook.get_conn().redact(text) == text:
+                run[name] = text  # type: ignore[literal-required]
+        return run
+
+    def _peek(self, key: str) -> dict[str, Any] | None:
+        return None if self._store is None else self._store.get(key)
+
+
+class StartClaims:
+    """
+    Settles by its run what the response to a start has left in doubt.
+
+    :param record: what the runs of the task instance have said
+    :param hook: redacts it
+    :param on_unknown_start: what the task is to do about a start that no run has claimed
+    :param timeout: how long to wait for a claim with ``"claim"``; otherwise, it is only looked for
+    :param flow_id: of the run, None for that of the connection
+    """
+
+    def __init__(
+        self,
+        record: ClaimRecord,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        *,
+        on_unknown_start: str,
+        timeout: timedelta,
+        flow_id: str | None,
+    ) -> None:
+        self.record = record
+        self._hook = hook
+        self._retrier = retrier
+        self._log = retrier.log
+        self._on_unknown = on_unknown_start
+        self.timeout = timeout
+        self._flow_id = flow_id
+
+    def settle_earlier(self, entry: StartEntry, ledger: Ledger) -> Claim | None:
+        """
+        Return the claim that settles what an earlier try left in doubt.
+
+        :param entry: what it wrote, with a token
+        :param ledger: which has read it; if there is no claim, it is told what that means
+        """
+        assert entry.token  # noqa: S101
+        if ledger.was_cleared or entry.attempt.max_tries != self.record.max_tries:
+            return self._settle_before_clear(entry, entry.token, ledger)
+        if entry.state is State.STARTED:
+            return None
+        claim = self._wait_for(entry.token, datetime.fromisoformat(entry.at))
+        if claim is None and self._on_unknown != "ask":
+            claim = self.revoke(entry.token, ledger)
+        return claim
+
+    def _settle_before_clear(self, entry: StartEntry, token: str, ledger: Ledger) -> Claim | None:
+        record, claim = self.record, None
+        if entry.state is State.STARTED and not ledger.was_cleared:  # kept by the Clear (Airflow 3.4+)
+            record.open(token)
+            return None
+        if entry.state is not State.STARTED:
+            claim = record.claim_before_clear(token, entry.attempt.max_tries)
+        if ledger.was_cleared and claim:
+            self._log.warning(
+                "The task has been cleared since try %d, but a run had claimed its start, and goes on.",
+                entry.attempt.try_number,
+            )
+        elif not ledger.was_cleared:
+            claim = claim or record.said(token)
+        if claim is None:
+            record.forget(token, entry.attempt.max_tries)
+            if not ledger.was_cleared:
+                ledger.revoked(0)
+        return claim
+
+    def settle_doubt(self, ledger: Ledger) -> Claim | None:
+        """
+        Return the claim that settles what this try left in doubt; if it is the last one, none may claim any more.
+
+        :param ledger: which has an unknown outcome
+        """
+        token = ledger.token(0)
+        if token is None:
+            return None
+        claim = self._wait_for(token, datetime.now(UTC))
+        is_final = self._on_unknown == "fail" or (self._on_unknown != "ask" and self.record.is_last_try)
+        if claim is None and is_final and not self._retrier.is_ended():
+            claim = self.revoke(token, ledger)
+        return claim
+
+    def revoke(self, token: str, ledger: Ledger) -> Claim | None:
+        """
+        Let no run with this token go on any more; return what it had said before that.
+
+        :raises Exception: if that is not certain
+        """
+        claim = self.record.revoke(token)
+        if claim is None:
+            ledger.revoked(0)
+            self.record.telemetry.count("starts.revoked")
+            self._log.info("No run has claimed this start; one that does so from now on is told to stop.")
+        return claim
+
+    def _wait_for(self, token: str, since: datetime) -> Claim | None:
+        """
+        Wait for a claim until the timeout has passed since a start, or look once.
+
+        :return: None if there is none yet: the run may still claim
+        """
+        until = since + (self.timeout if self._on_unknown == "claim" else timedelta())
+        told = False
+        while True:
+            if claim := self.record.said(token):
+                return claim
+            left = (until - datetime.now(UTC)).total_seconds()
+            if left <= 0 or self._retrier.is_ended():
+                return None
+            if not told:
+                self._log.info("Waiting up to %.0f s for a run to claim this start.", left)
+                told = True
+            time.sleep(min(POLL_INTERVAL, left))
+
+    def run_of(self, claim: Claim) -> StartedRun:
+        """Return the run that a claim names, without what reveals a secret; empty if it names none."""
+        with self._hook:
+            run = self.record.shown(claim, self._hook)
+            flow_id = self._flow_id or self._hook.extra.flow_id
+        run_id = run.get("run_id")
+        if flow_id:
+            run["flow_id"] = flow_id
+        if claim.is_claimed:
+            self._log.info("%s has claimed this start.", one_line(f"Run {run_id}" if run_id else "A run"))
+        if not run_id:
+            self._log.warning(
+                "The run_id is unknown: it was lost with the response, or with the try that started it, and the run did "
+                "not say it."
+            )
+        return run
+
+
+def _claim(entry: Mapping[str, Any] | None) -> Claim | None:
+    if entry is None:
+        return None
+    return Claim(
+        str(entry["digest"]),
+        _text(entry.get("run_id")),
+        _text(entry.get("run_link")),
+        _time(entry),
+        is_stopped=bool(entry.get("stopped")),
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _time(entry: Mapping[str, Any] | None) -> datetime | None:
+    return datetime.fromisoformat(entry["at"]) if entry and entry.get("at") else None

@@ -1,0 +1,348 @@
+"""The page Flow runs in Chromium, and who may see it: with the simple auth manager, and with FAB's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from airflow_launcher.airflow import PASSWORD, USER, Airflow, temporary_home
+from airflow_launcher.components import API_SERVER, DAG_PROCESSOR
+from airflow_launcher.databases import PostgreSQL
+from airflow_launcher.waiting import wait_for
+from browser import HEIGHT, WIDTH, AirflowUi, browser_page
+from live_entries import DIGEST, LiveEntries, ago
+
+if TYPE_CHECKING:
+    from playwright.sync_api import FrameLocator, Page
+
+LIST, TAB = "/workflow-automation/runs/", "/workflow-automation/runs/task"
+FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
+DAGS = """
+from airflow.sdk import DAG
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+
+for dag_id in ("nightly_report", "invoices"):
+    with DAG(dag_id, schedule=None):
+        TriggerFlowOperator(task_id="trigger", inputs={"day": "2026-11-22"})
+with DAG("import_customers", schedule=None):
+    TriggerFlowBatchOperator(task_id="import", batch=[{"n": 1}])
+"""
+WAITING, DOUBT, STARTED, BATCH = "waiting", "doubt", "started", "batch"
+HOSTILE = '<img src=x onerror="document.title=1"> \u202edrow tsal'
+
+
+@contextmanager
+def airflow_with_runs(name: str, settings: dict[str, str]) -> Iterator[tuple[Airflow, LiveEntries]]:
+    """Start an Airflow whose tasks nobody executes, with runs in several states."""
+    with temporary_home(name) as home:
+        dags = home / "dags"
+        dags.mkdir()
+        (dags / "flows.py").write_text(DAGS)
+        database = PostgreSQL(home)
+        airflow = Airflow(
+            home, dags, components=[API_SERVER, DAG_PROCESSOR], database=database, settings=settings
+        )
+        if settings:
+            prepare_fab(airflow)
+        with airflow, closing(LiveEntries(database.url)) as entries:
+            make_runs(airflow, entries)
+            yield airflow, entries
+
+
+def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
+    for dag_id, run_id in (
+        ("nightly_report", WAITING),
+        ("nightly_report", STARTED),
+        ("invoices", DOUBT),
+        ("import_customers", BATCH),
+    ):
+        body: dict[str, object] = {"logical_date": None, "dag_run_id": run_id}
+
+        def trigger(dag_id: str = dag_id, body: dict[str, object] = body) -> bool:
+            try:
+                airflow.api.ask("POST", f"/dags/{dag_id}/dagRuns", body)
+            except RuntimeError as error:
+                if "404" in str(error):
+                    return False
+                raise
+            return True
+
+        wait_for(f"the DAG {dag_id}", trigger, 120, pause=1)
+    target = {"conn_id": "workflow_automation_default", "sent": ago(760)}
+
+    def run(number: int) -> dict[str, object]:
+        return {"run_id": str(number), "run_link": f"{airflow.url}/api/v2/version?run={number}"}
+
+    at = ("nightly_report", WAITING)
+    entries.set_state(*at, "awaiting_input", {"timeout": 86400.0, "checks": 1})
+    entries.ask(*at, "How did run 1001 end?", "The run succeeded", "The run failed")
+    entries.put(*at, "start", state="started", at=ago(759), result=run(1001), flow_id="nightly", **target)
+    entries.put(*at, "wait", digest=DIGEST, since=ago(755), asked="x")
+    entries.put(*at, f"token/{DIGEST}/0", open=True)
+    entries.put(*at, "claim/0", digest=DIGEST, run_id="1001", at=ago(758))
+    say(entries, "Reading orders", 0.25)
+    at = ("nightly_report", STARTED)
+    entries.set_state(*at, "running")
+    target["sent"] = ago(30)
+    entries.put(*at, "start", state="started", at=ago(29), result=run(1002), flow_id="nightly", **target)
+    at = ("invoices", DOUBT)
+    entries.set_state(*at, "awaiting_input")
+    entries.ask(*at, "Was a run started?", "A run was started", "No run was started", "Fail the task")
+    entries.put(*at, "start", state="starting", at=ago(3600), result={}, flow_id="invoices", **target)
+    at = ("import_customers", BATCH)
+    entries.set_state(*at, "running")
+    counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
+    entries.put(*at, "batch_0", opened=[], digests="", results={}, at=ago(5), counts=counts)
+
+
+def say(entries: LiveEntries, message: str, progress: float) -> None:
+    entries.put("nightly_report", WAITING, f"word/{DIGEST}", message=message, progress=progress, at=ago(3))
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[tuple[Airflow, LiveEntries]]:
+    with airflow_with_runs("runs", {}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def ui(deployment: tuple[Airflow, LiveEntries]) -> Iterator[AirflowUi]:
+    with browser_page() as page:
+        ui = AirflowUi(page, deployment[0].url)
+        ui.log_in(USER, PASSWORD)
+        yield ui
+
+
+@pytest.fixture
+def entries(deployment: tuple[Airflow, LiveEntries]) -> LiveEntries:
+    return deployment[1]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the screenshots go: into the documentation only if ``PICTURES`` says so."""
+    if os.environ.get("PICTURES"):
+        return Path(__file__).parents[2] / "docs" / "images"
+    return tmp_path_factory.mktemp("pictures")
+
+
+def background(frame: FrameLocator) -> str:
+    return str(frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor"))
+
+
+def has_sideways_scroll(frame: FrameLocator) -> bool:
+    return bool(frame.locator("html").evaluate("html => html.scrollWidth > html.clientWidth"))
+
+
+def set_theme(page: Page, theme: str) -> None:
+    """Choose a theme, as Airflow's menu does."""
+    page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+
+
+def test_it_is_in_the_navigation(ui: AirflowUi) -> None:
+    ui.page.goto(f"{ui.page.url.split('/', 3)[0]}//{ui.page.url.split('/')[2]}/")
+    ui.page.get_by_role("button", name="Browse").click()
+    ui.page.get_by_role("menuitem", name="Flow runs").click()
+    frame = ui.page.frame_locator("iframe[title='Flow runs']")
+    expect(frame.get_by_role("heading", name="Flow runs")).to_be_visible()
+
+
+def test_list(ui: AirflowUi, pictures: Path) -> None:
+    failures: list[str] = []
+    ui.page.on("console", lambda message: failures.append(message.text) if message.type == "error" else None)
+    ui.page.set_viewport_size({"width": 1440, "height": HEIGHT})
+    frame = ui.open_flow_runs()
+    rows = frame.get_by_role("row")
+    expect(rows).to_have_count(5)
+    expect(frame.get_by_role("columnheader")).to_have_count(6)
+    expect(rows.nth(1)).to_contain_text("in doubt: was a run started?")
+    waiting = rows.filter(has_text="1001")
+    expect(waiting).to_contain_text("waiting since 12 min")
+    expect(waiting).to_contain_text("Reading orders")
+    expect(waiting.get_by_role("progressbar")).to_have_attribute("value", "0.2500")
+    expect(rows.filter(has_text="import_customers")).to_contain_text(
+        "280 of 400 started, 15 rejected, 5 unknown"
+    )
+    assert not has_sideways_scroll(frame)
+    ui.shoot(pictures / "flow-runs.png")
+    assert not [text for text in failures if "Content Security Policy" in text or "sandbox" in text]
+    ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+
+
+def test_progress_moves(ui: AirflowUi, entries: LiveEntries) -> None:
+    frame = ui.open_flow_runs()
+    bar = frame.get_by_role("row").filter(has_text="1001").get_by_role("progressbar")
+    expect(bar).to_have_attribute("value", "0.2500")
+    frame.locator("html").evaluate("html => { html.dataset.loaded = 'once' }")
+    say(entries, HOSTILE, 0.75)
+    expect(bar).to_have_attribute("value", "0.7500")
+    expect(frame.get_by_text("<img src=x")).to_contain_text("\\u202edrow tsal")
+    assert frame.locator("img").count() == 0
+    # It was not loaded anew: filters, focus and place stay.
+    expect(frame.locator("html")).to_have_attribute("data-loaded", "once")
+
+
+def test_filters(ui: AirflowUi) -> None:
+    frame = ui.open_flow_runs()
+    frame.get_by_label("DAG").select_option("nightly_report")
+    frame.get_by_role("button", name="Show").click()
+    expect(frame.get_by_role("row")).to_have_count(3)
+    states = frame.get_by_role("navigation", name="States")
+    states.get_by_role("link", name="started 1").click()
+    expect(frame.get_by_role("row")).to_have_count(2)
+    expect(frame.get_by_role("row").nth(1)).to_contain_text("1002")
+    expect(states.get_by_role("link", name="started 1")).to_have_attribute("aria-current", "true")
+
+
+def test_links_leave_the_frame(ui: AirflowUi) -> None:
+    frame = ui.open_flow_runs()
+    with ui.page.context.expect_page() as opened:
+        frame.get_by_role("link", name="1001", exact=True).click()
+    opened.value.wait_for_load_state()
+    assert opened.value.url.endswith("/api/v2/version?run=1001")
+    assert opened.value.evaluate("window.opener") is None
+    opened.value.close()
+    frame.get_by_role("link", name="Answer under Required Actions").click()
+    ui.page.wait_for_url(re.compile("/dags/invoices/runs/doubt/tasks/trigger/required_actions"))
+    expect(ui.page.get_by_text("Was a run started?").first).to_be_visible()
+
+
+def test_tab(ui: AirflowUi, entries: LiveEntries, pictures: Path) -> None:
+    say(entries, "Writing the report", 0.9)
+    frame = ui.open_flow_run_tab("nightly_report", WAITING, "trigger")
+    steps = frame.get_by_role("region", name="Conversation").get_by_role("listitem")
+    titles = ["Sent", "Response: started", "Claim", "Waiting for the end", "Last word"]
+    expect(steps.get_by_role("heading")).to_have_text(titles)
+    expect(frame.get_by_role("link", name="answer under Required Actions")).to_be_visible()
+    ui.shoot(pictures / "flow-run-tab.png")
+
+
+def test_themes(ui: AirflowUi, pictures: Path) -> None:
+    frame = ui.open_flow_runs()
+    expect(frame.get_by_role("row")).to_have_count(5)
+    found = []
+    for theme in ("light", "dark"):
+        set_theme(ui.page, theme)
+        expect(frame.locator("html")).to_have_attribute("data-theme", theme)
+        found.append(background(frame))
+    assert found == ["rgb(255, 255, 255)", "rgb(17, 17, 17)"]
+    ui.page.reload()
+    expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
+    ui.shoot(pictures / "flow-runs-dark.png")
+    set_theme(ui.page, "light")
+
+
+def test_on_a_phone(ui: AirflowUi, deployment: tuple[Airflow, LiveEntries], pictures: Path) -> None:
+    """Alone, as a link to it opens it: Airflow's own frame is wider than a phone."""
+    ui.page.set_viewport_size({"width": 390, "height": 844})
+    try:
+        for path in (LIST, f"{TAB}?dag_id=nightly_report&run_id={WAITING}&task_id=trigger"):
+            ui.page.goto(f"{deployment[0].url}{path}")
+            expect(ui.page.get_by_role("main")).to_contain_text("Writing the report")
+            scroll = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+            assert ui.page.evaluate(scroll)
+        ui.page.goto(f"{deployment[0].url}{LIST}")
+        expect(ui.page.get_by_role("row")).to_have_count(5)
+        expect(ui.page.get_by_role("row").nth(1).get_by_role("cell").first).to_contain_text("in doubt")
+        ui.shoot(pictures / "flow-runs-phone.png")
+    finally:
+        ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+
+
+def test_without_a_login(ui: AirflowUi, deployment: tuple[Airflow, LiveEntries]) -> None:
+    browser = ui.page.context.browser
+    assert browser
+    with closing(browser.new_context()) as context:
+        page = context.new_page()
+        page.goto(f"{deployment[0].url}{LIST}?dag=invoices")
+        page.locator("input[name=username]").fill(USER)
+        page.locator("input[name=password]").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(re.compile(re.escape(LIST)))
+        expect(page.get_by_role("row")).to_have_count(2)
+
+
+# Permissions of FAB, the auth manager of most deployments ----------------------------------------------
+
+
+def prepare_fab(airflow: Airflow) -> None:
+    """Make users: one who may read all, one who may read one DAG of several, and one who may read no DAG."""
+    airflow.prepare()
+    command(airflow, "sync-perm")
+    for name, role in ((USER, "Admin"), ("reader", "Viewer"), ("one", "OnlyOne"), ("none", "Nothing")):
+        if role in ("OnlyOne", "Nothing"):
+            command(airflow, "roles", "create", role)
+            command(
+                airflow,
+                "roles",
+                "add-perms",
+                role,
+                "-a",
+                "can_read",
+                "-r",
+                "Website",
+                "DAG Runs",
+                "Task Instances",
+            )
+        names = ["--firstname", name, "--lastname", name, "--email", f"{name}@app.test"]
+        command(airflow, "users", "create", "--username", name, "--password", name, "--role", role, *names)
+
+
+def command(airflow: Airflow, *words: str) -> None:
+    program = airflow.program("-".join(words[:3]).replace("/", "-"), *words)
+    assert program.run(120), program.tail()
+
+
+@pytest.fixture(scope="module")
+def with_fab() -> Iterator[Airflow]:
+    pytest.importorskip("airflow.providers.fab")
+    with airflow_with_runs("fab", {"CORE__AUTH_MANAGER": FAB}) as (airflow, _):
+        command(airflow, "sync-perm", "--include-dags")
+        command(airflow, "roles", "add-perms", "OnlyOne", "-a", "can_read", "-r", "DAG:nightly_report")
+        yield airflow
+
+
+def logged_in(airflow: Airflow, name: str) -> httpx.Client:
+    http = httpx.Client(base_url=airflow.url, timeout=60, trust_env=False)
+    response = http.post("/auth/token", json={"username": name, "password": name})
+    response.raise_for_status()
+    http.cookies.set("_token", response.json()["access_token"])
+    return http
+
+
+def test_fab(with_fab: Airflow) -> None:
+    pages = [f"{TAB}?dag_id={dag_id}&run_id={run_id}&task_id=trigger" for dag_id, run_id in
+             (("nightly_report", WAITING), ("invoices", DOUBT))]  # fmt: skip
+    expected: dict[str, tuple[int, set[str], list[int]]] = {
+        USER: (200, {"nightly_report", "invoices", "import_customers"}, [200, 200]),
+        "reader": (200, {"nightly_report", "invoices", "import_customers"}, [200, 200]),
+        "one": (200, {"nightly_report"}, [200, 403]),
+    }
+    for name, (status, dags, tabs) in expected.items():
+        with closing(logged_in(with_fab, name)) as http:
+            response = http.get(LIST)
+            assert response.status_code == status, (name, response.text)
+            assert {
+                dag for dag in ("nightly_report", "invoices", "import_customers") if dag in response.text
+            } == dags
+            assert [http.get(page).status_code for page in pages] == tabs
+            for more in ("&dag_id=nightly_report", "&dag_id=~"):
+                if name == "one":
+                    assert "invoices" not in http.get(f"{pages[1]}{more}").text
+    with closing(logged_in(with_fab, "none")) as http:
+        response = http.get(LIST)
+        assert response.status_code == 403 or "No flow run is live" in response.text
+        assert [http.get(page).status_code for page in pages] == [403, 403]
+    with httpx.Client(base_url=with_fab.url, timeout=60, trust_env=False) as http:
+        response = http.get(LIST)
+        assert response.status_code == 303
+        assert "nightly_report" not in http.get(LIST, follow_redirects=True).text

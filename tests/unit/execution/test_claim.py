@@ -1,0 +1,453 @@
+"""A run that claims its start, as its first step: doubts settle themselves, and what was revoked never goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    RejectedError,
+    RunFailedError,
+    RunTimeoutError,
+)
+from workflow_automation_provider.execution.callback import (
+    Answer,
+    claim_key,
+    digest_of,
+    end_key,
+    new_token,
+    token_key,
+    word_key,
+)
+
+from ..starts import KEY, TaskTimeout, requests, trigger
+
+POLICIES = ("fail", "ask", "claim", "start_again")
+
+
+def now():
+    return datetime.now(UTC).isoformat()
+
+
+def first_step(store, token, run_id=None, max_tries=3):
+    """Claim as the endpoint lets a run: 200, 404 or 409."""
+    digest, key = digest_of(token), claim_key(max_tries)
+    if token_key(digest, max_tries) not in store.entries:
+        return 404
+    claim = {"digest": digest, **({"run_id": run_id} if run_id else {})}
+    known = store.entries.setdefault(key, {**claim, "at": now()})
+    return 200 if {name: known.get(name) for name in claim} == claim else 409
+
+
+ISSUED: list[str] = []
+"""The tokens that the task has made, in order: the service's journal withholds them."""
+
+
+@pytest.fixture(autouse=True)
+def _issued(monkeypatch):
+    def issue(ti_id):
+        ISSUED.append(new_token(ti_id))
+        return ISSUED[-1]
+
+    ISSUED.clear()
+    monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", issue)
+
+
+def token_of(run):
+    return ISSUED[int(run.run_id) - 1001]
+
+
+@contextmanager
+def flow(service, store, *, after=0.0, name=lambda run: run.run_id):
+    """Have each run claim its start, some seconds after it was started; yield what each was told, in order."""
+    told, done = {}, threading.Event()
+
+    def work():
+        began = {}
+        while not done.wait(0.01):
+            for run in list(service.runs):
+                if time.monotonic() - began.setdefault(run.run_id, time.monotonic()) >= after:
+                    told.setdefault(run.run_id, first_step(store, token_of(run), name(run)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield told
+        deadline = time.monotonic() + 20
+        while len(told) < len(service.runs) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.fixture
+def claims(endpoint):
+    def make(**options):
+        return trigger(**{"on_unknown_start": "claim", "claim_timeout": timedelta(seconds=5), **options})
+
+    return make
+
+
+BRIEF = {"claim_timeout": timedelta(seconds=0.2)}
+
+
+class TestKnown:
+    def test_a_start_whose_response_arrives_does_not_wait(self, service, store, context, claims):
+        result = claims().execute(context(store))
+        assert result["run_id"] == "1001"
+        assert store.entries[KEY]["token"] == digest_of(token_of(service.runs[0]))
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+
+    def test_it_costs_one_write_more(self, service, store, context, claims):
+        claims().execute(context(store))
+        with_claim = len(store.writes) + len(store.deleted)
+        assert with_claim == 3
+
+    def test_a_waiting_one_costs_none_more(self, service, store, context, waits, endpoint):
+        """Three before it waits: the token, *starting* and *started*."""
+        service.callbacks.add(delay=0.3)
+        waits(on_unknown_start="claim").execute(context(store))
+        assert [key for key, _, sent in store.writes if "_wait" not in key and "_end" not in key] == [
+            token_key(store.entries[KEY]["token"], 3),
+            KEY,
+            KEY,
+        ]
+
+
+class TestDoubt:
+    @pytest.mark.parametrize("fault", ["drop_after", "status_after", "garbage"])
+    def test_a_claim_settles_it(self, service, store, context, claims, fault):
+        service.faults.add(fault)
+        with flow(service, store, after=0.3) as told:
+            result = claims().execute(context(store))
+        assert (result["run_id"], told) == ("1001", {"1001": 200})
+        assert store.entries[KEY]["state"] == "started"
+        assert requests(service) == 1
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_with_every_policy(self, service, store, context, waits, endpoint, supervisor, policy):
+        """One that came while the response was awaited."""
+        service.faults.add("hang_after", seconds=2)
+        del supervisor
+        from airflow.sdk.exceptions import TaskAwaitingInput
+
+        operator = waits(on_unknown_start=policy, request_timeout=1)
+        with flow(service, store) as told, pytest.raises(TaskAwaitingInput) as parked:
+            operator.execute(context(store))
+        assert parked.value.kwargs["run"]["run_id"] == "1001"
+        assert told == {"1001": 200}
+
+    def test_a_run_that_does_not_say_its_id(self, service, store, context, claims, log):
+        service.faults.add("drop_after")
+        with flow(service, store, name=lambda _: None):
+            assert claims().execute(context(store)) == {"flow_id": "demo-flow"}
+
+    def test_the_token_stays_open_until_the_next_try(self, service, store, context, claims):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError, match=r"\[start-unknown\]") as caught:
+            claims(**BRIEF).execute(context(store))
+        assert not isinstance(caught.value, AirflowFailException)
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        assert claims().execute(context(store, try_number=2))["run_id"] == "1001"
+        assert requests(service) == 1
+
+    def test_it_is_revoked_before_another_send(self, service, store, context, claims):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
+        assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
+
+    def test_a_claim_just_before_the_deletion_counts(self, service, store, context, claims):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        delete = store.delete
+
+        def claim_and_delete(key):
+            if "_token/" in key:
+                store.delete = delete
+                assert first_step(store, token_of(service.runs[0]), "1001") == 200
+            delete(key)
+
+        store.delete = claim_and_delete
+        assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1001"
+        assert requests(service) == 1
+
+    def test_without_retries_left_no_run_can_go_on(self, service, store, context, claims):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError, match=r"\[start-revoked\]"):
+            claims(**BRIEF).execute(context(store, max_tries=0))
+        assert first_step(store, token_of(service.runs[0]), "1001", max_tries=0) == 404
+        claims().execute(context(store, try_number=2, max_tries=1))
+        assert requests(service) == 2
+
+    @pytest.mark.parametrize("lost", ["delete", "set"])
+    def test_a_revocation_that_is_not_certain_sends_nothing(self, service, store, context, claims, lost):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        if lost == "delete":
+            store.delete = lambda _: None  # as of a zombie
+        else:
+            store.failures["set"] = 1
+        with pytest.raises(RuntimeError):
+            claims(**BRIEF).execute(context(store, try_number=2))
+        assert requests(service) == 1
+
+    @pytest.mark.parametrize("lost", [1, 3])
+    def test_a_404_for_the_claim_is_not_trusted(self, service, store, context, claims, lost):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        store.lost += [claim_key(3)] * lost
+        claims(**BRIEF).execute(context(store, try_number=2))
+        assert requests(service) == 1
+
+    def test_a_try_that_died_is_waited_for_no_longer_than_since_its_start(
+        self, service, store, context, claims, monkeypatch
+    ):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        store.entries[KEY]["at"] = (datetime.now(UTC) - timedelta(seconds=61)).isoformat(timespec="seconds")
+        waited = []
+        monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", waited.append)
+        operator = claims(claim_timeout=timedelta(seconds=60))
+        assert operator.execute(context(store, try_number=2))["run_id"] == "1002"
+        assert waited == []
+
+
+class TestOneTokenForOneSend:
+    @pytest.mark.parametrize(
+        ("fault", "error"), [({"kind": "busy"}, BusyError), ({"kind": "reject"}, RejectedError)]
+    )
+    def test_what_was_rejected_can_never_go_on(self, service, store, context, claims, fault, error):
+        service.faults.add(**fault)
+        with pytest.raises(error):
+            claims().execute(context(store))
+        assert not any("_token/" in key for key in store.entries)
+        assert KEY not in store.entries
+
+    def test_a_busy_service_gets_another_token(self, service, store, context, claims):
+        service.faults.add("busy", retry_after="0")
+        claims(send_retry_timeout=10).execute(context(store))
+        first, second = ISSUED
+        assert token_key(digest_of(first), 3) not in store.entries
+        assert store.entries[KEY]["token"] == digest_of(second)
+
+    def test_a_run_that_was_rejected_but_claimed_is_the_run(
+        self, service, store, context, claims, monkeypatch
+    ):
+        service.faults.add("status_after", status=422)
+        with flow(service, store) as told:
+            from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+            send = WorkflowAutomationHook.send_trigger
+
+            def slow(*args, **options):
+                outcome = send(*args, **options)
+                deadline = time.monotonic() + 20
+                while not told and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                return outcome
+
+            monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", slow)
+            result = claims().execute(context(store))
+        assert (result["run_id"], told, requests(service)) == ("1001", {"1001": 200}, 1)
+
+    def test_a_service_that_is_not_there(self, service, store, context, claims):
+        service.stop()
+        from workflow_automation_provider.exceptions import NotSentError
+
+        with pytest.raises(NotSentError):
+            claims().execute(context(store))
+        assert not any("_token/" in key for key in store.entries)
+
+
+class TestClear:
+    def lose(self, service, store, context, claims, **options):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store, **options))
+        return token_of(service.runs[0])
+
+    def test_a_run_that_had_claimed_goes_on(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+        result = claims().execute(context(store, try_number=2, max_tries=4))
+        assert result["run_id"] == "1001"
+        assert token_key(digest_of(token), 4) in store.entries
+        assert requests(service) == 1
+
+    def test_one_that_was_told_to_stop_does_not(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+        store.entries[claim_key(3)]["stopped"] = now()
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert token_key(digest_of(token), 4) not in store.entries
+
+    def test_one_that_is_told_to_stop_meanwhile_does_not(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+        write = store.set
+
+        def stop_and_set(key, value, **options):
+            if key == token_key(digest_of(token), 4):
+                store.entries[claim_key(3)]["stopped"] = now()
+            write(key, value, **options)
+
+        store.set = stop_and_set
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert token_key(digest_of(token), 4) not in store.entries
+
+    def test_one_that_had_not_claimed_never_goes_on(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert first_step(store, token, "1001", max_tries=4) == 404
+
+    def test_a_start_that_was_known_is_another_after_it(self, service, store, context, claims):
+        claims().execute(context(store))
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+
+    def test_that_leaves_max_tries_makes_room_for_the_next_claim(self, service, store, context, claims):
+        claims().execute(context(store, retries=2))
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
+        assert claims().execute(again)["run_id"] == "1002"
+        assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
+
+
+class TestWait:
+    def test_the_run_that_claimed_is_the_one_waited_for(self, service, store, context, waits, endpoint, log):
+        """A proxy sent the request twice."""
+        service.callbacks.add(delay=0.5)
+        with flow(service, store, name=lambda _: "77"):
+            result = waits().execute(context(store))
+        assert result["run_id"] == "77"
+        assert "The response named run 1001, but run 77 has claimed the start" in log()
+
+    @pytest.mark.parametrize("claims", [True, False])
+    def test_a_flow_without_the_first_step_is_warned_of(
+        self, service, store, context, waits, endpoint, log, claims
+    ):
+        service.callbacks.add(delay=0.5)
+        operator = waits(on_unknown_start="claim")
+        if claims:
+            with flow(service, store):
+                operator.execute(context(store))
+        else:
+            operator.execute(context(store))
+        assert ("The run has not claimed its start" in log()) is not claims
+
+    def test_a_wait_that_ended_closes_the_token(self, service, store, context, waits, endpoint):
+        service.callbacks.add()
+        waits().execute(context(store))
+        assert not any("_token/" in key for key in store.entries)
+
+    @pytest.mark.parametrize("word", [None, {"message": "half of it", "progress": 0.5}])
+    def test_silence(self, service, store, context, waits, parked, resume, endpoint, word):
+        now_, operator = context(store), waits(heartbeat_timeout=timedelta(minutes=1))
+        then, timeout = parked(operator, now_)
+        assert timeout == timedelta(seconds=15)
+        long_ago = (datetime.now(UTC) - timedelta(minutes=3)).isoformat()
+        store.entries["workflow_automation_wait"]["since"] = long_ago
+        token = token_of(service.runs[0])
+        if word:
+            store.entries[word_key(digest_of(token))] = {**word, "at": long_ago}
+        with pytest.raises(RunTimeoutError, match=r"\[run-silent\]") as caught:
+            resume(operator, now_, **then)
+        assert ("half of it (50%)" in str(caught.value)) is bool(word)
+        assert first_step(store, token) == 404
+
+    @pytest.mark.parametrize("said", ["word", "claim"])
+    def test_a_word_in_time(self, service, store, context, waits, parked, resume, endpoint, said):
+        now_, operator = context(store), waits(heartbeat_timeout=timedelta(seconds=40))
+        then, _ = parked(operator, now_)
+        store.entries["workflow_automation_wait"]["since"] = (
+            datetime.now(UTC) - timedelta(minutes=3)
+        ).isoformat()
+        digest = digest_of(token_of(service.runs[0]))
+        if said == "word":
+            store.entries[word_key(digest)] = {"at": now()}
+        else:
+            store.entries[claim_key(3)] = {"digest": digest, "run_id": "1001", "at": now()}
+        _, timeout = parked(operator, now_, **then)
+        assert timedelta(seconds=30) < timeout <= timedelta(seconds=40)
+
+    def test_an_answer_at_the_last_moment(self, service, store, context, waits, parked, resume, endpoint):
+        now_, operator = context(store), waits(heartbeat_timeout=timedelta(minutes=1))
+        then, _ = parked(operator, now_)
+        store.entries["workflow_automation_wait"]["since"] = (
+            datetime.now(UTC) - timedelta(minutes=3)
+        ).isoformat()
+        delete, digest = store.delete, digest_of(token_of(service.runs[0]))
+
+        def answer_and_delete(key):
+            store.delete = delete
+            store.entries[end_key(digest)] = Answer("success", 5).row(now())
+            delete(key)
+
+        store.delete = answer_and_delete
+        assert resume(operator, now_, **then)["result"] == 5
+
+
+class TestRunFailed:
+    def test_airflows_retry_starts_another_run(self, service, store, context, waits, endpoint):
+        service.callbacks.add("failed", message="No rows")
+        operator = waits(on_run_failed="start_again")
+        with flow(service, store) as told:
+            with pytest.raises(RunFailedError) as caught:
+                operator.execute(context(store))
+            assert not isinstance(caught.value, AirflowFailException)
+            assert caught.value.run_id == "1001"
+            service.callbacks.clear()
+            service.callbacks.add(result=3, delay=0.3)
+            again = waits(on_run_failed="start_again").execute(context(store, try_number=2))
+        assert (again["run_id"], again["result"]) == ("1002", 3)
+        assert told.get("1002") == 200
+
+    def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint):
+        endpoint.max_tries = 0
+        service.callbacks.add("failed")
+        with pytest.raises(RunFailedError):
+            waits(on_run_failed="start_again").execute(context(store, max_tries=0))
+        assert store.entries[KEY]["state"] == "started"
+
+
+class TestCheck:
+    def test_before_airflow_3_3(self, service, context, claims):
+        with pytest.raises(InvalidRequestError, match=r"on_unknown_start='claim' needs Airflow 3\.3"):
+            claims().execute(context())
+        assert requests(service) == 0
+
+    def test_clear_on_success(self, service, store, context, claims, monkeypatch):
+        monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
+        with pytest.raises(InvalidRequestError, match="clear_on_success"):
+            claims().execute(context(store))
+        assert (requests(service), store.entries) == (0, {})
+
+
+def test_a_kill_while_it_waits_for_the_claim_loses_nothing(service, store, context, claims, monkeypatch):
+    def killed(_):
+        raise TaskTimeout
+
+    service.faults.add("drop_after")
+    with monkeypatch.context() as patch:
+        patch.setattr("workflow_automation_provider.execution.claim.time.sleep", killed)
+        with pytest.raises(TaskTimeout):
+            claims().execute(context(store))
+    assert first_step(store, token_of(service.runs[0]), "1001") == 200
+    assert claims().execute(context(store, try_number=2))["run_id"] == "1001"
+    assert requests(service) == 1
