@@ -104,9 +104,9 @@ def errors() -> Iterator[WorkflowAutomationError]:
     for is_revoked, outlook in ((True, OUTLOOKS[2]), (False, OUTLOOKS[5])):
         unclaimed = unclaimed_error(unknown, timedelta(seconds=60), is_revoked=is_revoked)
         yield task_error(unclaimed, type(unclaimed), outlook, CLAIM_ADVICE)
-    for run_id in ("7", None):
+    for known in ("7", None):
         silent = silence_error(
-            run_id, timedelta(minutes=10), "Its last word, at 2026-01-01T00:00:00+00:00: exporting (48%)"
+            known, timedelta(minutes=10), "Its last word, at 2026-01-01T00:00:00+00:00: exporting (48%)"
         )
         yield task_error(silent, type(silent), FAIL, start)
     for error in batch_errors():
