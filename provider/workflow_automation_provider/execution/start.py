@@ -64,6 +64,8 @@ OnUnknownStart = Literal["fail", "start_again"]
 
 _LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
 
+_UNSETTLED = "Whether a run has claimed this start could not be settled."
+
 
 # What a request ended in that identified no run, as the ledger has it; otherwise, nothing was started.
 _STATES: dict[type[Outcome], State] = {Rejected: State.REJECTED, Unknown: State.UNKNOWN}
@@ -157,7 +159,7 @@ class RunStarter:
             raise invalid
         if entry and entry.token and self._claims:
             self._record.token = entry.token
-            if (claim := self._claims.settle_earlier(entry, self._ledger)) is not None:
+            if (claim := self._settle_earlier(entry, self._claims)) is not None:
                 return self._adopt_claim(claim)
         if entry and (run := self._earlier_run(entry)) is not None:
             return run
@@ -188,7 +190,12 @@ class RunStarter:
         error = request_error(outcome)
         if outcome.accepted is Accepted.NO or not self._url or not self._claims:
             raise error
-        if (claim := self._claims.settle_doubt(self._ledger)) is not None:
+        try:
+            claim = self._claims.settle_doubt(self._ledger)
+        except Exception:
+            self._log.exception(_UNSETTLED)
+            raise error from None
+        if claim is not None:
             return self._adopt_claim(claim)
         if self._on_unknown == "claim":
             error = unclaimed_error(error, self._claims.timeout, is_revoked=self._ledger.token(0) is None)
@@ -259,6 +266,15 @@ class RunStarter:
         self._record_started(run)
         self._record.consume_supplied_run()  # only once the run is recorded: a kill must not lose it
         return run
+
+    def _settle_earlier(self, entry: StartEntry, claims: StartClaims) -> Claim | None:
+        try:
+            return claims.settle_earlier(entry, self._ledger)
+        except Exception:
+            if self._ledger.was_cleared:
+                raise
+            self._log.exception(_UNSETTLED)  # the doubt is reported
+            return None
 
     def _earlier_run(self, entry: StartEntry) -> StartedRun | None:
         """Return the run that an earlier try started, None if the request is to be sent."""

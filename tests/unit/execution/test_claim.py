@@ -192,8 +192,10 @@ class TestDoubt:
         claims().execute(context(store, try_number=2, max_tries=1))
         assert requests(service) == 2
 
-    @pytest.mark.parametrize("lost", ["delete", "set"])
-    def test_a_revocation_that_is_not_certain_sends_nothing(self, service, store, context, claims, lost):
+    @pytest.mark.parametrize(("lost", "error"), [("delete", OutcomeUnknownError), ("set", RuntimeError)])
+    def test_a_revocation_that_is_not_certain_sends_nothing(
+        self, service, store, context, claims, lost, error
+    ):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
@@ -201,9 +203,15 @@ class TestDoubt:
             store.delete = lambda _: None  # as of a zombie
         else:
             store.failures["set"] = 1
-        with pytest.raises(RuntimeError):
+        with pytest.raises(error):
             claims(**BRIEF).execute(context(store, try_number=2))
         assert requests(service) == 1
+
+    def test_a_revocation_that_fails_leaves_the_doubt(self, service, store, context, claims):
+        service.faults.add("drop_after")
+        store.failures["delete"] = 9
+        with pytest.raises(OutcomeUnknownError, match=r"\[start-unknown\]"):
+            claims(**BRIEF).execute(context(store, max_tries=0))
 
     @pytest.mark.parametrize("lost", [1, 3])
     def test_a_404_for_the_claim_is_not_trusted(self, service, store, context, claims, lost):
