@@ -89,6 +89,19 @@ def flow(service, store, *, after=0.0, name=lambda run: run.run_id):
         thread.join()
 
 
+def claim_at_deletion(store, token):
+    """Have a run claim its start just before its token is deleted."""
+    delete = store.delete
+
+    def claim_and_delete(key):
+        if "_token/" in key:
+            store.delete = delete
+            assert first_step(store, token, "1001") == 200
+        delete(key)
+
+    store.delete = claim_and_delete
+
+
 @pytest.fixture
 def claims(endpoint):
     def make(**options):
@@ -171,17 +184,35 @@ class TestDoubt:
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
-        delete = store.delete
-
-        def claim_and_delete(key):
-            if "_token/" in key:
-                store.delete = delete
-                assert first_step(store, token_of(service.runs[0]), "1001") == 200
-            delete(key)
-
-        store.delete = claim_and_delete
+        claim_at_deletion(store, token_of(service.runs[0]))
         assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1001"
         assert requests(service) == 1
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+
+    @pytest.mark.parametrize("when", ["before", "before it is let go on"])
+    def test_a_run_that_was_told_to_stop_is_not_returned(self, service, store, context, claims, when):
+        """The task was cleared while it ran, which Airflow has counted as a failed try."""
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        token, write = token_of(service.runs[0]), store.set
+
+        def stop():
+            store.entries[claim_key(3)]["stopped"] = now()
+
+        def stop_and_set(key, value, **options):
+            if key == token_key(digest_of(token), 3):
+                stop()
+            write(key, value, **options)
+
+        if when == "before":
+            assert first_step(store, token, "1001") == 200
+            stop()
+        else:
+            claim_at_deletion(store, token)
+            store.set = stop_and_set
+        assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
+        assert token_key(digest_of(token), 3) not in store.entries
 
     def test_without_retries_left_no_run_can_go_on(self, service, store, context, claims):
         service.faults.add("drop_after")
@@ -235,6 +266,20 @@ class TestDoubt:
         assert operator.execute(context(store, try_number=2))["run_id"] == "1002"
         assert waited == []
 
+    def test_a_clock_that_was_ahead(self, service, store, context, claims, monkeypatch):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        store.entries[KEY]["at"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
+        naps, sleep = iter(range(4)), time.sleep
+
+        def nap(seconds):
+            next(naps)
+            sleep(seconds)
+
+        monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", nap)
+        assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
+
 
 class TestOneTokenForOneSend:
     @pytest.mark.parametrize(
@@ -273,6 +318,7 @@ class TestOneTokenForOneSend:
             monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", slow)
             result = claims().execute(context(store))
         assert (result["run_id"], told, requests(service)) == ("1001", {"1001": 200}, 1)
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
 
     def test_a_service_that_is_not_there(self, service, store, context, claims):
         service.stop()
@@ -335,6 +381,15 @@ class TestClear:
         again = context(store, try_number=2, retries=2, clear_number=1, started=2)
         assert claims().execute(again)["run_id"] == "1002"
         assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
+
+    def test_that_leaves_max_tries_lets_a_run_claim_until_its_token_is_gone(
+        self, service, store, context, claims
+    ):
+        token = self.lose(service, store, context, claims, retries=2)
+        claim_at_deletion(store, token)
+        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
+        assert claims().execute(again)["run_id"] == "1001"
+        assert (first_step(store, token, "1001"), requests(service)) == (200, 1)
 
 
 class TestWait:
