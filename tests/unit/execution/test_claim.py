@@ -11,10 +11,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import (
+    Accepted,
     BusyError,
     InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
+    ResponseUnusableError,
     RunFailedError,
     RunTimeoutError,
 )
@@ -280,6 +282,24 @@ class TestDoubt:
         monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", nap)
         assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
 
+    def test_what_an_earlier_try_started_is_mentioned(self, service, store, context, claims):
+        """By the error of one whose request is rejected."""
+        service.faults.add("garbage")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        service.faults.add("reject")
+        with pytest.raises(RejectedError) as caught:
+            claims(**BRIEF).execute(context(store, try_number=2))
+        assert "try 1" in str(caught.value)
+        assert caught.value.accepted is Accepted.YES
+
+    def test_files_for_a_run_without_an_id(self, service, store, context, claims, tmp_path):
+        (tmp_path / "a.csv").write_text("a")
+        service.faults.add("drop_after")
+        operator = claims(files=str(tmp_path / "a.csv"))
+        with flow(service, store, name=lambda _: None), pytest.raises(ResponseUnusableError):
+            operator.execute(context(store))
+
 
 class TestOneTokenForOneSend:
     @pytest.mark.parametrize(
@@ -481,11 +501,14 @@ class TestRunFailed:
         assert (again["run_id"], again["result"]) == ("1002", 3)
         assert told.get("1002") == 200
 
-    def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint):
+    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
+    def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint, policy):
         endpoint.max_tries = 0
         service.callbacks.add("failed")
-        with pytest.raises(RunFailedError):
-            waits(on_run_failed="start_again").execute(context(store, max_tries=0))
+        operator = waits(on_run_failed="start_again", on_unknown_start=policy)
+        with pytest.raises(RunFailedError) as caught:
+            operator.execute(context(store, max_tries=0))
+        assert "Find the run" not in str(caught.value)
         assert store.entries[KEY]["state"] == "started"
 
 
