@@ -87,9 +87,13 @@ class ClaimRecord(TaskRecord):
             # Its key says all.
             self._put(self._store, token_key(token, self._now.max_tries), {"open": True})
 
-    def claim(self) -> Claim | None:
-        """Return the claim since the last Clear, None if none is seen, which is not certain."""
-        return _claim(self._peek(claim_key(self._now.max_tries)))
+    def claim(self, max_tries: int | None = None) -> Claim | None:
+        """
+        Return the claim since the last Clear, None if none is seen, which is not certain.
+
+        :param max_tries: those for which it was made, by default the current ones
+        """
+        return _claim(self._peek(claim_key(self._now.max_tries if max_tries is None else max_tries)))
 
     def said(self, token: str) -> Claim | None:
         """
@@ -160,10 +164,8 @@ class ClaimRecord(TaskRecord):
 
         :raises Exception: if it is not certain that an earlier token is gone
         """
-        if token is not None:
-            self._shut(token)
         key = claim_key(self._now.max_tries)
-        if self._peek(key) is not None:
+        if (self._read_first(key) if token is None else self._shut(token, key)) is not None:
             self._delete(key)
 
     def close(self, token: str) -> None:
@@ -240,6 +242,11 @@ class StartClaims:
         :param ledger: which has read it; if there is no claim, it is told what that means
         """
         assert entry.token  # noqa: S101
+        if entry.state is State.STARTED and not ledger.was_cleared and self._is_stopped(entry):
+            # Cleared while it ran, or with its state kept: the run has asked since.
+            self.record.forget(entry.token, entry.attempt.max_tries)
+            ledger.stopped(0)
+            return None
         if ledger.was_cleared or entry.attempt.max_tries != self.record.max_tries:
             return self._settle_before_clear(entry, entry.token, ledger)
         if entry.state is State.STARTED:
@@ -248,6 +255,11 @@ class StartClaims:
         if claim is None and self._on_unknown != "ask":
             claim = self.revoke(entry.token, ledger)
         return claim
+
+    def _is_stopped(self, entry: StartEntry) -> bool:
+        """Return whether the run that an earlier try started was told to stop, where another may be started for it."""
+        claim = self.record.claim(entry.attempt.max_tries) if self._on_unknown == "claim" else None
+        return claim is not None and claim.is_stopped and claim.token == entry.token
 
     def _settle_before_clear(self, entry: StartEntry, token: str, ledger: Ledger) -> Claim | None:
         record, claim = self.record, None

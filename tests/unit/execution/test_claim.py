@@ -411,6 +411,20 @@ class TestClear:
         assert claims().execute(again)["run_id"] == "1001"
         assert (first_step(store, token, "1001"), requests(service)) == (200, 1)
 
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_that_stopped_a_run_whose_start_was_known(self, service, store, context, claims, keeps):
+        """While the task ran; or one that kept the task's state (Airflow 3.4+)."""
+        claims().execute(context(store))
+        token = token_of(service.runs[0])
+        assert first_step(store, token, "1001") == 200
+        store.entries[claim_key(3)]["stopped"] = now()
+        again = context(store, try_number=2, max_tries=4 if keeps else 3)
+        if keeps:
+            again["ti"].region_id = 0
+        assert claims().execute(again)["run_id"] == "1002"
+        assert requests(service) == 2
+        assert not any(digest_of(token) in key for key in store.entries)
+
 
 class TestWait:
     def test_the_run_that_claimed_is_the_one_waited_for(self, service, store, context, waits, endpoint, log):
