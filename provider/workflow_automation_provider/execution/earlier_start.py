@@ -66,7 +66,7 @@ class EarlierStart:
         if decision is Decision.SEND:
             why = f"on_unknown_start is {self._on_unknown!r}"
             if self._on_unknown == "claim":
-                why = "it did not claim its start in time, and can no longer go on"
+                why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
             self._log.warning("%s Starting another run: %s.", _sentence(entry), why)
             return None
         hint = ""

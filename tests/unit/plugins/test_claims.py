@@ -240,6 +240,16 @@ def test_task_that_is_green_before_its_run_works(starting, say, start, expected)
         assert status(say(task.url)) == 404
 
 
+def test_wait_of_before_a_clear(starting, say):
+    """The DAG was edited meanwhile: the task no longer waits for its run."""
+    task = starting("success")
+    task.enter(START, json.dumps({"state": "started"}))
+    task.enter(WAIT, json.dumps({"max_tries": task.max_tries - 1}))
+    assert status(say(task.url, "started")) == 200
+    task.enter(WAIT, json.dumps({"max_tries": task.max_tries}))
+    assert status(say(task.url)) == 404
+
+
 def test_clear(starting, say):
     task = starting("failed", try_number=1)
     task.change(state="running")
