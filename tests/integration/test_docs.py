@@ -66,7 +66,6 @@ PYTHON = {
     "batch.md Result": [(2, 2)],
     "hook.md WorkflowAutomationHook": [(1, 1)],
     "if-it-fails.md Errors in code": [(1, 0)],
-    "taskflow.md @task.trigger_flow": [(3, 1)],
     "trigger.md Pass on the result": [(1, 1)],
     "trigger.md Map over a list": [(2, 2), (2, 2)],
     "uploads.md UploadFilesOperator": [(0, 1)],
