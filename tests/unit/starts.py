@@ -38,10 +38,12 @@ class WithoutTextError(Exception):
 
 
 @contextlib.contextmanager
-def interrupted(seconds: float) -> Iterator[None]:
-    """Interrupt what is done within, as Airflow does at a task's ``execution_timeout``."""
+def interrupted(seconds: float, *, again: float = 0) -> Iterator[None]:
+    """Interrupt what is done within, as Airflow does at a task's ``execution_timeout``; twice with ``again``."""
+    waits = [again]
 
     def interrupt(*_):
+        signal.setitimer(signal.ITIMER_REAL, waits.pop() if waits else 0)
         raise TaskTimeout
 
     before = signal.signal(signal.SIGALRM, interrupt)

@@ -72,7 +72,6 @@ class NotifierStart:
         self._deadline = time.monotonic() + seconds
         self._log = log
         self._done = threading.Event()
-        self._error: Exception | None = None
         self._is_abandoned = False
         retrier = SendRetrier(seconds, log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False)
         self._starter = RunStarter(_NoRecord(), hook, retrier)
@@ -100,9 +99,9 @@ class NotifierStart:
         finally:
             self._deadline = 0.0  # also if it is interrupted
             self._hook.stop()
-            self._is_abandoned = not self._done.wait(_GRACE)
-            if failure := self._overdue(request) if self._is_abandoned else self._error:
-                self._log_failure(failure)
+            if not self._done.wait(_GRACE):
+                self._is_abandoned = True
+                self._log_failure(self._overdue(request))
 
     @property
     def _is_over(self) -> bool:
@@ -115,9 +114,10 @@ class NotifierStart:
         except Exception as error:
             # A request that was stopped says that a task was ended, but here it was the time.
             is_stopped = self._is_over and isinstance(error, NotSentError)
-            self._error = self._overdue(request) if is_stopped else error
-            if self._is_abandoned and not is_stopped:
+            if not is_stopped:
                 self._log_failure(error)
+            elif not self._is_abandoned:
+                self._log_failure(self._overdue(request))
         finally:
             self._done.set()
 

@@ -76,22 +76,23 @@ def start_advice(name: str | None = None, *, has_store: bool = True) -> Mapping[
     :param name: of one of several starts within the task
     :param has_store: whether Airflow has a task state store, into which a run can be entered (3.3+)
     """
-    if not has_store:
-        return START_ADVICE
-    how = how_to_enter(f"{SUPPLIED_RUN_KEY}/{name}" if name else SUPPLIED_RUN_KEY)
-    if name:
-        how += "\nA Clear starts every other run of the task again."
-    return {
-        **START_ADVICE,
-        Accepted.MAYBE: (
-            "If there is no run, clear the task to start one.\n"
-            f"If there is one, enter its run_id, then clear the task to return that run.\n{how}"
-        ),
-        Accepted.YES: (
-            f"Find the run and enter its run_id, then clear the task to return that run.\n{how}\n"
-            "Or clear the task to start another run."
-        ),
-    }
+    advice = START_ADVICE
+    if has_store:
+        how = how_to_enter(f"{SUPPLIED_RUN_KEY}/{name}" if name else SUPPLIED_RUN_KEY)
+        advice = {
+            **START_ADVICE,
+            Accepted.MAYBE: (
+                "If there is no run, clear the task to start one.\n"
+                f"If there is one, enter its run_id, then clear the task to return that run.\n{how}"
+            ),
+            Accepted.YES: (
+                f"Find the run and enter its run_id, then clear the task to return that run.\n{how}\n"
+                "Or clear the task to start another run."
+            ),
+        }
+    # Also after a start that was rejected: those before it have runs.
+    others = "\nA Clear starts every other run of the task again." if name else ""
+    return {accepted: f"{text}{others}" for accepted, text in advice.items()}
 
 
 def how_to_enter(entry: str = SUPPLIED_RUN_KEY, run_id: str | None = None) -> str:

@@ -195,6 +195,12 @@ def _entries(tree: _Tree, folder: str, pattern: Pattern, states: _States) -> Ite
 
 def is_missing(error: BaseException) -> bool:
     """Return whether an error says that there is nothing at a path."""
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and cause is not None:
+        # A store may raise it from any error, such as that of a service that is down. A plain OSError is pyarrow's.
+        status = getattr(cause, "status", None)
+        is_other = isinstance(cause, OSError) and type(cause) not in (OSError, FileNotFoundError)
+        return status in (404, 410) if isinstance(status, int) else not is_other
     # A link to itself leads to nothing.
     return (
         isinstance(error, FileNotFoundError | NotADirectoryError)

@@ -242,7 +242,8 @@ def _is_wanted(state: str | None, entries: Mapping[str, str]) -> bool:
     # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked.
     if _WAIT in entries or _START not in entries:
         return False
-    return bool(_start(entries).get("state", "started") == "started")
+    start = _start(entries)
+    return bool(start.get("state", "started") == "started" and not start.get("waits"))
 
 
 def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:

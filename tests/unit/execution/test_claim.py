@@ -68,10 +68,11 @@ def token_of(run):
 @contextmanager
 def flow(service, store, *, after=0.0, name=lambda run: run.run_id):
     """Have each run claim its start, some seconds after it was started; yield what each was told, in order."""
-    told, done = {}, threading.Event()
+    told: dict[str, int] = {}
+    done = threading.Event()
 
     def work():
-        began = {}
+        began: dict[str, float] = {}
         while not done.wait(0.01):
             for run in list(service.runs):
                 if time.monotonic() - began.setdefault(run.run_id, time.monotonic()) >= after:
@@ -143,7 +144,7 @@ class TestDoubt:
         operator = waits(on_unknown_start=policy, request_timeout=1)
         with flow(service, store) as told, pytest.raises(TaskAwaitingInput) as parked:
             operator.execute(context(store))
-        assert parked.value.kwargs["run"]["run_id"] == "1001"
+        assert (parked.value.kwargs or {})["run"]["run_id"] == "1001"
         assert told == {"1001": 200}
 
     def test_a_run_that_does_not_say_its_id(self, service, store, context, claims, log):
@@ -191,8 +192,10 @@ class TestDoubt:
         claims().execute(context(store, try_number=2, max_tries=1))
         assert requests(service) == 2
 
-    @pytest.mark.parametrize("lost", ["delete", "set"])
-    def test_a_revocation_that_is_not_certain_sends_nothing(self, service, store, context, claims, lost):
+    @pytest.mark.parametrize(("lost", "error"), [("delete", OutcomeUnknownError), ("set", RuntimeError)])
+    def test_a_revocation_that_is_not_certain_sends_nothing(
+        self, service, store, context, claims, lost, error
+    ):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
@@ -200,9 +203,15 @@ class TestDoubt:
             store.delete = lambda _: None  # as of a zombie
         else:
             store.failures["set"] = 1
-        with pytest.raises(RuntimeError):
+        with pytest.raises(error):
             claims(**BRIEF).execute(context(store, try_number=2))
         assert requests(service) == 1
+
+    def test_a_revocation_that_fails_leaves_the_doubt(self, service, store, context, claims):
+        service.faults.add("drop_after")
+        store.failures["delete"] = 9
+        with pytest.raises(OutcomeUnknownError, match=r"\[start-unknown\]"):
+            claims(**BRIEF).execute(context(store, max_tries=0))
 
     @pytest.mark.parametrize("lost", [1, 3])
     def test_a_404_for_the_claim_is_not_trusted(self, service, store, context, claims, lost):
@@ -221,7 +230,7 @@ class TestDoubt:
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
         store.entries[KEY]["at"] = (datetime.now(UTC) - timedelta(seconds=61)).isoformat(timespec="seconds")
-        waited = []
+        waited: list[float] = []
         monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", waited.append)
         operator = claims(claim_timeout=timedelta(seconds=60))
         assert operator.execute(context(store, try_number=2))["run_id"] == "1002"

@@ -69,6 +69,14 @@ def test_no_inputs_are_an_empty_object(service, start):
     assert service.runs[0].inputs == {}
 
 
+@pytest.mark.parametrize("fault", ["reject", "busy"])
+def test_who_clears_the_task_is_told_of_its_other_runs(service, start, fault):
+    service.faults.add(fault, times=None)
+    with pytest.raises((RejectedError, BusyError)) as caught:
+        start(try_number=4)
+    assert "starts every other run of the task again" in caught.value.next_step
+
+
 def test_a_start_of_unknown_outcome_is_not_repeated(service, start):
     service.faults.add("drop_after")
     with pytest.raises(OutcomeUnknownError, match=MAYBE) as first:

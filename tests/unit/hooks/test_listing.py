@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -135,6 +136,13 @@ def test_names_that_begin_with_a_dot(tmp_path, source, count):
 # Stores -----------------------------------------------------------------------------------------------
 
 
+class HttpError(Exception):
+    """A response with a status, as aiohttp raises it."""
+
+    def __init__(self, status):
+        self.status = status
+
+
 class Keys:
     """A store of keys, as those of S3 are listed: a key may be the name of a folder as well."""
 
@@ -214,3 +222,33 @@ def test_a_stored_folder_that_cannot_be_listed(text, is_flat):
     with pytest.raises(ListingError) as caught:
         list_stored(Keys(keys, denied), Pattern.of_glob(text, hidden=True), is_flat=is_flat)
     assert caught.value.path == denied
+
+
+class Failing(Keys):
+    """A store that raises one error for any other, as those over HTTP and of pyarrow do."""
+
+    cause: Exception
+
+    def info(self, key):
+        if key == "in/b/x":
+            raise FileNotFoundError(key) from self.cause
+        return super().info(key)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_missing"),
+    [
+        (ConnectionError("no route"), False),
+        (TimeoutError(), False),
+        (HttpError(503), False),
+        (HttpError(404), True),
+        (OSError("it does not exist"), True),
+        (KeyError("in/b/x"), True),
+    ],
+)
+def test_a_failure_is_not_a_missing_file(cause, is_missing):
+    store = Failing({"in/a/x", "in/b/x"})
+    store.cause = cause
+    with contextlib.nullcontext() if is_missing else pytest.raises(ListingError):
+        found = list_stored(store, Pattern.of_glob("in/*/x", hidden=True), is_flat=False)
+        assert set(found.files) == {"in/a/x"}

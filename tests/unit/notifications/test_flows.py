@@ -232,6 +232,14 @@ class TestTime:
         assert MAYBE in log()
         assert len(service.runs) == 1
 
+    def test_interrupted_twice(self, service, now, log):
+        """The request that is under way is logged nevertheless."""
+        service.faults.add("hang_after", seconds=1.5)
+        with interrupted(0.7, again=0.1):
+            FlowNotifier({}, timeout=20)(now)
+        join_threads()
+        assert "[start-unknown]" in log()
+
 
 class TestErrors:
     @pytest.mark.parametrize(
