@@ -87,29 +87,65 @@ class ClaimRecord(TaskRecord):
             # Its key says all.
             self._put(self._store, token_key(token, self._now.max_tries), {"open": True})
 
-    def claim(self) -> Claim | None:
-        """Return the claim since the last Clear, None if none is seen, which is not certain."""
-        return _claim(self._peek(claim_key(self._now.max_tries)))
+    def claim(self, max_tries: int | None = None) -> Claim | None:
+        """
+        Return the claim since the last Clear, None if none is seen, which is not certain.
+
+        :param max_tries: those for which it was made, by default the current ones
+        """
+        return _claim(self._peek(claim_key(self._now.max_tries if max_tries is None else max_tries)))
 
     def said(self, token: str) -> Claim | None:
-        """Return the claim, or that a run with this token has ended; None if neither is seen, which is not certain."""
-        return self.claim() or (Claim(token, is_claimed=False) if self._peek(end_key(token)) else None)
+        """
+        Return the claim, or that a run with this token has ended; None if neither is seen, which is not certain.
 
-    def revoke(self, token: str, max_tries: int | None = None) -> Claim | None:
+        The claim of a run that was told to stop does not count: that run does not go on.
+        """
+        claim = self.claim()
+        if claim is not None and not claim.is_stopped:
+            return claim
+        return Claim(token, is_claimed=False) if self._peek(end_key(token)) else None
+
+    def revoke(self, token: str) -> Claim | None:
         """
         Delete a token, and return what its run had said before that; if nothing, it never goes on.
 
-        :param max_tries: those for which the token was written, by default the current ones
+        A run that had claimed goes on: its token is written again.
+
         :raises Exception: if it is not certain that the token is gone, or that there is no claim
         """
-        n = self._now.max_tries if max_tries is None else max_tries
-        key, keys = token_key(token, n), (claim_key(n), end_key(token))
-        self._delete(key)
-        if self._read_first(key, *keys) is None:
+        n = self._now.max_tries
+        if self._shut(token, claim_key(n), end_key(token)) is None:
             return None
-        if self._read_first(key) is not None:
+        return self._let_go_on(_claim(self._read_first(claim_key(n))), n) or self.said(token)
+
+    def _shut(self, token: str, *keys: str) -> dict[str, Any] | None:
+        """
+        Delete a token, and return the first of these entries, None if there is certainly none.
+
+        :raises Exception: if it is not certain that the token is gone
+        """
+        key = token_key(token, self._now.max_tries)
+        self._delete(key)
+        if (found := self._read_first(key, *keys)) is not None and self._read_first(key) is not None:
             raise RuntimeError(f"Airflow's task state store still has the entry {key}, which was deleted.")
-        return _claim(self._read_first(keys[0])) or self.said(token)
+        return found
+
+    def _let_go_on(self, claim: Claim | None, max_tries: int) -> Claim | None:
+        """
+        Let a run that had claimed speak, and return its claim; None if it was told to stop.
+
+        :param max_tries: those for which it had claimed
+        """
+        if claim is None or claim.is_stopped:
+            return None
+        self.open(claim.token)
+        # The endpoint records that it has told a run to stop before it tells it.
+        now = _claim(self._read_first(claim_key(max_tries)))
+        if now is None or now.is_stopped:
+            self._delete(token_key(claim.token, self._now.max_tries))
+            return None
+        return now
 
     def claim_before_clear(self, token: str, max_tries: int) -> Claim | None:
         """
@@ -117,17 +153,10 @@ class ClaimRecord(TaskRecord):
 
         :param max_tries: those before the Clear
         """
-        key = claim_key(max_tries)
-        claim = _claim(self._read(key))
-        if claim is None or claim.token != token or claim.is_stopped:
-            return None
-        self.open(token)
-        # The endpoint records that it has told a run to stop before it tells it.
-        claim = _claim(self._read(key))
-        if claim is None or claim.is_stopped:
-            self._delete(token_key(token, self._now.max_tries))
-            return None
-        return claim
+        if max_tries == self._now.max_tries:  # left by the Clear: the run may claim at any moment
+            return self.revoke(token)
+        claim = _claim(self._read(claim_key(max_tries)))
+        return self._let_go_on(claim, max_tries) if claim and claim.token == token else None
 
     def start_over(self, token: str | None) -> None:
         """
@@ -135,10 +164,8 @@ class ClaimRecord(TaskRecord):
 
         :raises Exception: if it is not certain that an earlier token is gone
         """
-        if token is not None:
-            self.revoke(token)
         key = claim_key(self._now.max_tries)
-        if self._peek(key) is not None:
+        if (self._read_first(key) if token is None else self._shut(token, key)) is not None:
             self._delete(key)
 
     def close(self, token: str) -> None:
@@ -215,6 +242,11 @@ class StartClaims:
         :param ledger: which has read it; if there is no claim, it is told what that means
         """
         assert entry.token  # noqa: S101
+        if entry.state is State.STARTED and not ledger.was_cleared and self._is_stopped(entry):
+            # Cleared while it ran, or with its state kept: the run has asked since.
+            self.record.forget(entry.token, entry.attempt.max_tries)
+            ledger.stopped(0)
+            return None
         if ledger.was_cleared or entry.attempt.max_tries != self.record.max_tries:
             return self._settle_before_clear(entry, entry.token, ledger)
         if entry.state is State.STARTED:
@@ -223,6 +255,11 @@ class StartClaims:
         if claim is None and self._on_unknown != "ask":
             claim = self.revoke(entry.token, ledger)
         return claim
+
+    def _is_stopped(self, entry: StartEntry) -> bool:
+        """Return whether the run that an earlier try started was told to stop, where another may be started for it."""
+        claim = self.record.claim(entry.attempt.max_tries) if self._on_unknown == "claim" else None
+        return claim is not None and claim.is_stopped and claim.token == entry.token
 
     def _settle_before_clear(self, entry: StartEntry, token: str, ledger: Ledger) -> Claim | None:
         record, claim = self.record, None
@@ -278,7 +315,8 @@ class StartClaims:
 
         :return: None if there is none yet: the run may still claim
         """
-        until = since + (self.timeout if self._on_unknown == "claim" else timedelta())
+        # Another worker's clock may be ahead.
+        until = min(since, datetime.now(UTC)) + (self.timeout if self._on_unknown == "claim" else timedelta())
         told = False
         while True:
             if claim := self.record.said(token):

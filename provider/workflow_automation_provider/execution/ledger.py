@@ -18,7 +18,8 @@ State           Entered when                            What a later try does
 *rejected*      the service rejected the request        reports it; a single start sends
 *unknown*       a run may have been started             in doubt: a run may exist
 *revoked*       in doubt before, but its token was      with ``claims``, sends: that run can never go on;
-                deleted, and its run had not claimed    otherwise in doubt
+                deleted, and its run had not claimed;   otherwise in doubt
+                or its run was told to stop
 any             a Clear since                           sends; one in doubt whose run had claimed returns it
 =============== ======================================= =====================================================
 
@@ -364,6 +365,17 @@ class Ledger:
         del self._tokens[index]
         if state in IN_DOUBT or state is State.UNIDENTIFIED:
             self._states[index] = State.REVOKED
+
+    def stopped(self, index: int) -> None:
+        """
+        Note that the run of an item had claimed its start, and was told to stop: it never goes on.
+
+        :raises LedgerError: if the item was not started, or has no token
+        """
+        if index not in self._tokens or self.state(index) is not State.STARTED:
+            raise LedgerError(f"Item {index} has no run to stop: it is {self.state(index).name.lower()}.")
+        del self._tokens[index]
+        self._states[index] = State.REVOKED
 
     def is_open(self, index: int) -> bool:
         """Return whether this try opened an item and has not settled it."""

@@ -215,11 +215,12 @@ def _then(
 ) -> str:
     """Say what to do next."""
     match outlook.what:
+        case "fail" | "fail by policy" | "no retries left" if isinstance(error, RunFailedError):
+            return ""  # what to do about it, whoever reported it knows
         case "fail" | "fail by policy":
-            # What to do about a run that failed, whoever reported it knows.
-            return "" if isinstance(error, RunFailedError) else advice[error.accepted]
+            return _advised(error, advice)
         case "no retries left" if error.accepted is not Accepted.NO:
-            return advice[error.accepted]
+            return _advised(error, advice)
         case "no retries left" if isinstance(error, FileUnavailableError):
             return later or "Clear the task once the file is available."
         case "no retries left":
@@ -227,3 +228,8 @@ def _then(
         case "retry" | "by policy" if _is_risky(error.accepted, advice):
             return "If the run is there, mark the task as success before then."
     return ""
+
+
+def _advised(error: WorkflowAutomationError, advice: Mapping[Accepted, str]) -> str:
+    # Where clearing the task is safe, there is one advice for a run that is there, and for one that may be.
+    return advice.get(error.accepted) or advice[Accepted.MAYBE]

@@ -198,7 +198,7 @@ def _seen(ti: TaskInstance, digest: str, is_open: bool, entries: Mapping[str, st
     if not is_open and receipt is not None and receipt["max_tries"] != ti.max_tries:
         receipt = None
     return Seen(
-        is_open and _is_wanted(ti.state, entries),
+        is_open and _is_wanted(ti, entries),
         _last(open_ones) or current,
         _last(claim for claim in claims if claim["digest"] == digest),
         receipt and Receipt(receipt["status"], receipt["at"], receipt["fingerprint"]),
@@ -216,14 +216,14 @@ def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
     return (
         "stopped" in claim
         or receipt_key(claim["digest"]) in entries
-        or (claim["digest"] != digest and _start(entries).get("token") == digest)
+        or (claim["digest"] != digest and _recorded(_START, entries).get("token") == digest)
     )
 
 
-def _start(entries: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what the task has recorded of its start, nothing if that is kept elsewhere."""
+def _recorded(key: str, entries: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what the task has recorded, nothing if that is kept elsewhere."""
     try:
-        found = json.loads(entries.get(_START, "{}"))
+        found = json.loads(entries.get(key, "{}"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -233,16 +233,19 @@ def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:
     return max(claims, key=lambda claim: claim["at"], default=None)
 
 
-def _is_wanted(state: str | None, entries: Mapping[str, str]) -> bool:
-    """Return whether a task instance in this state may have a run that works."""
+def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
+    """Return whether a task instance may have a run that works."""
     from airflow.utils.state import State, TaskInstanceState
 
-    if state != TaskInstanceState.SUCCESS:
-        return state not in {*State.finished, TaskInstanceState.RESTARTING}
-    # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked.
-    if _WAIT in entries or _START not in entries:
+    if ti.state != TaskInstanceState.SUCCESS:
+        return ti.state not in {*State.finished, TaskInstanceState.RESTARTING}
+    # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked. An entry
+    # of before a Clear is that of a task that waited then.
+    waits = _WAIT in entries and _recorded(_WAIT, entries).get("max_tries", ti.max_tries) == ti.max_tries
+    if waits or _START not in entries:
         return False
-    return bool(_start(entries).get("state", "started") == "started")
+    start = _recorded(_START, entries)
+    return bool(start.get("state", "started") == "started" and not start.get("waits"))
 
 
 def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:

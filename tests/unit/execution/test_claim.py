@@ -11,10 +11,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import (
+    Accepted,
     BusyError,
     InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
+    ResponseUnusableError,
     RunFailedError,
     RunTimeoutError,
 )
@@ -88,6 +90,19 @@ def flow(service, store, *, after=0.0, name=lambda run: run.run_id):
     finally:
         done.set()
         thread.join()
+
+
+def claim_at_deletion(store, token):
+    """Have a run claim its start just before its token is deleted."""
+    delete = store.delete
+
+    def claim_and_delete(key):
+        if "_token/" in key:
+            store.delete = delete
+            assert first_step(store, token, "1001") == 200
+        delete(key)
+
+    store.delete = claim_and_delete
 
 
 @pytest.fixture
@@ -172,17 +187,35 @@ class TestDoubt:
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
-        delete = store.delete
-
-        def claim_and_delete(key):
-            if "_token/" in key:
-                store.delete = delete
-                assert first_step(store, token_of(service.runs[0]), "1001") == 200
-            delete(key)
-
-        store.delete = claim_and_delete
+        claim_at_deletion(store, token_of(service.runs[0]))
         assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1001"
         assert requests(service) == 1
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+
+    @pytest.mark.parametrize("when", ["before", "before it is let go on"])
+    def test_a_run_that_was_told_to_stop_is_not_returned(self, service, store, context, claims, when):
+        """The task was cleared while it ran, which Airflow has counted as a failed try."""
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        token, write = token_of(service.runs[0]), store.set
+
+        def stop():
+            store.entries[claim_key(3)]["stopped"] = now()
+
+        def stop_and_set(key, value, **options):
+            if key == token_key(digest_of(token), 3):
+                stop()
+            write(key, value, **options)
+
+        if when == "before":
+            assert first_step(store, token, "1001") == 200
+            stop()
+        else:
+            claim_at_deletion(store, token)
+            store.set = stop_and_set
+        assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
+        assert token_key(digest_of(token), 3) not in store.entries
 
     def test_without_retries_left_no_run_can_go_on(self, service, store, context, claims):
         service.faults.add("drop_after")
@@ -236,6 +269,38 @@ class TestDoubt:
         assert operator.execute(context(store, try_number=2))["run_id"] == "1002"
         assert waited == []
 
+    def test_a_clock_that_was_ahead(self, service, store, context, claims, monkeypatch):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        store.entries[KEY]["at"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
+        naps, sleep = iter(range(4)), time.sleep
+
+        def nap(seconds):
+            next(naps)
+            sleep(seconds)
+
+        monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", nap)
+        assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
+
+    def test_what_an_earlier_try_started_is_mentioned(self, service, store, context, claims):
+        """By the error of one whose request is rejected."""
+        service.faults.add("garbage")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        service.faults.add("reject")
+        with pytest.raises(RejectedError) as caught:
+            claims(**BRIEF).execute(context(store, try_number=2))
+        assert "try 1" in str(caught.value)
+        assert caught.value.accepted is Accepted.YES
+
+    def test_files_for_a_run_without_an_id(self, service, store, context, claims, tmp_path):
+        (tmp_path / "a.csv").write_text("a")
+        service.faults.add("drop_after")
+        operator = claims(files=str(tmp_path / "a.csv"))
+        with flow(service, store, name=lambda _: None), pytest.raises(ResponseUnusableError):
+            operator.execute(context(store))
+
 
 class TestOneTokenForOneSend:
     @pytest.mark.parametrize(
@@ -274,6 +339,7 @@ class TestOneTokenForOneSend:
             monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", slow)
             result = claims().execute(context(store))
         assert (result["run_id"], told, requests(service)) == ("1001", {"1001": 200}, 1)
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
 
     def test_a_service_that_is_not_there(self, service, store, context, claims):
         service.stop()
@@ -336,6 +402,29 @@ class TestClear:
         again = context(store, try_number=2, retries=2, clear_number=1, started=2)
         assert claims().execute(again)["run_id"] == "1002"
         assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
+
+    def test_that_leaves_max_tries_lets_a_run_claim_until_its_token_is_gone(
+        self, service, store, context, claims
+    ):
+        token = self.lose(service, store, context, claims, retries=2)
+        claim_at_deletion(store, token)
+        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
+        assert claims().execute(again)["run_id"] == "1001"
+        assert (first_step(store, token, "1001"), requests(service)) == (200, 1)
+
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_that_stopped_a_run_whose_start_was_known(self, service, store, context, claims, keeps):
+        """While the task ran; or one that kept the task's state (Airflow 3.4+)."""
+        claims().execute(context(store))
+        token = token_of(service.runs[0])
+        assert first_step(store, token, "1001") == 200
+        store.entries[claim_key(3)]["stopped"] = now()
+        again = context(store, try_number=2, max_tries=4 if keeps else 3)
+        if keeps:
+            again["ti"].region_id = 0
+        assert claims().execute(again)["run_id"] == "1002"
+        assert requests(service) == 2
+        assert not any(digest_of(token) in key for key in store.entries)
 
 
 class TestWait:
@@ -427,11 +516,14 @@ class TestRunFailed:
         assert (again["run_id"], again["result"]) == ("1002", 3)
         assert told.get("1002") == 200
 
-    def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint):
+    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
+    def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint, policy):
         endpoint.max_tries = 0
         service.callbacks.add("failed")
-        with pytest.raises(RunFailedError):
-            waits(on_run_failed="start_again").execute(context(store, max_tries=0))
+        operator = waits(on_run_failed="start_again", on_unknown_start=policy)
+        with pytest.raises(RunFailedError) as caught:
+            operator.execute(context(store, max_tries=0))
+        assert "Find the run" not in str(caught.value)
         assert store.entries[KEY]["state"] == "started"
 
 

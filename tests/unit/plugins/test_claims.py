@@ -217,6 +217,7 @@ def test_stop_of_a_closed_token(starting, say, call):
     ("start", "expected"),
     [
         ('{"state": "started"}', 200),
+        ('{"state": "started", "waits": true}', 404),
         ('{"state": "starting"}', 404),
         ('{"state": "unidentified"}', 404),
         ('{"__airflow_ref": "s3://bucket/key"}', 200),
@@ -237,6 +238,16 @@ def test_task_that_is_green_before_its_run_works(starting, say, start, expected)
         assert [status(say(task.url, *call)) for call in [("running",), (), ("success",)]] == [200] * 3
         task.enter(WAIT)
         assert status(say(task.url)) == 404
+
+
+def test_wait_of_before_a_clear(starting, say):
+    """The DAG was edited meanwhile: the task no longer waits for its run."""
+    task = starting("success")
+    task.enter(START, json.dumps({"state": "started"}))
+    task.enter(WAIT, json.dumps({"max_tries": task.max_tries - 1}))
+    assert status(say(task.url, "started")) == 200
+    task.enter(WAIT, json.dumps({"max_tries": task.max_tries}))
+    assert status(say(task.url)) == 404
 
 
 def test_clear(starting, say):
