@@ -474,8 +474,8 @@ def test_the_arguments_of_an_operator(operator):
         if default.startswith("`") and name != "`inputs`":
             assert default == f"`{parameter.default!r}`".replace("'", '"')
         if isinstance(parameter.default, datetime.timedelta):
-            days = parameter.default.days
-            assert default == f"{days} day{'s' * (days > 1)}"
+            days, seconds = parameter.default.days, parameter.default.seconds
+            assert default == (f"{seconds} s" if seconds else f"{days} day{'s' * (days > 1)}")
         assert templated.startswith("yes") is (name.strip("`") in operator.template_fields)
 
 

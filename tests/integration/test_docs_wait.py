@@ -74,7 +74,7 @@ def test_a_flow_that_called_back_leaves_nothing_to_ask(run_dag, service):
     )
 
     assert result.state == "success"
-    assert result.xcom("trigger") == {"result": 1}
+    assert result.xcom("trigger") == {"flow_id": "demo-flow", "result": 1}
 
 
 @pytest.mark.parametrize("text", blocks("json"))
