@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from workflow_automation_provider.execution.callback import (
     token_key,
     word_key,
 )
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..starts import KEY, TaskTimeout, requests, trigger
 
@@ -324,8 +326,6 @@ class TestOneTokenForOneSend:
     ):
         service.faults.add("status_after", status=422)
         with flow(service, store) as told:
-            from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
             send = WorkflowAutomationHook.send_trigger
 
             def slow(*args, **options):
@@ -434,6 +434,14 @@ class TestWait:
             result = waits().execute(context(store))
         assert result["run_id"] == "77"
         assert "The response named run 1001, but run 77 has claimed the start" in log()
+
+    def test_a_run_that_names_itself_by_the_key(self, service, store, context, waits, endpoint, log):
+        key = WorkflowAutomationHook().get_connection("workflow_automation_default").password
+        secret = base64.b64encode(key.encode()).decode()
+        service.callbacks.add(delay=0.5)
+        with flow(service, store, name=lambda _: f"x{secret}"):
+            result = waits().execute(context(store))
+        assert secret not in f"{log()}{result}"
 
     @pytest.mark.parametrize("claims", [True, False])
     def test_a_flow_without_the_first_step_is_warned_of(
