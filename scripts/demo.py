@@ -16,13 +16,26 @@ from airflow_launcher.connections import connection_to
 from airflow_launcher.ports import free_port, is_free
 from airflow_launcher.processes import Program
 from airflow_launcher.waiting import wait_for
-from local_airflow import CAN_WAIT, CONN_ID, DAGS, HOMES, SETTINGS, begin, prepare, script_callbacks, shown
+from local_airflow import (
+    CAN_WAIT,
+    CONN_ID,
+    DAGS,
+    HOMES,
+    SETTINGS,
+    begin,
+    lose_responses,
+    prepare,
+    script_callbacks,
+    shown,
+)
 from workflow_automation_provider.testing import LocalService
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing import Run
 
-TRIGGER_UPLOAD, WAIT = "workflow_automation_trigger_upload", "workflow_automation_wait"
+TRIGGER_UPLOAD = "workflow_automation_trigger_upload"
+CLAIM = "workflow_automation_claim"
+WAIT = "workflow_automation_wait"
 RUN_TIMEOUT = 180
 
 
@@ -83,6 +96,7 @@ def main() -> int:
     begin()
     with LocalService() as service:
         script_callbacks(service, delay=2)
+        lose_responses(service)
         port = free_port()
         connection = connection_to(service.base_url)
         connection["extra"]["callback_base_url"] = f"http://127.0.0.1:{port}"
@@ -90,7 +104,7 @@ def main() -> int:
         prepare(airflow)
         programs = []
         with callback_endpoint(airflow, port):
-            for dag_id in (TRIGGER_UPLOAD, *([WAIT] if CAN_WAIT else [])):
+            for dag_id in (TRIGGER_UPLOAD, *([CLAIM, WAIT] if CAN_WAIT else [])):
                 program, succeeded = run_dag(airflow, dag_id)
                 if not succeeded:
                     print(

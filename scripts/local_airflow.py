@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from airflow_launcher.airflow import VERSION
+from workflow_automation_provider.testing import DEMO_KEY
 
 if TYPE_CHECKING:
     from airflow_launcher.airflow import Airflow
@@ -59,6 +60,12 @@ def script_callbacks(service: LocalService, delay: float) -> None:
         ],
         delay=delay / 3,
     )
+
+
+def lose_responses(service: LocalService) -> None:
+    """Have the runs of the examples that claim and that ask be started, but their tasks get no response."""
+    for report in ("refunds", "invoices"):
+        service.faults.add("drop_after", flow_id=DEMO_KEY.flow_id, inputs={"report": report}, times=None)
 
 
 def shown(path: Path) -> str:

@@ -41,6 +41,7 @@ GROUPS = (
     (
         (
             "execution/ledger.py",
+            "execution/claim.py",
             "execution/store.py",
             "execution/start_record.py",
             "execution/start.py",

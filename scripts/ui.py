@@ -15,7 +15,18 @@ from airflow_launcher.components import DAG_PROCESSOR, SCHEDULER, TRIGGERER, Com
 from airflow_launcher.connections import connection_to
 from airflow_launcher.ports import free_port, is_free
 from airflow_launcher.waiting import wait_for
-from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, SIGNALS, begin, prepare, script_callbacks, shown
+from local_airflow import (
+    CONN_ID,
+    DAGS,
+    HOMES,
+    SETTINGS,
+    SIGNALS,
+    begin,
+    lose_responses,
+    prepare,
+    script_callbacks,
+    shown,
+)
 from local_flows import ROLE, LocalFlows
 from local_flows import USER as FLOW_USER
 from local_s3 import LocalS3
@@ -131,8 +142,7 @@ def main() -> None:
     ):
         flows = LocalFlows(service, s3, airflow.url, DELAY)
         script_callbacks(service, DELAY)
-        # The run of workflow_automation_ask is started, but its task gets no response.
-        service.faults.add("drop_after", flow_id=DEMO_KEY.flow_id, inputs={"report": "invoices"}, times=None)
+        lose_responses(service)
         try:
             print(f"Starting Airflow {VERSION} (about 30 s) …")
             airflow.start()
@@ -145,14 +155,15 @@ Service   {service.url}   shows the runs it started
 Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
 Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Flow run.
-Then workflow_automation_trigger_upload, workflow_automation_wait and workflow_automation_ask; the others are recipes.
+Then workflow_automation_trigger_upload, …_wait, …_claim and …_ask; the others are recipes.
 The connections are under Admin → Connections.
 Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
 workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
 workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
 workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
 workflow_automation_notifier fails, and its callback starts a run.
-workflow_automation_ask never gets a response: it asks under Required Actions. The service shows the run.
+workflow_automation_claim never gets a response: its run claims the start, and the task returns it.
+workflow_automation_ask never gets one either: it asks under Required Actions. The service shows the run.
 Ctrl-C stops everything.""")
             while True:
                 airflow.check()

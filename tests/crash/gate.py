@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from airflow_launcher.processes import parent
+from workflow_automation_provider.execution.callback import PATH, is_token, task_of
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 
 _TI_PATH = re.compile(r"/execution/(?:task-instances|store/ti)/([0-9a-f-]{36})\b")
@@ -76,6 +77,15 @@ class Hold:
         )
 
 
+def _task_of(request: Request) -> str:
+    """Return the id of the task instance that a request is about: its supervisor's, or its run's."""
+    token = request.query_params.get("token", "")
+    if request.url.path.endswith(PATH) and is_token(token):
+        return str(task_of(token))
+    found = _TI_PATH.match(request.url.path)
+    return found[1] if found else ""
+
+
 class Gate:
     """
     Forwards to the api-server; runs in a thread of its own.
@@ -123,8 +133,7 @@ class Gate:
         except ClientDisconnect:  # killed while it asked: nobody reads an answer
             return Response(status_code=400)
         path = request.url.path
-        found = _TI_PATH.match(path)
-        ti_id = found[1] if found else ""
+        ti_id = _task_of(request)
         hold = next(
             (hold for hold in self._holds if hold.fits(self._run_ids.get(ti_id), request.method, path, body)),
             None,

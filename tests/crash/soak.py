@@ -7,8 +7,9 @@ Among them are batches, of which the same holds for each item.
 
 No task instance has two runs; every run in the service's journal is in its task instance's start record, or
 named in its failure; every success has a run. Some task instances wait for their flow to call back: each result is
-delivered to its own task instance, and Airflow loses none: whatever failed was killed, or says why. Any breach is an
-error that names the task instance.
+delivered to its own task instance, and Airflow loses none: whatever failed was killed, or says why. A third have their
+runs claim their start, some late: there, several runs may be started, and what counts is how many worked: exactly one
+if the task succeeded, at most one if it failed. Any breach is an error that names the task instance.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from outcomes import ASKING, UNKNOWN
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gate import Gate
+    from workflow_automation_provider.testing.journal import Run, Work
 
 FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("drop_before", {}),
@@ -65,6 +69,8 @@ SLOTS = 18
 SHARE_FAULTED = 0.35
 SHARE_WAITING = 0.2
 LATEST_CALLBACK = 20.0  # seconds after the run was started
+SHARE_CLAIMING, SHARE_CLAIMING_FAULTED = 1 / 3, 0.7
+SHARE_LATE, LATEST_FIRST_STEP = 0.3, 15.0  # of the claiming; seconds after the run was started
 LONGEST_FAILING = timedelta(seconds=5)
 RAISED = "Task failed with exception"
 STARTED = "A run was started"
@@ -124,13 +130,22 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     run_id = f"soak-{seed}"
     faulted = 0
     waiting = []
+    claiming = []
     for n in range(instances):
         case = {"case": f"{run_id}/{n}"}
+        call: dict[str, Any] = {}
         if chance.random() < SHARE_WAITING:
             waiting.append(n)
-            delay = chance.uniform(0, LATEST_CALLBACK)
-            service.callbacks.add(inputs=case, result=case, delay=delay, wait=0.5, attempts=6)
-        if chance.random() < SHARE_FAULTED:
+            call = {"result": case, "delay": chance.uniform(0, LATEST_CALLBACK)}
+        if chance.random() < SHARE_CLAIMING:
+            claiming.append(n)
+            latest = LATEST_FIRST_STEP if chance.random() < SHARE_LATE else 1.0
+            call = {"status": None, **call, "started": chance.uniform(0, latest)}
+            if n in waiting:
+                call["status"] = "success"
+        if call:
+            service.callbacks.add(inputs=case, wait=0.5, attempts=6, **call)
+        if chance.random() < (SHARE_CLAIMING_FAULTED if n in claiming else SHARE_FAULTED):
             kind, options = chance.choice(FAULTS)
             service.faults.add(kind, inputs=case, **options)
             faulted += 1
@@ -143,7 +158,7 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
                 faulted += 1
     deployment.api.ask("POST", "/pools", {"name": "soak", "slots": SLOTS})
     began = time.monotonic()
-    deployment.api.trigger("soak", run_id, {"instances": instances, "waiting": waiting})
+    deployment.api.trigger("soak", run_id, {"instances": instances, "waiting": waiting, "claiming": claiming})
     deployment.api.trigger("soak_batch", run_id, {"batches": batches, "items": ITEMS})
     killer = Killer(deployment.gate, (run_id,), chance)
     # The first tasks only make the lists, and are left alone.
@@ -160,15 +175,15 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     # Orphans, and requests that the service still works on, may yet start a run.
     ours = [found for found in deployment.gate.tries if found.run_id == run_id]
     wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
-    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS))
-    lines = judge(deployment, service, run_id, instances, waiting)
+    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS) + LATEST_FIRST_STEP)
+    lines = judge(deployment, service, run_id, instances, waiting, claiming)
     lines += judge_waits(deployment, service, run_id, waiting, killer.pids)
     lines += judge_batches(deployment, service, run_id, batches)
     return "\n".join(
         [
             (
                 f"{instances} task instances and {batches} batches of {ITEMS} items in {took:.0f} s (seed {seed}): "
-                f"{len(ours) - 2} executions, {faulted} faults, {len(waiting)} wait, "
+                f"{len(ours) - 2} executions, {faulted} faults, {len(waiting)} wait, {len(claiming)} claim, "
                 f"killed {killer.killed['task']} tasks and {killer.killed['supervisor']} supervisors"
             ),
             *lines,
@@ -199,27 +214,37 @@ def all_finished(deployment: Deployment, run_id: str, instances: int, dag_id: st
 
 
 def judge(
-    deployment: Deployment, service: LocalService, run_id: str, instances: int, waiting: list[int]
+    deployment: Deployment,
+    service: LocalService,
+    run_id: str,
+    instances: int,
+    waiting: list[int],
+    claiming: list[int],
 ) -> list[str]:
     """Return the counts, once all holds for each task instance."""
-    runs: dict[str, list[str]] = defaultdict(list)
-    for run in service.runs:
-        runs[run.inputs["case"]].append(str(run.run_id))
+    runs, worked = by_case(service.runs), by_case(service.journal.worked())
     records = deployment.records("soak", run_id)
     counts: Counter[str] = Counter()
     breaches = []
     for found in task_instances(deployment, run_id, instances):
         index, state = found["map_index"], found["state"]
+        claims = index in claiming
         started, record = runs[f"{run_id}/{index}"], records.get(index, {})
-        counts[f"{state}, {len(started)} runs"] += 1
+        if claims:
+            counts[f"{state}, {len(started)} runs, of which {len(worked[f'{run_id}/{index}'])} worked"] += 1
+            started = worked[f"{run_id}/{index}"]
+        else:
+            counts[f"{state}, {len(started)} runs"] += 1
         recorded = record.get("result", {}).get("run_id")
         logs = deployment.logs("soak", run_id, map_index=index)
         if len(started) > 1:
-            breaches.append(f"{index}: the runs {started}")
+            breaches.append("\n".join((f"{index}: the runs {started}", *logs)))
         # A flow may call back before its run is recorded: if the task is killed in between, it knows only the result.
         expected = [[recorded]] if recorded or index not in waiting else [[run] for run in started]
         if state == "success" and started not in expected:
-            breaches.append(f"{index}: succeeded with the runs {started}, recorded is {recorded}")
+            breaches.append(
+                "\n".join((f"{index}: succeeded with the runs {started}, recorded is {recorded}", *logs))
+            )
         if state != "success" and started:
             how = _told(logs, started[0])
             counts[f"run of a failed task, {how}"] += 1
@@ -229,6 +254,14 @@ def judge(
                 )
     assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
     return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
+
+
+def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:
+    """Return the ids of the runs of each case."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for record in records:
+        found[record.inputs["case"]].append(str(record.run_id))
+    return found
 
 
 def judge_waits(
@@ -243,7 +276,7 @@ def judge_waits(
     called = {
         cases[call.run_id]: datetime.fromisoformat(call.at)
         for call in service.journal.callbacks()
-        if call.status == 200
+        if call.status == 200 and call.body["status"] == "success"
     }
     counts: Counter[str] = Counter()
     breaches = []
@@ -272,9 +305,7 @@ def judge_waits(
 
 def judge_batches(deployment: Deployment, service: LocalService, run_id: str, batches: int) -> list[str]:
     """Return the counts, once all holds for each item of each batch: its record knows of every run."""
-    runs: dict[str, list[str]] = defaultdict(list)
-    for run in service.runs:
-        runs[run.inputs["case"]].append(str(run.run_id))
+    runs = by_case(service.runs)
     records = deployment.batches("soak_batch", run_id)
     counts: Counter[str] = Counter()
     breaches = []

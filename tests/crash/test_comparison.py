@@ -30,7 +30,8 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 KEY = Key("s3cr3t/Key+42", "demo-flow")
 FORMS = (KEY.value, quote(KEY.value, safe=""), base64.b64encode(KEY.value.encode()).decode())
-WAYS = ("provider", "http", "by_hand")
+WAYS = ("provider", "claim", "http", "by_hand")
+BATCHES = tuple(way for way in WAYS if way != "claim")
 ITEMS = 2_000
 
 
@@ -82,6 +83,8 @@ def compared(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -
     """A service of its own, for it gets many runs, and the connections to it."""
     journal = tmp_path_factory.mktemp("compared") / "journal.jsonl"
     with LocalService(keys=[KEY], journal=journal) as service:
+        # The first step of every flow, where it is given a URL.
+        service.callbacks.add(None, started=0.2)
         deployment.api.add_connection("compared", service.base_url, KEY.value)
         extra = json.dumps({"X-API-Key": KEY.value})
         http = {"connection_id": "compared_http", "conn_type": "http", "host": service.url, "extra": extra}
@@ -120,7 +123,8 @@ def outcomes(
     with ThreadPoolExecutor(16) as pool:
         outcomes: Outcomes = {}
         for way in WAYS:
-            outcomes[BATCH_ROW, way] = pool.submit(play_batch, deployment, compared, way, f"batch-{way}")
+            if way in BATCHES:
+                outcomes[BATCH_ROW, way] = pool.submit(play_batch, deployment, compared, way, f"batch-{way}")
             for number, (name, case) in enumerate(cases.items()):
                 run_id = f"case-{number}-{way}"
                 outcomes[name, way] = pool.submit(play, deployment, compared, case, way, run_id)
@@ -175,7 +179,7 @@ def test_where_the_key_shows(outcomes: Outcomes, note: Callable[[str], None], wa
     assert rows()[KEY_ROW][WAYS.index(way)] == (f"**{' and '.join(shown)}**" if shown else "nowhere")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BATCHES)
 def test_the_items(outcomes: Outcomes, deployment: Deployment, way: str) -> None:
     found = outcomes[BATCH_ROW, way].result(570)
     cell = rows()[BATCH_ROW][WAYS.index(way)]
@@ -202,7 +206,7 @@ def test_the_memory(tmp_path: Path) -> None:
     with upload.sink() as port:
         found = upload.measure(case, port, 1, tmp_path)
     peaks = {who: results[0].memory for who, results in found.items()}
-    mine, *others = rows()[MEMORY_ROW]
+    mine, _, *others = rows()[MEMORY_ROW]
     # The provider's does not depend on the size of the file.
     assert peaks["provider"] / upload.MIB < 1.25 * float(mine.removesuffix(" MiB"))
     for cell, who in zip(others, case.contenders[1:], strict=True):

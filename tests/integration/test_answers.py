@@ -27,6 +27,12 @@ WAITING = """
 """
 
 
+CLAIMING = """
+    with DAG("claiming", schedule=None, start_date=START):
+        TriggerFlowOperator(task_id="trigger", inputs={}, on_unknown_start="claim")
+"""
+
+
 @pytest.fixture
 def service(workflow_automation_service, workflow_automation_connection):
     return workflow_automation_service
@@ -117,6 +123,15 @@ def test_the_flow_is_waited_for(run_dag, service, answers, workflow_automation_c
     assert result.state == "success"
     assert result.xcom("trigger", "result") == {"rows": 4}
     assert [question.answer for question in answers.asked] == ["A run was started"]
+
+
+@needs_parking
+def test_the_flow_claims_its_start(run_dag, service, workflow_automation_callback_base_url):
+    service.faults.add("drop_after")
+    service.callbacks.add(status=None, started=1)
+    result = run_dag(CLAIMING)
+    assert result.state == "success"
+    assert [result.xcom("trigger", "run_id")] == [work.run_id for work in service.journal.worked()]
 
 
 def test_an_option_that_no_question_has():

@@ -196,6 +196,24 @@ def test_wait_for_a_run_that_fails(
     assert len(workflow_automation_service.runs) == 1
 
 
+@needs_state_store
+def test_claim(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_callback_base_url,
+):
+    workflow_automation_service.faults.add("drop_after")
+    workflow_automation_service.callbacks.add(None, started=0.5)
+
+    result = run_dag("workflow_automation_claim.py")
+
+    assert result.state == "success"
+    (run,) = workflow_automation_service.journal.worked()
+    assert [one.run_id for one in workflow_automation_service.runs] == [run.run_id]
+    assert result.xcom("announce") == f"Continuing with run {run.run_id}"
+
+
 @pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 3.1 and later can ask a person")
 def test_ask(run_dag, workflow_automation_service, workflow_automation_connection):
     result = run_dag("workflow_automation_ask.py")

@@ -23,13 +23,16 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.failures import (
     BATCH_ADVICE,
+    CLAIM_ADVICE,
     UPLOAD_ADVICE,
     Outlook,
     PreviousTry,
     request_error,
     run_advice,
+    silence_error,
     start_advice,
     task_error,
+    unclaimed_error,
 )
 from workflow_automation_provider.failures.batch import (
     BatchState,
@@ -98,6 +101,14 @@ def errors() -> Iterator[WorkflowAutomationError]:
         yield task_error(error, type(error), FAIL, advice, later=text, run_id=run_id)
     for kind in (RunFailedError, RunTimeoutError):
         yield task_error(kind("The flow said so."), kind, FAIL, start)
+    for is_revoked, outlook in ((True, OUTLOOKS[2]), (False, OUTLOOKS[5])):
+        unclaimed = unclaimed_error(unknown, timedelta(seconds=60), is_revoked=is_revoked)
+        yield task_error(unclaimed, type(unclaimed), outlook, CLAIM_ADVICE)
+    for known in ("7", None):
+        silent = silence_error(
+            known, timedelta(minutes=10), "Its last word, at 2026-01-01T00:00:00+00:00: exporting (48%)"
+        )
+        yield task_error(silent, type(silent), FAIL, start)
     for error in batch_errors():
         yield task_error(error, type(error), FAIL, BATCH_ADVICE)
 
@@ -109,16 +120,19 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
     yield batch_error(task_ended(), batch(remaining=5, is_stopped=True))
     yield batch_error(too_many_unknown(17, "POST was sent."), batch(unknown=3, remaining=2, is_stopped=True))
     for is_continued in (True, False):
-        error = interrupted(
+        broken = interrupted(
             OSError(5, "Key demo"), lambda text: text.replace("demo", "…"), is_continued=is_continued
         )
-        yield batch_error(error, batch(started=2, remaining=3, place="an entry", is_logged=True))
+        yield batch_error(broken, batch(started=2, remaining=3, place="an entry", is_logged=True))
     for number in (1, 2):
         for name in ("unknown", "unidentified", "rejected"):
-            error = items_error(**{**dict.fromkeys(("unknown", "unidentified", "rejected"), 0), name: number})
+            failed = items_error(
+                **{**dict.fromkeys(("unknown", "unidentified", "rejected"), 0), name: number}
+            )
             counts = {"rejected" if name == "rejected" else "unknown": number}
+            assert failed
             yield batch_error(
-                error,
+                failed,
                 batch(
                     **counts, unidentified=number * (name == "unidentified"), output_path="/data/out.jsonl"
                 ),

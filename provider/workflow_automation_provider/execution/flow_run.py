@@ -106,6 +106,7 @@ class FlowRun:
         self._task = task
         self._record = StartRecord(context)
         self._record.request = task.request
+        self._record.waits = task.wait_for_completion
         self._claims = ClaimRecord(context)
         self._url = (
             CallbackUrl(hook, context, name=task.callback_input, argument=task.why_url)

@@ -31,22 +31,16 @@ from workflow_automation_provider.client.outcome import (
     Unidentified,
     Unknown,
 )
-from workflow_automation_provider.client.protocol import Operation, Run
-from workflow_automation_provider.exceptions import (
-    Accepted,
-    InvalidRequestError,
-    OutcomeUnknownError,
-    ResponseUnusableError,
-    WorkflowAutomationError,
-)
-from workflow_automation_provider.execution.ledger import IN_DOUBT, Decision, State
+from workflow_automation_provider.client.protocol import Run
+from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.execution.earlier_start import EarlierStart
+from workflow_automation_provider.execution.ledger import IN_DOUBT, State
 from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import (
     PreviousTry,
     reason_of,
     request_error,
     unclaimed_error,
-    where_to_look,
 )
 
 if TYPE_CHECKING:
@@ -62,10 +56,7 @@ __all__ = ["OnUnknownStart", "RunStarter", "request_digest"]
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also ``"ask"``, or have the run ``"claim"`` it."""
 
-_LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
-
 _UNSETTLED = "Whether a run has claimed this start could not be settled."
-
 
 # What a request ended in that identified no run, as the ledger has it; otherwise, nothing was started.
 _STATES: dict[type[Outcome], State] = {Rejected: State.REJECTED, Unknown: State.UNKNOWN}
@@ -120,6 +111,7 @@ class RunStarter:
             claims=on_unknown_start == "claim",
             resends_rejected=True,
         )
+        self._earlier = EarlierStart(record, self._ledger, self._log, on_unknown_start=on_unknown_start)
         self.previous: PreviousTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
         self._run: StartedRun = {}
@@ -161,7 +153,7 @@ class RunStarter:
             self._record.token = entry.token
             if (claim := self._settle_earlier(entry, self._claims)) is not None:
                 return self._adopt_claim(claim)
-        if entry and (run := self._earlier_run(entry)) is not None:
+        if entry and (run := self._earlier.run_of(entry)) is not None:
             return run
         if not self._record.outlives_try:
             self._log.warning(
@@ -275,45 +267,6 @@ class RunStarter:
                 raise
             self._log.exception(_UNSETTLED)  # the doubt is reported
             return None
-
-    def _earlier_run(self, entry: StartEntry) -> StartedRun | None:
-        """Return the run that an earlier try started, None if the request is to be sent."""
-        if self._ledger.was_cleared:
-            self._log.warning("%s The task has been cleared since: starting another run.", _sentence(entry))
-            return None
-        decision = self._ledger.decide(0, self._record.digest)
-        if decision is Decision.CHANGED:
-            # For example, names by position in a list that changed: it is the run of another request.
-            raise InvalidRequestError(
-                f"{self._record.name!r} has other inputs or another flow_id than in try {entry.attempt.try_number}.",
-                consequence="Nothing was sent for it in this try.",
-                next_step="Inside a task, use a name for each start that means the same in every try.",
-            )
-        if entry.request and self._record.request and entry.request != self._record.request:
-            self._log.warning(
-                "The inputs or the flow_id differ from those of try %d, which its run has.",
-                entry.attempt.try_number,
-            )
-        if decision is Decision.SEND:
-            why = f"on_unknown_start is {self._on_unknown!r}"
-            if self._on_unknown == "claim":
-                why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
-            self._log.warning("%s Starting another run: %s.", _sentence(entry), why)
-            return None
-        hint = ""
-        if self._ledger.is_ambiguous:
-            hint = "If you cleared the task to start another run, clear it again, alone and without keeping its task state."
-        if decision is Decision.RETURN:
-            self._log.info(
-                "%s", f"{_sentence(entry)} Returning that run, not starting another. {hint}".strip()
-            )
-            self._telemetry.count("runs.returned")
-            return entry.run
-        if entry.state in IN_DOUBT:
-            raise OutcomeUnknownError(_sentence(entry), next_step=f"{_LOOK} {hint}".strip())
-        raise ResponseUnusableError(
-            entry.message, consequence=_sentence(entry), next_step=f"{_LOOK} {hint}".strip()
-        )
 
     def _send(self) -> Outcome:
         if self._request is None:
@@ -470,7 +423,3 @@ class RunStarter:
         except BaseException:  # the task ends, but a later try must know the run
             self._record.started(run)
             raise
-
-
-def _sentence(entry: StartEntry) -> str:
-    return f"T{entry.text[1:]}"

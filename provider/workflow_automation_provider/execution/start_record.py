@@ -3,7 +3,7 @@ The entry of a start in the task state store: one, under the name of the start, 
 
 ``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
 *starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Where the run was
-given a token by that send, ``token`` is its hash. For the page **Flow runs**, it names the ``conn_id``, the ``flow_id`` if
+given a token by that send, ``token`` is its hash, and ``waits`` says that the task waits for the run. For the page **Flow runs**, it names the ``conn_id``, the ``flow_id`` if
 that is known, and when the request was ``sent``. Beside it, a person may enter the run that a task is to return, once:
 before all that the ledger decides.
 """
@@ -94,6 +94,8 @@ class StartRecord(TaskRecord):
     """Identifies what is asked for, where that is to be recorded."""
     token: str | None = None
     """The hash of the token of the send that is recorded, None if its run is given none."""
+    waits: bool = False
+    """Whether the task waits for the end of its run: then it is not green before that, unless it was marked."""
     target: Mapping[str, str | None] = MappingProxyType({})
     """The ``conn_id`` and the ``flow_id`` of what is sent, as far as known."""
     _sent: str | None = None
@@ -205,6 +207,7 @@ class StartRecord(TaskRecord):
             "result": result,
             "request": self.request,
             "token": self.token,
+            "waits": self.waits or None,
             **self.target,
             "sent": self._sent,
         }

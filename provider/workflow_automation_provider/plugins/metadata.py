@@ -244,7 +244,8 @@ def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
     waits = _WAIT in entries and _recorded(_WAIT, entries).get("max_tries", ti.max_tries) == ti.max_tries
     if waits or _START not in entries:
         return False
-    return bool(_recorded(_START, entries).get("state", "started") == "started")
+    start = _recorded(_START, entries)
+    return bool(start.get("state", "started") == "started" and not start.get("waits"))
 
 
 def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:

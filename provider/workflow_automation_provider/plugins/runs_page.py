@@ -41,12 +41,13 @@ _logger = logging.getLogger(__name__)
 _MIN_REFRESH, _MAX_REFRESH, _SHARE = 5, 120, 0.005
 
 app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+"""The application, which Airflow mounts there."""
 
 _may_read = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 
 
 @app.get("/", dependencies=[_may_read])
-def flow_runs(request: Request, user: GetUserDep) -> Response:
+def _flow_runs(request: Request, user: GetUserDep) -> Response:
     """Return the list of what is live."""
     # requires_access_dag would take it for the only DAG that is asked for.
     if "dag_id" in request.query_params:
@@ -64,7 +65,7 @@ def flow_runs(request: Request, user: GetUserDep) -> Response:
 
 
 @app.get("/task", dependencies=[_may_read])
-def flow_run(
+def _flow_run(
     request: Request,
     user: GetUserDep,
     dag_id: Annotated[str, Query()],

@@ -20,7 +20,7 @@ __all__ = ["Conversation", "RunState", "conversations", "time"]
 
 _START = f"{PREFIX}start"
 _ASK_WHETHER = "No run was started"
-"""The option that only the question has whether a run was started at all (``execution/doubt.py``)."""
+"""The option that only the question has whether a run was started at all (``execution/ask.py``)."""
 
 
 class RunState(enum.Enum):

@@ -54,6 +54,7 @@ ol h3 { font-size: .875rem; margin: 0; display: inline; }
   td::before { content: attr(data-label); display: block; color: var(--soft); font-size: .75rem; }
 }
 """
+"""Of both pages, inline: nothing is loaded from elsewhere."""
 
 # The page is drawn in a frame that may open nothing: a link is followed by Airflow's own page, around it.
 SCRIPT = """
@@ -99,6 +100,7 @@ addEventListener("DOMContentLoaded", () => {
   if (live) setTimeout(refresh, Number(live.dataset.seconds) * 1000);
 });
 """
+"""Follows Airflow's theme, and refreshes the page."""
 
 
 def _hash(text: str) -> str:

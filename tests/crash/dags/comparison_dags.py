@@ -24,6 +24,16 @@ with DAG("compare_provider", schedule=None, **OPTIONS):
     TriggerFlowOperator(task_id="trigger", inputs=INPUTS, workflow_automation_conn_id="compared")
 # [END provider]
 
+# [START claim]
+with DAG("compare_claim", schedule=None, **OPTIONS):
+    TriggerFlowOperator(
+        task_id="trigger",
+        inputs=INPUTS,
+        workflow_automation_conn_id="compared",
+        on_unknown_start="claim",
+    )
+# [END claim]
+
 # [START http]
 with DAG("compare_http", schedule=None, **OPTIONS):
     HttpOperator(

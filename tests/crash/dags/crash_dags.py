@@ -16,6 +16,7 @@ from workflow_automation_provider.taskflow import trigger_flow_once
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
 THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+CLAIM_TIMEOUT = timedelta(seconds=5)
 CONN_ID = "{{ dag_run.conf.get('conn_id', 'workflow_automation_default') }}"
 
 
@@ -116,9 +117,13 @@ with DAG(
 
     @task
     def cases(dag_run=None) -> list[dict[str, Any]]:
-        waiting = set(dag_run.conf["waiting"])
+        waiting, claiming = set(dag_run.conf["waiting"]), set(dag_run.conf["claiming"])
         return [
-            {"inputs": {"case": f"{dag_run.run_id}/{n}"}, "wait_for_completion": n in waiting}
+            {
+                "inputs": {"case": f"{dag_run.run_id}/{n}"},
+                "wait_for_completion": n in waiting,
+                **({"on_unknown_start": "claim", "claim_timeout": CLAIM_TIMEOUT} if n in claiming else {}),
+            }
             for n in range(dag_run.conf["instances"])
         ]
 
@@ -177,6 +182,38 @@ with DAG("waits_with_files", schedule=None, start_date=START, default_args=THRIC
 
 with DAG("waits_start_again", schedule=None, start_date=START, default_args=THRICE):
     trigger(wait_for_completion=True, on_unknown_start="start_again")
+
+# Each run claims its start.
+with DAG("claims", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger(on_unknown_start="claim")
+
+with DAG(
+    "claims_patiently",
+    schedule=None,
+    start_date=START,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=8)},
+):
+    trigger(on_unknown_start="claim")
+
+with DAG("claims_briefly", schedule=None, start_date=START, default_args={**THRICE, "retries": 1}):
+    trigger(on_unknown_start="claim", claim_timeout=timedelta(seconds=2))
+
+with DAG("claims_briefly_once", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger(on_unknown_start="claim", claim_timeout=timedelta(seconds=2))
+
+with DAG("claims_mapped", schedule=None, start_date=START, default_args={"retries": 0}):
+    TriggerFlowOperator.partial(task_id="trigger", on_unknown_start="claim", request_timeout=20).expand(
+        inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
+    )
+
+with DAG("claims_and_waits", schedule=None, start_date=START, default_args=THRICE):
+    trigger(on_unknown_start="claim", wait_for_completion=True, heartbeat_timeout=timedelta(seconds=8))
+
+with DAG("claims_with_files", schedule=None, start_date=START, default_args={"retries": 0}):
+    trigger(on_unknown_start="claim", wait_for_completion=True, files="{{ dag_run.conf['file'] }}")
+
+with DAG("starts_failed_again", schedule=None, start_date=START, default_args={**THRICE, "retries": 1}):
+    trigger(on_unknown_start="claim", wait_for_completion=True, on_run_failed="start_again")
 
 # One DAG starts the other, by an asset.
 REPORT = Asset("report")

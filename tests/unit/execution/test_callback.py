@@ -132,8 +132,9 @@ def test_number_as_run_id(status, number):
 
 @pytest.mark.parametrize("progress", ["0", "1", "0.0", "1.0", "1e-3"])
 def test_progress(progress):
-    found = read(f'{{"status": "running", "progress": {progress}}}'.encode()).progress
-    assert (type(found), found) == (float, float(progress))
+    said = read(f'{{"status": "running", "progress": {progress}}}'.encode())
+    assert isinstance(said, Running)
+    assert (type(said.progress), said.progress) == (float, float(progress))
 
 
 def test_row_without_an_answer():

@@ -72,10 +72,11 @@ def token_of(run):
 @contextmanager
 def flow(service, store, *, after=0.0, name=lambda run: run.run_id):
     """Have each run claim its start, some seconds after it was started; yield what each was told, in order."""
-    told, done = {}, threading.Event()
+    told: dict[str, int] = {}
+    done = threading.Event()
 
     def work():
-        began = {}
+        began: dict[str, float] = {}
         while not done.wait(0.01):
             for run in list(service.runs):
                 if time.monotonic() - began.setdefault(run.run_id, time.monotonic()) >= after:
@@ -160,7 +161,7 @@ class TestDoubt:
         operator = waits(on_unknown_start=policy, request_timeout=1)
         with flow(service, store) as told, pytest.raises(TaskAwaitingInput) as parked:
             operator.execute(context(store))
-        assert parked.value.kwargs["run"]["run_id"] == "1001"
+        assert (parked.value.kwargs or {})["run"]["run_id"] == "1001"
         assert told == {"1001": 200}
 
     def test_a_run_that_does_not_say_its_id(self, service, store, context, claims, log):
@@ -264,7 +265,7 @@ class TestDoubt:
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
         store.entries[KEY]["at"] = (datetime.now(UTC) - timedelta(seconds=61)).isoformat(timespec="seconds")
-        waited = []
+        waited: list[float] = []
         monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", waited.append)
         operator = claims(claim_timeout=timedelta(seconds=60))
         assert operator.execute(context(store, try_number=2))["run_id"] == "1002"

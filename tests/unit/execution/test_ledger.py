@@ -271,6 +271,7 @@ class Fence(RuleBasedStateMachine):
 
     def _revoke(self):
         token, n = self.ledger.token(0), self.attempt.max_tries
+        assert token
         self.open_tokens.discard((token, n))
         if self.claims.get(n) == token:
             self.open_tokens.add((token, n))

@@ -217,6 +217,7 @@ def test_stop_of_a_closed_token(starting, say, call):
     ("start", "expected"),
     [
         ('{"state": "started"}', 200),
+        ('{"state": "started", "waits": true}', 404),
         ('{"state": "starting"}', 404),
         ('{"state": "unidentified"}', 404),
         ('{"__airflow_ref": "s3://bucket/key"}', 200),

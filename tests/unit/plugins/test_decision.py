@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,8 +75,11 @@ EVENTS = st.tuples(st.sampled_from(TOKENS), st.sampled_from(["open", "close", "c
 @given(st.lists(EVENTS, max_size=30))
 def test_one_run_works(events):
     """Of two tokens one is told to go on at most until a Clear, and never after it was told to stop."""
-    generation, tokens, is_marked = 0, set(), False
-    claims, gone_on, stopped = {}, set(), set()
+    generation, is_marked = 0, False
+    claims: dict[Any, Any] = {}
+    tokens: set[Any]
+    gone_on: set[Any]
+    tokens, gone_on, stopped = set(), set(), set()
     for token, what, said in events:
         if what == "open":
             tokens.add(token)

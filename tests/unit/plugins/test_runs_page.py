@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, event, insert
 
 from waiting_tasks import ANSWERS, WaitingTask, make_dag
+from workflow_automation_provider.execution.ask import FAIL, NOT_STARTED, STARTED
 from workflow_automation_provider.execution.callback import (
     claim_key,
     digest_of,
@@ -31,7 +32,6 @@ from workflow_automation_provider.execution.callback import (
     token_key,
     word_key,
 )
-from workflow_automation_provider.execution.doubt import FAIL, NOT_STARTED, STARTED
 from workflow_automation_provider.plugins import runs_metadata, runs_text
 
 LIST = "/workflow-automation/runs/"

@@ -1,0 +1,112 @@
+"""One DAG run of the crash tests: what is done to its task, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_launcher.processes import alive
+from airflow_launcher.waiting import wait_for
+from gate import Hold
+from outcomes import Outcome, outcome, run_ids
+
+if TYPE_CHECKING:
+    from deployment import Deployment
+    from workflow_automation_provider.testing import LocalService
+    from workflow_automation_provider.testing.journal import SentCallback
+
+RECORD = "/workflow_automation_start"
+
+
+class Flow:
+    """The last step of a flow, which a test holds back until it lets it go."""
+
+    def __init__(self) -> None:
+        self._goes_on = threading.Event()
+
+    def __call__(self, run: object) -> dict[str, Any]:
+        assert self._goes_on.wait(300)
+        return {"rows": 3}
+
+    def end(self) -> None:
+        self._goes_on.set()
+
+
+class Case:
+    """One DAG run."""
+
+    def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, name: str) -> None:
+        self.deployment, self.service, self.api = deployment, service, deployment.api
+        self.dag_id, self.run_id = dag_id, name.replace("_", "-")
+
+    def calls_back(self, **options: Any) -> None:
+        self.service.callbacks.add(inputs={"case": self.run_id}, wait=0.2, **options)
+
+    def held_flow(self) -> Flow:
+        flow = Flow()
+        self.calls_back(result=flow)
+        return flow
+
+    def hold(
+        self, point: Literal["before", "after"], method: str, path: str, says: str = "", *, lost: bool = False
+    ) -> Hold:
+        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, lost=lost))
+
+    def begin(self, **conf: str) -> None:
+        self.api.trigger(self.dag_id, self.run_id, conf)
+
+    @property
+    def state(self) -> str:
+        found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
+        return found
+
+    def parked(self) -> None:
+        wait_for("the task parked", lambda: self.state == "awaiting_input", 120)
+
+    def kill(self) -> None:
+        """Kill the task's process and its supervisor."""
+        last = self.deployment.gate.tries_of(self.run_id)[-1]
+        for pid in (last.supervisor, last.pid):
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_task(self) -> None:
+        """Kill the task's process: its supervisor tells Airflow at once."""
+        os.kill(self.deployment.gate.tries_of(self.run_id)[-1].pid, signal.SIGKILL)
+
+    @property
+    def runs(self) -> list[str]:
+        return run_ids(self.service, self.run_id)
+
+    @property
+    def worked(self) -> list[str]:
+        """The runs that went past their first step."""
+        return [
+            str(work.run_id) for work in self.service.journal.worked() if work.inputs["case"] == self.run_id
+        ]
+
+    def called(self, times: int = 1) -> list[SentCallback]:
+        """Wait until the flow has called, and return how."""
+
+        def found() -> list[SentCallback] | None:
+            runs = self.runs
+            calls = [call for call in self.service.journal.callbacks() if str(call.run_id) in runs]
+            return calls if len(calls) >= times else None
+
+        return wait_for("the callback", found, 60)
+
+    def end(self, state: str) -> Outcome:
+        found = outcome(self.deployment, self.service, self.dag_id, self.run_id)
+        assert found.state == state, found.log
+        return found
+
+    def end_well(self, runs: int = 1) -> Outcome:
+        """Expect the result, and the run that it is of."""
+        found = self.end("success")
+        assert len(found.runs) == runs
+        assert found.result
+        assert found.result.get("run_id") == found.runs[-1]
+        assert found.result["result"] == {"rows": 3}
+        return found
