@@ -341,6 +341,20 @@ class TestOneTokenForOneSend:
         assert (result["run_id"], told, requests(service)) == ("1001", {"1001": 200}, 1)
         assert first_step(store, token_of(service.runs[0]), "1001") == 200
 
+    def test_what_was_rejected_is_in_doubt_if_it_cannot_be_revoked(self, service, store, context, claims):
+        service.faults.add("reject")
+        write = store.set
+
+        def fail_to_probe(key, value, **options):
+            if "_probe" in key:
+                raise RuntimeError
+            write(key, value, **options)
+
+        store.set = fail_to_probe
+        with pytest.raises(OutcomeUnknownError, match="the fault reject"):
+            claims().execute(context(store, max_tries=0))
+        assert store.entries[KEY]["state"] == "starting"
+
     def test_a_service_that_is_not_there(self, service, store, context, claims):
         service.stop()
         from workflow_automation_provider.exceptions import NotSentError
