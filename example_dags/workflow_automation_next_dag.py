@@ -22,6 +22,9 @@ def trigger() -> dict:
     return {"report": "orders", "dag_run_id": f"report-{uuid4()}"}
 
 
+# [END howto_next_dag]
+
+
 with DAG(
     dag_id="workflow_automation_next_dag_start",
     schedule=None,
@@ -54,4 +57,3 @@ with DAG(
     tags=["example", "workflow automation"],
 ):
     announce()
-# [END howto_next_dag]

@@ -20,7 +20,6 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator
 BUCKET = "s3://aws_default@reports"
 
 
-# [START howto_s3]
 @task
 def read(key: str) -> int:
     with (ObjectStoragePath(BUCKET) / key).open() as content:
@@ -38,6 +37,7 @@ with DAG(
     doc_md=__doc__,
     tags=["example", "workflow automation"],
 ):
+    # [START howto_s3]
     # The DAG says where the result goes: what a flow returns comes from outside.
     key = "results/{{ run_id }}.csv"
     trigger = TriggerFlowOperator(
@@ -49,4 +49,4 @@ with DAG(
         retries=3,
     )
     trigger >> read(key)
-# [END howto_s3]
+    # [END howto_s3]

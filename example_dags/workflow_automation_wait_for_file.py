@@ -35,6 +35,9 @@ def wait(path: str) -> PokeReturnValue:
         return PokeReturnValue(is_done=True, xcom_value=json.load(content))
 
 
+# [END howto_wait_for_file]
+
+
 @task
 def announce(report: dict) -> str:
     message = f"{report['rows']} rows are in {report['file']}"
@@ -58,4 +61,3 @@ with DAG(
     report = wait(path)
     trigger >> report
     announce(report)
-# [END howto_wait_for_file]

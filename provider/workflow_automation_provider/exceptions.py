@@ -50,7 +50,7 @@ class Accepted(enum.Enum):
 
 
 class Code(enum.StrEnum):
-    """The kinds of failure: docs/if-it-fails.md has a section for each."""
+    """The kinds of failure: docs/if-it-fails.md explains each."""
 
     INVALID = "invalid-request"
     FILE = "file-unavailable"
