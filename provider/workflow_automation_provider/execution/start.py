@@ -32,15 +32,22 @@ from workflow_automation_provider.client.outcome import (
     Unknown,
 )
 from workflow_automation_provider.client.protocol import Run
-from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.execution.earlier_start import EarlierStart
 from workflow_automation_provider.execution.ledger import IN_DOUBT, State
 from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import (
     PreviousTry,
+    consequence_of,
     reason_of,
     request_error,
     unclaimed_error,
+    where_to_look,
 )
 
 if TYPE_CHECKING:
@@ -352,7 +359,8 @@ class RunStarter:
         was_doubted = self._ledger.is_doubted(0)
         state = self._ledger.settle(0, State.REJECTED)
         token = self._ledger.token(0)
-        if token and self._claims and (claim := self._claims.revoke(token, self._ledger)) is not None:
+        claim = self._claim_of_rejected(outcome, token) if token else None
+        if claim is not None:
             self._log.warning("The request was rejected, but its run has begun: %s", reason_of(outcome))
             run = self._adopt_claim(claim)
             found = Run(run.get("run_id"), run.get("run_link"), run.get("flow_id"))
@@ -360,6 +368,20 @@ class RunStarter:
         self._request = None
         self._write_settled(state, State.REJECTED, was_doubted)
         return outcome
+
+    def _claim_of_rejected(self, outcome: Rejected | Busy, token: str) -> Claim | None:
+        assert self._claims  # noqa: S101
+        try:
+            return self._claims.revoke(token, self._ledger)
+        except Exception:
+            self._log.exception(_UNSETTLED)
+            self.handed_over = True
+            operation = outcome.request.operation
+            raise OutcomeUnknownError(
+                request_error(outcome).message,
+                consequence=consequence_of(operation, Accepted.MAYBE),
+                next_step=where_to_look(operation),
+            ) from None
 
     def _settle(self, outcome: State, message: str = "") -> None:
         """Settle what the request ended in, and record it."""

@@ -262,14 +262,15 @@ class CompletionWait:
         claim = self._claims.claim() if waiting.digest else None
         if not claim or claim.run_id is None or claim.run_id == run.get("run_id"):
             return run
+        with self._hook:
+            shown = self._claims.shown(claim, self._hook)
         if "run_id" in run:
             self._log.warning(
                 "The response named run %s, but run %s has claimed the start: waiting for that one.",
                 one_line(run["run_id"]),
-                one_line(claim.run_id),
+                one_line(shown.get("run_id", "(unknown id)")),
             )
-        with self._hook:
-            return {**run, **self._claims.shown(claim, self._hook)}
+        return {**run, **shown}
 
     def _silence(self, run: StartedRun, waiting: Waiting) -> timedelta:
         """

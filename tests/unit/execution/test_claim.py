@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from workflow_automation_provider.execution.callback import (
     token_key,
     word_key,
 )
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..starts import KEY, TaskTimeout, requests, trigger
 
@@ -325,8 +327,6 @@ class TestOneTokenForOneSend:
     ):
         service.faults.add("status_after", status=422)
         with flow(service, store) as told:
-            from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
             send = WorkflowAutomationHook.send_trigger
 
             def slow(*args, **options):
@@ -340,6 +340,20 @@ class TestOneTokenForOneSend:
             result = claims().execute(context(store))
         assert (result["run_id"], told, requests(service)) == ("1001", {"1001": 200}, 1)
         assert first_step(store, token_of(service.runs[0]), "1001") == 200
+
+    def test_what_was_rejected_is_in_doubt_if_it_cannot_be_revoked(self, service, store, context, claims):
+        service.faults.add("reject")
+        write = store.set
+
+        def fail_to_probe(key, value, **options):
+            if "_probe" in key:
+                raise RuntimeError
+            write(key, value, **options)
+
+        store.set = fail_to_probe
+        with pytest.raises(OutcomeUnknownError, match="the fault reject"):
+            claims().execute(context(store, max_tries=0))
+        assert store.entries[KEY]["state"] == "starting"
 
     def test_a_service_that_is_not_there(self, service, store, context, claims):
         service.stop()
@@ -435,6 +449,14 @@ class TestWait:
             result = waits().execute(context(store))
         assert result["run_id"] == "77"
         assert "The response named run 1001, but run 77 has claimed the start" in log()
+
+    def test_a_run_that_names_itself_by_the_key(self, service, store, context, waits, endpoint, log):
+        key = WorkflowAutomationHook().get_connection("workflow_automation_default").password
+        secret = base64.b64encode(key.encode()).decode()
+        service.callbacks.add(delay=0.5)
+        with flow(service, store, name=lambda _: f"x{secret}"):
+            result = waits().execute(context(store))
+        assert secret not in f"{log()}{result}"
 
     @pytest.mark.parametrize("claims", [True, False])
     def test_a_flow_without_the_first_step_is_warned_of(
