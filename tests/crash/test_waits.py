@@ -87,7 +87,7 @@ def killed_before_the_run_was_recorded_and_told_by_the_flow(case: Case) -> None:
     case.kill()
     hold.released.set()
     found = case.end("success")
-    assert found.result == {"result": {"rows": 3}}
+    assert found.result == {"flow_id": "demo-flow", "result": {"rows": 3}}
     assert len(found.runs) == 1
 
 

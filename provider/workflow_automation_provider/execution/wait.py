@@ -183,7 +183,7 @@ class CompletionWait:
             telemetry.time("waits.duration", (datetime.now(UTC) - self._since).total_seconds())
 
     def _wait(self, run: StartedRun, reply: Reply, checks: int, waiting: Waiting) -> StartedRun:
-        run = self._claimed(run, waiting)
+        run = self._claimed(run, waiting.digest)
         if answer := self._record.answer(waiting.digest):
             return self.settle(run, answer)
         if reply.option in (SUCCEEDED, FAILED):
@@ -223,12 +223,15 @@ class CompletionWait:
         :raises RunFailedError: if the run failed
         :raises ResultUnreadableError: if the connection is broken: then nothing may be shown
         """
+        token = self._record.read().digest
+        # Once more: a run claims before it ends, but perhaps after the last look.
+        run = self._claimed(run, token)
         shown = self._shown(answer, by)
         if shown != answer:
             # The endpoint does not know the secrets, and what it stored can be read in Airflow.
             with suppress(Exception):
-                self._record.store_answer(self._record.read().digest, shown)
-        self._close()
+                self._record.store_answer(token, shown)
+        self._close(token)
         result, message = shown.result, shown.message or ""
         if answer.status == "failed":
             error = RunFailedError(
@@ -244,9 +247,8 @@ class CompletionWait:
             return run
         return {**run, "result": result}
 
-    def _close(self) -> None:
+    def _close(self, token: str | None) -> None:
         """Let the run be told that nobody waits any more, and say what no claim means."""
-        token = self._record.read().digest
         if token is None:
             return
         with suppress(Exception):  # what the task waited for is known
@@ -257,9 +259,9 @@ class CompletionWait:
                 )
             self._claims.close(token)
 
-    def _claimed(self, run: StartedRun, waiting: Waiting) -> StartedRun:
+    def _claimed(self, run: StartedRun, token: str | None) -> StartedRun:
         """Return the run that claimed the start, which a proxy may have sent twice."""
-        claim = self._claims.claim() if waiting.digest else None
+        claim = self._claims.claim() if token else None
         if not claim or claim.run_id is None or claim.run_id == run.get("run_id"):
             return run
         with self._hook:
@@ -388,7 +390,7 @@ class CompletionWait:
                     consequence=run_started(run.get("run_id")),
                 )
                 raise self._located(error, run)
-            run = self._claimed(run, waiting)
+            run = self._claimed(run, waiting.digest)
             self._silence(run, waiting)
             time.sleep(POLL_INTERVAL)
 
