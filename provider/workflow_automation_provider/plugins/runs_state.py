@@ -22,6 +22,8 @@ _START = f"{PREFIX}start"
 _ASK_WHETHER = "No run was started"
 """The option that only the question has whether a run was started at all (``execution/ask.py``)."""
 
+_ENDED = ("success", "failed", "removed", "skipped", "upstream_failed")
+
 
 class RunState(enum.Enum):
     """The state of a run, as far as the task knows; in the order in which people should look."""
@@ -108,7 +110,7 @@ class Conversation:
         if isinstance(timeout, int | float) and self.since:
             try:
                 return self.since + timedelta(seconds=timeout)
-            except OverflowError:
+            except (OverflowError, ValueError):
                 return None
         return None
 
@@ -190,7 +192,7 @@ def _state(
         return RunState.CLAIMED
     if task.question is not None and set(task.question) - {*OPTIONS.values()}:
         return RunState.DOUBT if _ASK_WHETHER in task.question else RunState.ASKED
-    if wait.get("since") or task.question is not None:
+    if (wait.get("since") and task.state not in _ENDED) or task.question is not None:
         return RunState.WAITING
     match known:
         case "starting" if task.state == "running" and (start or {}).get("try_number") == task.try_number:

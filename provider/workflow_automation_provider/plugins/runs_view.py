@@ -104,7 +104,10 @@ def list_page(
         key=lambda run: (not run.is_urgent, -(run.at.timestamp() if run.at else 0)),
     )
     urgent = sum(run.is_urgent for run in runs)
-    waits = f"{urgent} of {len(runs)} flow runs need somebody to look." if urgent else "Nothing is in doubt."
+    is_whole = not has_more and all(run.state is not RunState.UNKNOWN for run in runs)
+    waits = "Nothing is in doubt." if is_whole else "Nothing that could be read is in doubt."
+    if urgent:
+        waits = f"{urgent} of {len(runs)} flow runs need somebody to look."
     return document(
         "Flow runs",
         f'{_form(runs, query)}<p id="status" role="status">{waits}</p>'

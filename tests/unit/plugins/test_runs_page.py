@@ -372,6 +372,18 @@ class TestStates:
         (bar,) = page.all("progress")
         assert bar["value"] == "0.7500"
 
+    def test_nothing_is_said_of_what_cannot_be_read(self, dag, listed):
+        Task(dag, start={}, state="running")
+        assert "Nothing is in doubt" in listed().text
+        Task(dag, state="running").enter("workflow_automation_start", '"s3://bucket/start"')
+        assert "Nothing is in doubt" not in listed().text
+
+    def test_nothing_is_said_of_tasks_that_are_not_read(self, dag, listed, monkeypatch):
+        for _ in range(2):
+            Task(dag, start={}, state="running")
+        monkeypatch.setattr(runs_metadata, "MAX_TASKS", 1)
+        assert "Nothing is in doubt" not in listed().text
+
     def test_starts_inside_a_task(self, dag, listed):
         task = Task(dag, state="running")
         for name in ("first", "second"):
@@ -578,6 +590,13 @@ class TestTab:
             dag, start={"state": "unidentified", "result": {"message": "It is not JSON."}}, state="failed"
         )
         assert "It is not JSON." in tab(task).text
+
+    def test_a_wait_that_has_ended(self, dag, tab):
+        task = Task(dag, start={}, state="failed", end_date=NOW)
+        task.wait()
+        page = tab(task)
+        assert "Waiting since" not in page.text
+        assert "Waiting for the end" in page.text
 
     def test_a_task_without_entries(self, dag, tab):
         task = Task(dag, state="running")
