@@ -48,7 +48,7 @@ def task_page(task: FlowTask, runs: Sequence[Conversation], base: str, now: date
     parts = "".join(_part(run, base, now) for run in runs)
     if not runs:
         earlier = " What its entries say is from before it was cleared." if task.entries else ""
-        parts = f'<p class="soft">This task has started no flow run.{earlier}</p>'
+        parts = f'<p class="soft">This task has recorded no flow run since it was last cleared.{earlier}</p>'
     status = f"The task is {escaped(task.state or 'not scheduled yet')}."
     return document(
         "Flow run",
@@ -170,13 +170,14 @@ def _advice(run: Conversation, base: str) -> str:
         else:
             how = f"Look in the workflow's list of runs, then {link}."
         return f"<p>{how}</p>"
-    if run.state is RunState.DOUBT and task.state in ("failed", "upstream_failed"):
+    if run.is_urgent and task.state in ("failed", "upstream_failed"):
         key = f"{SUPPLIED_RUN_KEY}/{run.name}" if run.name else SUPPLIED_RUN_KEY
+        none = " If none was started, clear the task." if run.state is RunState.DOUBT else ""
         return _lines(
-            "Look in the workflow's list of runs. If none was started, clear the task.\n"
-            f"To continue with a run that was, enter its run_id, then clear the task.\n{how_to_enter(key)}"
+            f"Look in the workflow's list of runs.{none}\n"
+            f"To continue with a run that was started, enter its run_id, then clear the task.\n{how_to_enter(key)}"
         )
-    if run.state is RunState.DOUBT:
+    if run.is_urgent:
         return "<p>Look in the workflow's list of runs. The task's log says what its next try does.</p>"
     if task.state == "failed" and run_id and not run.name:
         return _lines(run_advice(str(run_id)))

@@ -16,7 +16,7 @@ from typing import Any
 from workflow_automation_provider.execution.callback import OPTIONS, claim_key, end_key, receipt_key, word_key
 from workflow_automation_provider.plugins.runs_metadata import PREFIX, Entry, FlowTask
 
-__all__ = ["Conversation", "RunState", "conversations", "time"]
+__all__ = ["URGENT", "Conversation", "RunState", "conversations", "time"]
 
 _START = f"{PREFIX}start"
 _ASK_WHETHER = "No run was started"
@@ -30,6 +30,7 @@ class RunState(enum.Enum):
 
     DOUBT = "in doubt"
     ASKED = "asked"
+    UNIDENTIFIED = "started, but which run?"
     STOPPED = "told to stop"
     STARTING = "starting"
     STARTED = "started"
@@ -39,6 +40,10 @@ class RunState(enum.Enum):
     UPLOADING = "uploading"
     ENDED = "ended"
     UNKNOWN = "unknown"
+
+
+URGENT = (RunState.DOUBT, RunState.ASKED, RunState.UNIDENTIFIED)
+"""States in which a person should look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class Conversation:
     @property
     def is_urgent(self) -> bool:
         """Whether a person should look."""
-        return self.state in (RunState.DOUBT, RunState.ASKED)
+        return self.state in URGENT
 
     @property
     def run(self) -> Mapping[str, Any]:
@@ -197,8 +202,10 @@ def _state(
     match known:
         case "starting" if task.state == "running" and (start or {}).get("try_number") == task.try_number:
             return RunState.STARTING
-        case "starting" | "unidentified":
+        case "starting":
             return RunState.DOUBT
+        case "unidentified":
+            return RunState.UNIDENTIFIED
         case "started":
             return RunState.CLAIMED if claim else RunState.STARTED
     return RunState.UNKNOWN

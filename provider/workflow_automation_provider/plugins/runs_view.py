@@ -9,7 +9,7 @@ from datetime import datetime
 from urllib.parse import urlencode
 
 from workflow_automation_provider.plugins.runs_metadata import MAX_TASKS
-from workflow_automation_provider.plugins.runs_state import Conversation, RunState
+from workflow_automation_provider.plugins.runs_state import URGENT, Conversation, RunState
 from workflow_automation_provider.plugins.runs_style import SCRIPT, STYLE
 from workflow_automation_provider.plugins.runs_text import (
     ago,
@@ -144,7 +144,7 @@ def _states(runs: Iterable[Conversation], query: Query) -> str:
     for state in RunState:
         name = state.name.lower()
         if counts[state] or chosen == name:
-            urgent = state in (RunState.DOUBT, RunState.ASKED) and bool(counts[state])
+            urgent = state in URGENT and bool(counts[state])
             link = _state_link(
                 query.url(state=name),
                 f"{state.value} {counts[state]}",

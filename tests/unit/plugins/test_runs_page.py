@@ -589,7 +589,10 @@ class TestTab:
         task = Task(
             dag, start={"state": "unidentified", "result": {"message": "It is not JSON."}}, state="failed"
         )
-        assert "It is not JSON." in tab(task).text
+        page = tab(task)
+        assert "It is not JSON." in page.text
+        assert "enter its run_id" in page.text
+        assert "If none was started" not in page.text
 
     def test_a_wait_that_has_ended(self, dag, tab):
         task = Task(dag, start={}, state="failed", end_date=NOW)
@@ -601,7 +604,7 @@ class TestTab:
     def test_a_task_without_entries(self, dag, tab):
         task = Task(dag, state="running")
         task.close()
-        assert "This task has started no flow run." in tab(task).text
+        assert "This task has recorded no flow run since it was last cleared." in tab(task).text
 
 
 HOSTILE = [
