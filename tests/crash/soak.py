@@ -70,7 +70,7 @@ SHARE_FAULTED = 0.35
 SHARE_WAITING = 0.2
 LATEST_CALLBACK = 20.0  # seconds after the run was started
 SHARE_CLAIMING, SHARE_CLAIMING_FAULTED = 1 / 3, 0.7
-SHARE_LATE, LATEST_FIRST_STEP = 0.3, 15.0  # of the claiming; seconds after the run was started
+SHARE_LATE, LATEST_FIRST_STEP = 0.6, 15.0  # of the claiming; seconds after the run was started
 LONGEST_FAILING = timedelta(seconds=5)
 RAISED = "Task failed with exception"
 STARTED = "A run was started"
