@@ -171,7 +171,8 @@ class CompletionWait:
                     "Run %s failed: another one is started.", one_line(run.get("run_id", "(unknown id)"))
                 )
                 self._on_failed(waiting.digest)
-                self._record.forget()
+                with suppress(Exception):  # the next run has another token, by which it is told apart
+                    self._record.forget()
             raise
         self._count_end("succeeded")
         return ended
@@ -224,9 +225,9 @@ class CompletionWait:
         :raises ResultUnreadableError: if the connection is broken: then nothing may be shown
         """
         token = self._record.read().digest
+        shown = self._shown(answer, by)
         # Once more: a run claims before it ends, but perhaps after the last look.
         run = self._claimed(run, token)
-        shown = self._shown(answer, by)
         if shown != answer:
             # The endpoint does not know the secrets, and what it stored can be read in Airflow.
             with suppress(Exception):
