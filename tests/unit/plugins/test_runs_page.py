@@ -36,7 +36,13 @@ from workflow_automation_provider.plugins import runs_metadata, runs_text
 
 LIST = "/workflow-automation/runs/"
 TAB = "/workflow-automation/runs/task"
-NOW = datetime.now(UTC)
+
+
+def now() -> datetime:
+    """Return the time as of a test: those before it may have taken minutes."""
+    return datetime.now(UTC)
+
+
 DOUBT = (STARTED, NOT_STARTED, FAIL)
 PLACEHOLDER = "{MAP_INDEX}"
 
@@ -86,7 +92,7 @@ class Task(WaitingTask):
     """A task instance, with entries as the operator and the endpoint leave them."""
 
     def __init__(self, dag: Any, *, start: dict[str, Any] | None = None, **values: Any) -> None:
-        super().__init__(dag, **{"try_number": 1, "start_date": NOW, **values})
+        super().__init__(dag, **{"try_number": 1, "start_date": now(), **values})
         self.digest = digest_of(self.token)
         self.mark = f"conn-{self.run_id}"
         if start is not None:
@@ -123,7 +129,7 @@ class Task(WaitingTask):
 
 
 def iso(seconds: float) -> str:
-    return (NOW + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+    return (now() + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
 @pytest.fixture(scope="session")
@@ -570,7 +576,7 @@ class TestTab:
         assert task.token not in page.text
 
     def test_end(self, dag, tab):
-        task = Task(dag, start={}, state="success", end_date=NOW)
+        task = Task(dag, start={}, state="success", end_date=now())
         task.wait(answer={"status": "success", "result": {"rows": 3}, "message": "Done", "at": iso(-2)})
         page = tab(task)
         assert "The run ended: success" in page.text
@@ -578,11 +584,11 @@ class TestTab:
         assert "The task ended: success" in page.text
 
     def test_failed_in_doubt(self, dag, tab):
-        task = Task(dag, start={"state": "starting"}, state="failed", end_date=NOW)
+        task = Task(dag, start={"state": "starting"}, state="failed", end_date=now())
         assert "key workflow_automation_run," in tab(task).text
 
     def test_failed_with_a_run(self, dag, tab):
-        task = Task(dag, start={}, state="failed", end_date=NOW)
+        task = Task(dag, start={}, state="failed", end_date=now())
         assert 'value "1001" with the quotes' in tab(task).text
 
     def test_unidentified(self, dag, tab):
@@ -595,7 +601,7 @@ class TestTab:
         assert "If none was started" not in page.text
 
     def test_a_wait_that_has_ended(self, dag, tab):
-        task = Task(dag, start={}, state="failed", end_date=NOW)
+        task = Task(dag, start={}, state="failed", end_date=now())
         task.wait()
         page = tab(task)
         assert "Waiting since" not in page.text
