@@ -455,6 +455,7 @@ class TestWait:
 
     def test_a_run_that_names_itself_by_the_key(self, service, store, context, waits, endpoint, log):
         key = WorkflowAutomationHook().get_connection("workflow_automation_default").password
+        assert key
         secret = base64.b64encode(key.encode()).decode()
         service.callbacks.add(delay=0.5)
         with flow(service, store, name=lambda _: f"x{secret}"):
