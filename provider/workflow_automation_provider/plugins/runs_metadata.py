@@ -276,9 +276,11 @@ def _read_rendered(session: Session, tasks: Iterable[FlowTask]) -> None:
 
     by_id = {task.id: task for task in tasks}
     if by_id:
+        by_try = hasattr(Rendered, "task_instance_id")  # Airflow 3.4+
+        same = [Rendered.task_instance_id == TaskInstance.id] if by_try else _same(Rendered)
         query = (
             select(TaskInstance.id, Rendered.rendered_fields)
-            .join(Rendered, _and(_same(Rendered)))
+            .join(Rendered, _and(same))
             .where(TaskInstance.id.in_(by_id))
         )
         for ti_id, fields in session.execute(query):

@@ -439,6 +439,8 @@ class TestStates:
         task = Task(dag, start={"conn_id": None, "flow_id": None, "state": "starting"}, state="running")
         fields = {"workflow_automation_conn_id": task.mark, "flow_id": "rendered-flow", "inputs": {}}
         at = {name: getattr(task.ti, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
+        if hasattr(RenderedTaskInstanceFields, "task_instance_id"):  # Airflow 3.4+
+            at = {"task_instance_id": task.ti.id}
         with create_session() as session:
             session.execute(insert(RenderedTaskInstanceFields).values(**at, rendered_fields=fields))
         task.start(state="starting")
