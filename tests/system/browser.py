@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 1280, 900
 
+_FLOW_RUN = re.compile("^Flow run$")
+
 
 @contextmanager
 def browser_page() -> Iterator[Page]:
@@ -93,13 +95,18 @@ class AirflowUi:
     def open_flow_run_tab(self, dag_id: str, run_id: str, task_id: str) -> FrameLocator:
         """Open the tab **Flow run** of a task instance, and return the frame that it is drawn in."""
         self.open_task(dag_id, run_id, task_id)
-        self.page.get_by_role("link", name="Flow run", exact=True).click()
+        self.page.locator("a:not([target='_blank'])", has_text=_FLOW_RUN).click()
         return self.page.frame_locator("iframe[title='Flow run']")
+
+    @property
+    def flow_run_link(self) -> Locator:
+        """The button **Flow run**, which opens the application; the tab of this name stays in Airflow."""
+        return self.page.locator("a[target='_blank']", has_text=_FLOW_RUN)
 
     def press_flow_run(self) -> Page:
         """Press the button, and return the page that it opens."""
         with self.page.context.expect_page() as opened:
-            self.page.get_by_role("link", name="Flow run").click()
+            self.flow_run_link.click()
         opened.value.wait_for_load_state()
         return opened.value
 

@@ -101,7 +101,7 @@ def test_flow_run_button(
     assert stack.api.finished("nightly_report", case) == "success"
 
     ui.open_task("nightly_report", case, "trigger", "/details")
-    expect(ui.page.get_by_role("link", name="Flow run")).to_be_visible()
+    expect(ui.flow_run_link).to_be_visible()
     ui.page.set_viewport_size({"width": WIDTH, "height": 560})
     ui.shoot(pictures / "grid-with-link.png")
     ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
