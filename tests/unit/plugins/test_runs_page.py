@@ -479,7 +479,7 @@ class TestList:
 
     def test_pages(self, dag, listed, monkeypatch):
         monkeypatch.setattr("workflow_automation_provider.plugins.runs_view.MAX_ROWS", 2)
-        tasks = [Task(dag, start={"sent": iso(-n)}, state="running") for n in range(5)]
+        tasks = [Task(dag, start={"sent": iso(-60 * n)}, state="running") for n in range(5)]
         shown = [
             [n for n, task in enumerate(tasks) if task.mark in "".join(listed(page=page).rows)]
             for page in (1, 2, 3, 4)
