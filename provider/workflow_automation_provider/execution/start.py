@@ -44,6 +44,7 @@ from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import (
     PreviousTry,
     consequence_of,
+    error_class,
     reason_of,
     request_error,
     unclaimed_error,
@@ -290,7 +291,7 @@ class RunStarter:
             if isinstance(outcome, Started):
                 known["run_id"] = outcome.run.run_id
             elif isinstance(outcome, Failure):
-                known["error"] = type(request_error(outcome)).__name__
+                known["error"] = error_class(outcome).__name__
         return outcome
 
     def _send_once(self, request: Request) -> Outcome:

@@ -16,7 +16,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.retry import error_of_task
 from workflow_automation_provider.links import FlowRunLink
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
 
 if TYPE_CHECKING:
@@ -122,14 +122,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
-        if on_unknown_start not in ("fail", "start_again", "ask", "claim"):
-            raise ValueError(
-                f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail', 'claim', 'ask' or 'start_again'."
-            )
-        if on_run_failed not in ("fail", "start_again"):
-            raise ValueError(
-                f"on_run_failed {on_run_failed!r} is not supported; expected 'fail' or 'start_again'."
-            )
+        check_choice("on_unknown_start", on_unknown_start, "fail", "claim", "ask", "start_again")
+        check_choice("on_run_failed", on_run_failed, "fail", "start_again")
         if not isinstance(callback_input, str) or not callback_input.strip():
             raise ValueError(
                 f"callback_input is {callback_input!r}: expected the name of an input of the flow."

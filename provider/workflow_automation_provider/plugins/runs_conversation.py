@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from workflow_automation_provider.execution.callback import OPTIONS
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, how_to_enter, run_advice
 from workflow_automation_provider.plugins.runs_metadata import PREFIX, FlowTask
-from workflow_automation_provider.plugins.runs_state import Conversation, RunState, time
+from workflow_automation_provider.plugins.runs_state import ENDED, Conversation, RunState, time
 from workflow_automation_provider.plugins.runs_text import escaped, shown, task_path, time_of
 from workflow_automation_provider.plugins.runs_view import (
     counts_of,
@@ -90,7 +90,7 @@ def _steps(run: Conversation) -> Iterator[_Step]:
         yield _word(run)
     if run.end:
         yield _end(run)
-    if task.ended and task.state in ("success", "failed", "removed", "skipped", "upstream_failed"):
+    if task.ended and task.state in ENDED:
         yield _Step(f"The task ended: {task.state}", task.ended)
 
 

@@ -16,13 +16,14 @@ from typing import Any
 from workflow_automation_provider.execution.callback import OPTIONS, claim_key, end_key, receipt_key, word_key
 from workflow_automation_provider.plugins.runs_metadata import PREFIX, Entry, FlowTask
 
-__all__ = ["URGENT", "Conversation", "RunState", "conversations", "time"]
+__all__ = ["ENDED", "URGENT", "Conversation", "RunState", "conversations", "time"]
 
 _START = f"{PREFIX}start"
 _ASK_WHETHER = "No run was started"
 """The option that only the question has whether a run was started at all (``execution/ask.py``)."""
 
-_ENDED = ("success", "failed", "removed", "skipped", "upstream_failed")
+ENDED = ("success", "failed", "removed", "skipped", "upstream_failed")
+"""States of a task that has ended."""
 
 
 class RunState(enum.Enum):
@@ -197,7 +198,7 @@ def _state(
         return RunState.CLAIMED
     if task.question is not None and set(task.question) - {*OPTIONS.values()}:
         return RunState.DOUBT if _ASK_WHETHER in task.question else RunState.ASKED
-    if (wait.get("since") and task.state not in _ENDED) or task.question is not None:
+    if (wait.get("since") and task.state not in ENDED) or task.question is not None:
         return RunState.WAITING
     match known:
         case "starting" if task.state == "running" and (start or {}).get("try_number") == task.try_number:
