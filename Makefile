@@ -29,7 +29,7 @@ setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
 
 # In processes of pytest-xdist, the log of the first task that fails is lost on Airflow 3.0.
-test: ARGS ?= -n $(if $(filter 3.0,$(AIRFLOW)),0,logical)
+test: ARGS ?= -n $(if $(filter 3.0,$(AIRFLOW)),0,logical) --dist worksteal
 test: $(STAMP) ## Run the unit and integration tests (about 5 minutes of CPU time); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
@@ -39,7 +39,7 @@ test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them t
 # On one Airflow, for some code is for the others. Tracing Airflow's own code takes a third as long again, so of the
 # integration tests there are only those of what no unit test can run.
 coverage: $(STAMP) ## Check the coverage of the unit tests, with more examples for each property
-	@$(RUN) pytest -n logical --hypothesis-profile=thorough --cov --cov-report=term tests/unit tests/integration/test_answers.py
+	@$(RUN) pytest -n logical --dist worksteal --hypothesis-profile=thorough --cov --cov-report=term tests/unit tests/integration/test_answers.py
 
 test-matrix: $(STAMP) ## Run the tests, or some, on every supported Airflow and Python; CELLS="3.0-py3.12 …" for some
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
