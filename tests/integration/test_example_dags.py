@@ -16,6 +16,7 @@ from packaging.version import Version
 from workflow_automation_provider.testing import DEMO_KEY, Key
 
 AIRFLOW = Version(version("apache-airflow")).release[:2]
+EXAMPLES = Path(__file__).parents[2] / "example_dags"
 
 
 @pytest.fixture
@@ -281,7 +282,7 @@ def test_more_rows_than_airflow_maps(run_dag, workflow_automation_service, conne
     assert result.xcom("report") == f"{rows} of {rows} runs were started, 0 rows were rejected."
 
 
-@pytest.mark.parametrize("after", [0, 5])
+@pytest.mark.parametrize("after", [0, 2])
 def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_path, after):
     """
     The flow has written its file when the task first looks, or not yet.
@@ -298,7 +299,10 @@ def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_pat
 
     flow = threading.Thread(target=write, daemon=True)
     flow.start()
-    result = run_dag("workflow_automation_wait_for_file.py", run_conf={"folder": f"file://{tmp_path}"})
+    source = (EXAMPLES / "workflow_automation_wait_for_file.py").read_text()
+    assert "poke_interval=30," in source
+    source = source.replace("poke_interval=30,", "poke_interval=1,")
+    result = run_dag(source, preamble="", run_conf={"folder": f"file://{tmp_path}"})
     flow.join(10)
 
     assert result.state == "success"
