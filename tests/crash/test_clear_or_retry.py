@@ -38,7 +38,7 @@ class Case:
         self, deployment: Deployment, service: LocalService, dag_id: str, name: str, folder: Path
     ) -> None:
         self.api, self.service, self.deployment = deployment.api, service, deployment
-        self.dag_id, self.run_id, self.folder = dag_id, name.replace("_", "-"), folder
+        self.dag_id, self.run_id, self.folder = dag_id, f"clear-{name.replace('_', '-')}", folder
         folder.mkdir()
 
     def begin(self) -> None:
@@ -176,6 +176,109 @@ def cleared_with_its_state_kept(case: Case) -> None:
     assert "Returning that run, not starting another" in case.log
 
 
+def cleared_once_it_had_succeeded(case: Case) -> None:
+    case.begin()
+    case.expect("success", 1)
+    (first,) = run_ids(case.service, case.run_id)
+    case.clear()
+    case.expect("success", 2)
+    if not clear_discards():
+        assert "Try 1 (" in case.log
+        assert f"started run {first}" in case.log
+
+
+def cleared_once_it_had_failed(case: Case) -> None:
+    case.begin_in_doubt()
+    case.expect("failed", 1)
+    assert UNKNOWN in case.log
+    case.clear()
+    case.expect("success", 2)
+
+
+def cleared_once_it_had_failed_without_its_run_id(case: Case) -> None:
+    case.service.faults.add("garbage", inputs={"case": case.run_id})
+    case.begin()
+    case.expect("failed", 1)
+    case.clear()
+    case.expect("success", 2)
+
+
+def cleared_while_running(case: Case) -> None:
+    case.begin()
+    wait_for("the task", (case.folder / "here").exists)
+    case.clear()
+    case.expect("success", 2)
+
+
+def cleared_while_the_service_works(case: Case) -> None:
+    fault = case.service.faults.add("delay", seconds=8, inputs={"case": case.run_id})
+    case.begin()
+    wait_for("the request", lambda: fault.struck)
+    case.clear()
+    found = outcome(case.deployment, case.service, case.dag_id, case.run_id)
+    assert found.state == "success"
+    if clear_discards():
+        # The task that ends may yet store its run, after the Clear: then the next try keeps it.
+        assert found.result is not None
+        assert found.result["run_id"] == run_ids(case.service, case.run_id)[-1]
+    else:
+        wait_for("both runs", lambda: len(run_ids(case.service, case.run_id)) == 2)
+        # The task was killed before it knew of its run: this is the one place that tells of it.
+        assert f"{UNKNOWN}. {CLEARED}" in case.log
+
+
+def cleared_with_its_dag_run(case: Case) -> None:
+    """It starts another run, but on Airflow 3.4, which keeps what the tasks have stored then."""
+    case.begin()
+    case.expect("success", 1)
+    case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
+    case.expect("success", 1 if clear_discards() else 2)
+    if clear_discards():
+        assert "clear it again, alone and without keeping its task state" in case.log
+        case.clear()
+        case.expect("success", 2)
+
+
+def deleted_with_its_dag_run_and_run_again(case: Case) -> None:
+    case.begin()
+    case.expect("success", 1)
+    case.api.ask("DELETE", f"/dags/{case.dag_id}/dagRuns/{case.run_id}")
+    case.begin()
+    case.expect("success", 2)
+    assert len(case.api.tries(case.dag_id, case.run_id, "trigger")) == 1
+
+
+def ended_by_a_person(case: Case, state: str) -> None:
+    """It ends by itself, before Airflow kills it, and starts nothing: a wait that is shorter would end in a run."""
+    fault = case.service.faults.add("busy", retry_after="30", inputs={"case": case.run_id})
+    case.begin()
+    wait_for("the request", lambda: fault.struck)
+    map_index = 0 if case.dag_id.endswith("mapped") else -1
+    case.api.mark(case.dag_id, case.run_id, "trigger", state, map_index=map_index)
+    (first,) = case.deployment.gate.tries_of(case.run_id)
+    wait_for("the end of the task", lambda: not alive(first.pid))
+    wait_for(
+        "its log", lambda: ENDED in case.deployment.log(case.dag_id, case.run_id, map_index=map_index), 10
+    )
+    assert run_ids(case.service, case.run_id) == []
+
+
+def marked_as_failed(case: Case) -> None:
+    ended_by_a_person(case, "failed")
+
+
+def marked_as_success(case: Case) -> None:
+    ended_by_a_person(case, "success")
+
+
+def marked_as_failed_mapped(case: Case) -> None:
+    ended_by_a_person(case, "failed")
+
+
+def marked_as_success_mapped(case: Case) -> None:
+    ended_by_a_person(case, "success")
+
+
 CASES = {
     edited_to_fewer_in_a_dag_run_that_ended: "edited_to_fewer",
     edited_to_more: "edited_to_more",
@@ -185,6 +288,17 @@ CASES = {
     cleared_without_the_dag_run: "beside_a_hold",
     cleared_while_running_and_its_end_taken_for_a_failure: "waits_after",
     cleared_with_its_state_kept: "patient",
+    cleared_once_it_had_succeeded: "patient",
+    cleared_once_it_had_failed: "patient",
+    cleared_once_it_had_failed_without_its_run_id: "patient",
+    cleared_while_running: "waits_after",
+    cleared_while_the_service_works: "patient",
+    cleared_with_its_dag_run: "patient",
+    deleted_with_its_dag_run_and_run_again: "patient",
+    marked_as_failed: "waits_for_the_service",
+    marked_as_success: "waits_for_the_service",
+    marked_as_failed_mapped: "waits_for_the_service_mapped",
+    marked_as_success_mapped: "waits_for_the_service_mapped",
 }
 
 
@@ -205,22 +319,3 @@ def test_clear_or_retry(
     outcomes: dict[Callable[[Case], None], Future[None]], run: Callable[[Case], None]
 ) -> None:
     outcomes[run].result(300)
-
-
-@pytest.mark.parametrize("state", ["failed", "success"])
-@pytest.mark.parametrize("dag_id", ["waits_for_the_service", "waits_for_the_service_mapped"])
-def test_a_task_that_a_person_ended_starts_nothing(
-    deployment: Deployment, service: LocalService, dag_id: str, state: str
-) -> None:
-    case = f"{dag_id}-{state}".replace("_", "-")
-    fault = service.faults.add("busy", retry_after="30", inputs={"case": case})
-    deployment.api.trigger(dag_id, case)
-    wait_for("the request", lambda: fault.struck)
-    map_index = 0 if dag_id.endswith("mapped") else -1
-    deployment.api.mark(dag_id, case, "trigger", state, map_index=map_index)
-    (first,) = deployment.gate.tries_of(case)
-    wait_for("the end of the task", lambda: not alive(first.pid))
-
-    # It ended by itself, before Airflow killed it: a wait that is shorter would end in a run.
-    wait_for("its log", lambda: ENDED in deployment.log(dag_id, case, map_index=map_index), 10)
-    assert run_ids(service, case) == []

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from importlib.metadata import version
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, XCom
+from packaging.version import Version
 
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
+
+AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 
 def printed(capfd):
@@ -43,6 +48,20 @@ class TestTriggerFlow:
         assert result.xcom("trigger") == {"run_id": run.run_id, "run_link": link, "flow_id": "demo-flow"}
         assert result.xcom("after") == [run.run_id, link]
         assert result.xcom("trigger", "_link_FlowRunLink") == link
+
+    def test_dag_test_starts_a_run_each_time(
+        self, run_dag, workflow_automation_service, workflow_automation_connection
+    ):
+        """Also for one date, whose earlier DAG run and its state Airflow deletes."""
+        date = {"logical_date" if AIRFLOW >= (3, 0) else "execution_date": datetime(2026, 2, 1, tzinfo=UTC)}
+        source = """
+            with DAG("again", schedule=None, start_date=START):
+                TriggerFlowOperator(task_id="trigger", inputs={})
+        """
+        results = [run_dag(source, **date).xcom("trigger")["run_id"] for _ in range(2)]
+
+        assert results == [run.run_id for run in workflow_automation_service.runs]
+        assert len({*results}) == 2
 
     def test_by_path_sends_no_key(self, run_dag, workflow_automation_service, workflow_automation_connection):
         result = run_dag("""
