@@ -182,22 +182,6 @@ def test_wait(
 
 
 @needs_state_store
-def test_wait_for_a_run_that_fails(
-    run_dag,
-    workflow_automation_service,
-    workflow_automation_connection,
-    workflow_automation_callback_base_url,
-):
-    workflow_automation_service.callbacks.add("failed", message="No orders")
-
-    result = run_dag("workflow_automation_wait.py")
-
-    assert result.state == "failed"
-    assert (result.task_state("trigger"), result.task_state("announce")) == ("failed", "upstream_failed")
-    assert len(workflow_automation_service.runs) == 1
-
-
-@needs_state_store
 def test_claim(
     run_dag,
     workflow_automation_service,
@@ -264,22 +248,6 @@ def test_connections(run_dag, workflow_automation_service, workflow_automation_c
         ("invoices", "invoices-flow", "invoices.csv"),
         ("orders", "orders-flow", "orders.csv"),
     ]
-
-
-def test_more_rows_than_airflow_maps(run_dag, workflow_automation_service, connection, tmp_path):
-    rows = 1_100
-    source = tmp_path / "customers.csv"
-    source.write_text("customer,region\n" + "".join(f"customer {row},north\n" for row in range(rows)))
-
-    result = run_dag(
-        "workflow_automation_batch.py",
-        run_conf={"source": f"file://{source}", "folder": f"file://{tmp_path}"},
-    )
-
-    assert result.state == "success"
-    customers = [run.inputs["customer"] for run in workflow_automation_service.runs]
-    assert sorted(customers) == sorted(f"customer {row}" for row in range(rows))
-    assert result.xcom("report") == f"{rows} of {rows} runs were started, 0 rows were rejected."
 
 
 @pytest.mark.parametrize("after", [0, 2])
