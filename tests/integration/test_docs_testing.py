@@ -11,16 +11,14 @@ import sys
 from importlib.metadata import metadata, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
 import httpx
 import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.testing import Callback, Fault, Request, callbacks, faults
+from workflow_automation_provider.testing import Callback, Fault, callbacks, faults
 from workflow_automation_provider.testing.faults import KINDS
-from workflow_automation_provider.testing.journal import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BIN = Path(sys.executable).parent
@@ -136,21 +134,6 @@ def test_the_json_of_the_page_is_what_an_upload_holds(workflow_automation_servic
     assert json.loads(hidden.replace("1026", "1024")) == json.loads(block.text)
 
 
-def rows(first_column):
-    """The rows of the table whose first column is called so, as lists of cells."""
-    lines = iter(PAGE.read_text().splitlines())
-    for line in lines:
-        if line.startswith(f"| {first_column} |"):
-            next(lines)
-            break
-    found: list[list[str]] = []
-    for line in lines:
-        if not line.startswith("|"):
-            return found
-        found.append([cell.strip() for cell in line.strip("|").split("|")])
-    raise AssertionError(f"There is no table of {first_column}")
-
-
 def documented(module):
     """The rows of the tables in a module's docstring, which the reference shows, with lines that go on joined."""
     text = re.sub(r"\n {6,}(?=\S)", " ", module.__doc__ or "")
@@ -197,9 +180,3 @@ def test_the_table_of_callback_options_is_that_of_the_code():
             assert fields[name] is (shown == "yes")
         elif shown not in ("none", "all"):
             assert shown == (f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name]))
-
-
-def test_the_outcomes_of_a_request_are_those_of_the_code():
-    shown = {name.strip("`"): values for name, values in rows("Field of a request")}
-    assert re.findall(r'`"([\w ]+)"`', shown["outcome"]) == list(get_args(Outcome))
-    assert set(shown) <= {field.name for field in dataclasses.fields(Request)}
