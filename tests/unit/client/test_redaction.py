@@ -14,7 +14,7 @@ import threading
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.flow_client import FlowClient
@@ -62,6 +62,7 @@ ENCODERS = (
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 @settings(max_examples=10)
 @given(key=KEYS, before=AROUND, after=AROUND)
+@example(key='wak-Zq7+xK/9=Tb&w%2"', before="", after="")
 def test_text_with_the_key_is_withheld(form, key, before, after):
     redactor = Redactor([], key=key)
     text = f"{before}{form(key)}{after}"
