@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
 
-    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.ask import PendingStart, UnknownStartPrompt
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -70,7 +69,6 @@ class FlowRunTask:
     request: str | None
     on_run: Callable[[StartedRun], None]
     files: FileSource | Sequence[FileSource] | None
-    file_format: FileFormat | None
     wait_for_completion: bool
     callback_input: str
     completion_timeout: timedelta
@@ -252,7 +250,7 @@ class FlowRun:
     def _files(self, files: FileSource | Sequence[FileSource]) -> FilesToUpload:
         from workflow_automation_provider.execution.upload import FilesToUpload
 
-        return FilesToUpload(files=files, file_format=self._task.file_format)
+        return FilesToUpload(files=files)
 
     def _wait(self, resumed: Resumed) -> CompletionWait | None:
         """Return the wait for the end of the run, None for none."""

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
-from workflow_automation_provider.client.files import Element, File, FileFormat
 from workflow_automation_provider.client.outcome import Failure, Outcome
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
-    InvalidRequestError,
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
@@ -35,6 +33,7 @@ from workflow_automation_provider.hooks.upload_progress import (
 )
 
 if TYPE_CHECKING:
+    from workflow_automation_provider.client.files import Element, FileFormat
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload_record import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -93,9 +92,6 @@ class FilesToUpload:
     :param content_types: media types by name pattern, None to guess them from the file extensions
     :param files_per_request: the maximum number of files in one request, None for no limit
     :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
-    :param max_file_bytes: the maximum size of a file in bytes, None for no limit
-    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
-        None for 32 MiB
     """
 
     files: FileSource | Iterable[FileSource]
@@ -103,8 +99,6 @@ class FilesToUpload:
     content_types: Mapping[str, str] | None = None
     files_per_request: int | None = None
     max_request_bytes: int | None = None
-    max_file_bytes: int | None = None
-    read_ahead_bytes: int | None = None
 
 
 class Uploader:
@@ -143,7 +137,7 @@ class Uploader:
         :raises WorkflowAutomationError: if they could not be uploaded
         """
         flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
-        elements = _resolved(what)
+        elements = resolve(what.files, content_types=what.content_types)
         self._requests(_ANY_RUN, flow_id, elements, what)
         self._prepared = elements
 
@@ -165,7 +159,11 @@ class Uploader:
                 raise
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
-        elements = _resolved(what) if self._prepared is None else self._prepared
+        elements = (
+            resolve(what.files, content_types=what.content_types)
+            if self._prepared is None
+            else self._prepared
+        )
         try:
             self.inputs = inputs_of(elements)
         except Exception:
@@ -338,18 +336,3 @@ def _summary(request: ConfirmedRequest) -> UploadRequest:
         "bytes": request["bytes"],
         "response": request["response"],
     }
-
-
-def _resolved(what: FilesToUpload) -> list[Element]:
-    elements = resolve(what.files, content_types=what.content_types, read_ahead_bytes=what.read_ahead_bytes)
-    _check_sizes(elements, what.max_file_bytes)
-    return elements
-
-
-def _check_sizes(elements: Sequence[Element], max_file_bytes: int | None) -> None:
-    for element in elements:
-        if max_file_bytes is not None and isinstance(element, File) and element.size > max_file_bytes:
-            raise InvalidRequestError(
-                f"{element.source} has {element.size} bytes, more than max_file_bytes ({max_file_bytes}): raise the limit, "
-                "or leave the file out."
-            )

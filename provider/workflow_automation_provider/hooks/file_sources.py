@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit, kind_of
+from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.files import Element, File, check_content_types, reason
 from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
@@ -22,7 +22,7 @@ from workflow_automation_provider.exceptions import FileUnavailableError, Invali
 from workflow_automation_provider.hooks.cloud_stores import store_of
 from workflow_automation_provider.hooks.listing import Listed, ListingError, Pattern, is_missing, list_local
 from workflow_automation_provider.hooks.local_files import is_link, local_file, path_hint
-from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
+from workflow_automation_provider.hooks.read_ahead import ObjectReading
 from workflow_automation_provider.hooks.stores import Store, StoredFile, name_of
 
 __all__ = ["FileSource", "resolve"]
@@ -41,7 +41,6 @@ def resolve(
     files: FileSource | Iterable[FileSource],
     *,
     content_types: Mapping[str, str] | None = None,
-    read_ahead_bytes: int | None = None,
 ) -> list[Element]:
     """
     Return the files to upload.
@@ -51,8 +50,6 @@ def resolve(
         uploaded. Of each, a file is found once
     :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
         the file's extension
-    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
-        by default 32 MiB
     :raises FileUnavailableError: if a file is missing or cannot be read, a folder cannot be listed, a glob or
         prefix matches nothing, or a store cannot be reached, naming it
     :raises InvalidRequestError: if there is nothing to upload, a source is a directory or otherwise no file, or of
@@ -66,14 +63,8 @@ def resolve(
         )
     elif isinstance(files, set | frozenset):
         files = sorted(files, key=str)  # the same order in each try
-    if read_ahead_bytes is None:
-        read_ahead_bytes = DEFAULT_READ_AHEAD
-    elif not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
-        raise InvalidRequestError(
-            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or more."
-        )
     types = check_content_types(content_types or {})
-    stores = _Stores(read_ahead_bytes)
+    stores = _Stores()
     elements: list[Element] = []
     for is_stored, group in itertools.groupby(enumerate(files), lambda item: _is_stored(item[1])):
         named = ((f"files[{number}]", source) for number, source in group)
@@ -169,15 +160,14 @@ def _check_path(path: str, name: str) -> None:
 class _Stores:
     """The stores of one upload."""
 
-    def __init__(self, read_ahead_bytes: int) -> None:
-        self._read_ahead = lambda files, stopped: ObjectReading(files, stopped, read_ahead_bytes)
+    def __init__(self) -> None:
         self._stores: dict[int, Store] = {}
 
     def of(self, fs: Any) -> Store:
         """Return how a file system is read."""
         if id(fs) not in self._stores:
             fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-            self._stores[id(fs)] = store_of(fs, self._read_ahead)
+            self._stores[id(fs)] = store_of(fs, ObjectReading)
         return self._stores[id(fs)]
 
 

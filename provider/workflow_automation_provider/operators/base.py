@@ -133,7 +133,9 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         """The hook of this operator's connection."""
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-        return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
+        hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
+        hook.request_timeout = self.request_timeout
+        return hook
 
     @property
     def _retrier(self) -> SendRetrier:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
 
-    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.ask import PendingStart
     from workflow_automation_provider.execution.flow_run import FlowRun, Resumed
@@ -65,7 +64,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     :param completion_timeout: how long to wait for the end of the run, if the task waits
     :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator` (templated,
         including nested values)
-    :param file_format: the format of each file, as for :class:`UploadFilesOperator`
     :param heartbeat_timeout: how long the run may say nothing before the task fails, if the task waits; by default as
         long as ``completion_timeout``
     :param on_run_failed: what to do if the flow, or a person, says that the run failed, if the task waits: ``"fail"``
@@ -103,7 +101,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         callback_input: str = "callback_url",
         completion_timeout: timedelta = timedelta(days=1),
         files: FileSource | Sequence[FileSource] | None = None,
-        file_format: FileFormat | None = None,
         heartbeat_timeout: timedelta | None = None,
         on_run_failed: Literal["fail", "start_again"] = "fail",
         on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",
@@ -148,11 +145,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
         if not isinstance(wait_for_completion, bool):
             raise ValueError(f"wait_for_completion is {wait_for_completion!r}: expected True or False.")
-        if file_format is not None:
-            # Imported only if there is something to check: most DAG files set none.
-            from workflow_automation_provider.client.files import check_file_format
-
-            check_file_format(file_format)
         # default_args are for several tasks, and not all of these wait or ask.
         shared = kwargs.get("default_args") or {}
         waits = (wait_for_completion, "wait_for_completion=True")
@@ -181,7 +173,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.on_run_failed = on_run_failed
         self.claim_timeout = claim_timeout
         self.files = files
-        self.file_format = file_format
         self.on_unknown_start = on_unknown_start
         self.ask_timeout = ask_timeout
         self.notifiers = called
@@ -203,7 +194,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         :param event: a person's answer, or that the time is up
         :param run: the run whose end the task waits for
         :param doubt: what is known of a start of unknown outcome, if that was asked about
-        :param checks: how often the task has looked for the end of the run in vain
+        :param checks: number of checks so far
         :param ti_id: the task instance that was parked; a Clear gives the task another
         :param timeout: the ``completion_timeout`` in seconds when the task was parked; it counts where the DAG no
             longer sets ``wait_for_completion``
@@ -229,7 +220,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             request=self._request_digest(),
             on_run=lambda run: FlowRunLink.persist(context, run.get("run_link")),
             files=self.files,
-            file_format=self.file_format,
             wait_for_completion=self.wait_for_completion,
             callback_input=self.callback_input,
             completion_timeout=self.completion_timeout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit
+from workflow_automation_provider.client.checks import is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
@@ -49,10 +49,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     :param files_per_request: the maximum number of files in one request, by default unlimited
     :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default
         unlimited
-    :param max_file_bytes: the maximum size of a file in bytes, by default unlimited; a larger one is an error
-        before anything is sent
-    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
-        by default 32 MiB, at least 8 MiB
     :param on_unknown_upload: what to do if it is unknown whether files were accepted: ``"send_again"``, or
         ``"fail"`` without a retry
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
@@ -80,8 +76,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         content_types: Mapping[str, str] | None = None,
         files_per_request: int | None = None,
         max_request_bytes: int | None = None,
-        max_file_bytes: int | None = None,
-        read_ahead_bytes: int | None = None,
         on_unknown_upload: OnUnknownUpload = "send_again",
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
@@ -98,17 +92,11 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         for name, limit in (
             ("files_per_request", files_per_request),
             ("max_request_bytes", max_request_bytes),
-            ("max_file_bytes", max_file_bytes),
         ):
             if limit is not None and not is_limit(limit):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
-        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
-            raise ValueError(
-                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or "
-                "more, or None for 32 MiB."
-            )
         if file_format is not None or content_types is not None:
             # Imported only if there is something to check: most DAG files set neither.
             from workflow_automation_provider.client.files import check_content_types, check_file_format
@@ -124,8 +112,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.content_types = content_types
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
-        self.max_file_bytes = max_file_bytes
-        self.read_ahead_bytes = read_ahead_bytes
         self.on_unknown_upload = on_unknown_upload
 
     def _run_once(self, context: Context) -> UploadResult:
@@ -148,8 +134,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                     content_types=self.content_types,
                     files_per_request=self.files_per_request,
                     max_request_bytes=self.max_request_bytes,
-                    max_file_bytes=self.max_file_bytes,
-                    read_ahead_bytes=self.read_ahead_bytes,
                 ),
             )
         self._inputs = uploader.inputs

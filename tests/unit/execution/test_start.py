@@ -293,7 +293,6 @@ def test_a_start_has_an_entry_of_its_own_beside_the_tasks_operator(service, stor
         ({"name": "\udc80"}, r"name is '\\udc80'"),
         ({"on_unknown_start": "retry"}, "on_unknown_start 'retry' is not supported"),
         ({"send_retry_timeout": -1}, "send_retry_timeout is -1"),
-        ({"request_timeout": 0}, "request_timeout is 0"),
         ({"inputs": None}, "inputs is None"),
         ({"inputs": {"a": {1}}}, r"inputs\.a is a set"),
         ({"workflow_automation_conn_id": None}, "workflow_automation_conn_id is None"),

@@ -172,17 +172,6 @@ class TestRequests:
         operator.execute(context(task_id="upload"))
         assert uploaded(service) == requests
 
-    @pytest.mark.parametrize("large", [None, 2])
-    def test_max_file_bytes(self, service, context, write, large):
-        files = [write("small", "1"), {"row": "not measured"}, write("b", "22"), write("large", "333")]
-        if large is None:
-            upload(*files, max_file_bytes=3).execute(context(task_id="upload"))
-            assert uploaded(service) == [["small", {"row": "not measured"}, "b", "large"]]
-            return
-        with pytest.raises(AirflowFailException, match=r"large' has 3 bytes, more than max_file_bytes \(2\)"):
-            upload(*files, max_file_bytes=2, files_per_request=1).execute(context(task_id="upload"))
-        assert uploaded(service) == []
-
 
 class TestWhatIsSentAgain:
     def test_a_file_that_changed(self, service, attempt, write):

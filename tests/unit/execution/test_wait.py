@@ -450,10 +450,6 @@ class TestInputs:
         with pytest.raises(ValueError, match=r"wait_for_completion is .*: expected True or False"):
             trigger(wait_for_completion=value)
 
-    def test_a_file_format_that_is_none(self):
-        with pytest.raises(ValueError, match="file_format is not supported"):
-            trigger(files=["a"], file_format="base46")
-
 
 def test_the_order_of_what_is_written(service, store, context, endpoint, waits):
     """The token's hash is there before the flow can know the token, and the run before anybody waits."""
@@ -1112,11 +1108,6 @@ class TestFiles:
         then, _ = parked(waits(files=[{"name": "a"}, {"name": "b"}]), context(store))
         assert [upload.files for upload in service.uploads] == [[{"name": "a"}, {"name": "b"}]]
         assert service.uploads[0].run_id == then["run"]["run_id"]
-
-    def test_in_a_format_of_their_own(self, service, store, context, endpoint, waits, parked, tmp_path):
-        (tmp_path / "a.csv").write_text("1")
-        parked(waits(files=tmp_path / "a.csv", file_format="name"), context(store))
-        assert service.uploads[0].files == ["a.csv"]
 
     def test_are_uploaded_once(self, service, store, context, endpoint, waits, parked):
         operator = {"files": [{"name": "a"}]}
