@@ -96,7 +96,7 @@ def trigger_flow_once(
             context,
             start_advice(name, has_store="task_state_store" in context),
             also_retry=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
-            later="Clear the task later: that starts every other run of the task again.",
+            later="Clear the task later: that starts all its other runs again.",
             previous=starter.previous if starter else None,
         )
         raise failed from failed.__cause__

@@ -175,7 +175,7 @@ class FlowRun:
         reply: Reply,
         pending: PendingStart | None,
     ) -> StartedRun:
-        """Start the run, or resolve the doubt whether one was started."""
+        """Start the run, or settle whether one was started."""
         if prompt and pending:
             if (run := self._starter.claimed()) is not None:
                 return run
@@ -291,7 +291,7 @@ class FlowRun:
 
     def _prompt(self, resumed: Resumed, wait: CompletionWait | None) -> UnknownStartPrompt | None:
         """Return the question whether a run was started, None if nobody is to be asked."""
-        # A doubt that was asked about is resolved as its answer says, also if the DAG has been edited since.
+        # A start that was asked about is settled as the answer says, also if the DAG has been edited since.
         if not (self._task.on_unknown_start == "ask" or resumed.pending):
             return None
         from workflow_automation_provider.execution.ask import UnknownStartPrompt

@@ -174,7 +174,7 @@ class Uploader:
         progress = Progress(len(missing), size_of(missing), self._log)
         for number, request in enumerate(requests, start=1):
             confirmed.append(self._send(request, run_id, f"{flow_id} {run_id}", len(confirmed), progress))
-            self._tell(number, requests, confirmed[-1], progress)
+            self._log_confirmed(number, requests, confirmed[-1], progress)
         return {
             "run_id": run_id,
             "files": len(elements),
@@ -183,7 +183,7 @@ class Uploader:
             "requests": confirmed[:_KEPT_REQUESTS],
         }
 
-    def _tell(
+    def _log_confirmed(
         self, number: int, requests: Sequence[Request], confirmed: UploadRequest, progress: Progress
     ) -> None:
         """Log the last request of an upload, and of a long one some of those before."""

@@ -125,16 +125,16 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             raise ValueError(
                 f"callback_input is {callback_input!r}: expected the name of an input of the flow."
             )
-        for name, seconds, longest in (
+        for name, seconds, maximum in (
             ("completion_timeout", completion_timeout, _MAX_WAIT),
             ("heartbeat_timeout", _MAX_WAIT if heartbeat_timeout is None else heartbeat_timeout, _MAX_WAIT),
             ("ask_timeout", ask_timeout, _MAX_WAIT),
             # It occupies a worker.
             ("claim_timeout", claim_timeout, timedelta(days=1)),
         ):
-            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= longest:
+            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= maximum:
                 raise ValueError(
-                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {longest.days} days."
+                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {maximum.days} days."
                 )
         if notifiers is None:  # as of Airflow's HITLOperator
             notifiers = ()
@@ -183,7 +183,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         context: Context,
         event: dict[str, Any] | None = None,
         run: StartedRun | None = None,
-        doubt: PendingStart | None = None,
+        pending: PendingStart | None = None,
         checks: int = 0,
         ti_id: str | None = None,
         timeout: float | None = None,
@@ -193,7 +193,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
         :param event: a person's answer, or that the time is up
         :param run: the run whose end the task waits for
-        :param doubt: what is known of a start of unknown outcome, if that was asked about
+        :param pending: what is known of a start of unknown outcome, if that was asked about
         :param checks: number of checks so far
         :param ti_id: the task instance that was parked; a Clear gives the task another
         :param timeout: the ``completion_timeout`` in seconds when the task was parked; it counts where the DAG no
@@ -202,7 +202,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.execution.flow_run import Resumed
         from workflow_automation_provider.execution.parking import is_from_before_a_clear
 
-        resumed = Resumed(event, run, doubt, checks, timeout)
+        resumed = Resumed(event, run, pending, checks, timeout)
         if is_from_before_a_clear(context, ti_id):
             self.log.info("The task was cleared after it continued: starting over.")
             resumed = Resumed()
@@ -246,11 +246,11 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         return self.inputs
 
     def _event_extra(self, result: StartedRun) -> dict[str, Any]:
-        """Return what the events of the task's assets tell of a run."""
+        """Return the extra of the task's asset events: the run."""
         from workflow_automation_provider.execution.asset_events import link_of
 
-        told = {name: value for name, value in result.items() if name not in ("run_link", "response")}
-        return {**told, **link_of(result)}
+        extra = {name: value for name, value in result.items() if name not in ("run_link", "response")}
+        return {**extra, **link_of(result)}
 
     def _lineage_of(self, result: StartedRun, extra: Mapping[str, Any]) -> Lineage:
         """Return the files that were uploaded, if any, and the run."""

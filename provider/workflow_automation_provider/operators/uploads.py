@@ -140,7 +140,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         return result
 
     def _event_extra(self, result: UploadResult) -> dict[str, Any]:
-        """Return what the events of the task's assets tell of an upload."""
+        """Return the extra of the task's asset events: the run and the upload."""
         from workflow_automation_provider.execution.asset_events import link_of
 
         _, flow_id = self._run()

@@ -102,7 +102,7 @@ with DAG("taskflow", schedule=None, start_date=START, default_args=THRICE):
 
     start_once("{{ run_id }}")
 
-# A file of items, and a file for what became of them.
+# A file of items, and a file for their results.
 with DAG("batch", schedule=None, start_date=START, default_args=THRICE):
     TriggerFlowBatchOperator(
         task_id="trigger",

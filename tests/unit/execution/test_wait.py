@@ -149,20 +149,9 @@ class TestInThisProcess:
         with pytest.raises(RunTimeoutError) as caught:
             waits(completion_timeout=timedelta(seconds=1)).execute(context(store))
         assert isinstance(caught.value, AirflowFailException)
-        assert str(caught.value).splitlines() == [
-            "[run-overdue] No result was reported within completion_timeout (0:00:01).",
-            "Run 1001 was started.",
-            "Airflow will not retry this task.",
-            f"Look at {service.url}/runs/1001.",
-            "If it is still running, enter its run_id, then clear the task to wait for it again.",
-            f'To enter it: the task instance\'s tab Storage, key {SUPPLIED_RUN_KEY}, value "1001" with the quotes.',
-            "Without that entry, a Clear starts another run.",
-            "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.",
-            "If it succeeded, mark the task as success. If it failed, clear the task to start another run.",
-            "Connection: workflow_automation_default",
-            "Flow: demo-flow",
-            "Run: 1001",
-        ]
+        assert (caught.value.code, caught.value.run_id) == ("run-overdue", "1001")
+        assert f"{service.url}/runs/1001" in caught.value.next_step
+        assert f'key {SUPPLIED_RUN_KEY}, value "1001"' in caught.value.next_step
 
     def test_ended_by_airflow(self, service, store, context, endpoint, waits):
         operator = waits()
@@ -1227,7 +1216,6 @@ class TestFiles:
         assert isinstance(caught.value, AirflowFailException)
         assert caught.value.consequence == "Run 1001 was started.\nNo files were accepted."
         assert SUPPLIED_RUN_KEY in caught.value.next_step
-        assert "with the quotes.\nWithout that entry, a Clear starts another run." in str(caught.value)
 
     def test_are_not_uploaded_again_for_the_recorded_run(
         self, service, store, context, endpoint, waits, parked
