@@ -148,7 +148,7 @@ PUBLIC = {
         "TriggerFlowOperator.template_fields_renderers": "{'inputs': 'json', 'files': 'json'}",
         "TriggerFlowOperator.operator_extra_links": "tuple",
         "TriggerFlowOperator.execute_complete": "(self, context, event=None, run=None, pending=None, checks=0, ti_id=None, timeout=None)",
-        "UploadFilesOperator": "(*, run_id, files, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', file_format=None, content_types=None, files_per_request=None, max_request_bytes=None, on_unknown_upload='send_again', request_timeout=None, send_retry_timeout=60.0, **kwargs)",
+        "UploadFilesOperator": "(*, run_id, files, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', file_format=None, files_per_request=None, max_request_bytes=None, on_unknown_upload='send_again', request_timeout=None, send_retry_timeout=60.0, **kwargs)",
         "UploadFilesOperator.template_fields": "('run_id', 'files', 'flow_id', 'workflow_automation_conn_id')",
         "UploadFilesOperator.template_fields_renderers": "{'files': 'json'}",
     },

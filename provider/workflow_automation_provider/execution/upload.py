@@ -7,7 +7,7 @@ Each file is resolved and measured only once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -89,14 +89,12 @@ class FilesToUpload:
 
     :param files: as passed by the DAG author
     :param file_format: the format of each file, None for the connection's
-    :param content_types: media types by name pattern, None to guess them from the file extensions
     :param files_per_request: the maximum number of files in one request, None for no limit
     :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
     """
 
     files: FileSource | Iterable[FileSource]
     file_format: FileFormat | None = None
-    content_types: Mapping[str, str] | None = None
     files_per_request: int | None = None
     max_request_bytes: int | None = None
 
@@ -137,7 +135,7 @@ class Uploader:
         :raises WorkflowAutomationError: if they could not be uploaded
         """
         flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
-        elements = resolve(what.files, content_types=what.content_types)
+        elements = resolve(what.files)
         self._requests(_ANY_RUN, flow_id, elements, what)
         self._prepared = elements
 
@@ -159,11 +157,7 @@ class Uploader:
                 raise
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
-        elements = (
-            resolve(what.files, content_types=what.content_types)
-            if self._prepared is None
-            else self._prepared
-        )
+        elements = resolve(what.files) if self._prepared is None else self._prepared
         try:
             self.inputs = inputs_of(elements)
         except Exception:

@@ -44,8 +44,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         ``data_url``, ``text``, ``content_type`` or ``size``; one of these values; or a callable that takes a
         :class:`~workflow_automation_provider.client.files.File` and returns any JSON value. By default the
         connection's
-    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
-        the file's extension
     :param files_per_request: the maximum number of files in one request, by default unlimited
     :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default
         unlimited
@@ -73,7 +71,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         flow_id: str | Unset = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         file_format: FileFormat | None = None,
-        content_types: Mapping[str, str] | None = None,
         files_per_request: int | None = None,
         max_request_bytes: int | None = None,
         on_unknown_upload: OnUnknownUpload = "send_again",
@@ -97,19 +94,15 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
-        if file_format is not None or content_types is not None:
-            # Imported only if there is something to check: most DAG files set neither.
-            from workflow_automation_provider.client.files import check_content_types, check_file_format
+        if file_format is not None:
+            # Imported only if there is something to check: most DAG files set none.
+            from workflow_automation_provider.client.files import check_file_format
 
-            if file_format is not None:
-                check_file_format(file_format)
-            if content_types is not None:
-                check_content_types(content_types)
+            check_file_format(file_format)
         self.run_id = run_id
         self.files = files
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.file_format = file_format
-        self.content_types = content_types
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
         self.on_unknown_upload = on_unknown_upload
@@ -131,7 +124,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 FilesToUpload(
                     files=self.files,
                     file_format=self.file_format,
-                    content_types=self.content_types,
                     files_per_request=self.files_per_request,
                     max_request_bytes=self.max_request_bytes,
                 ),

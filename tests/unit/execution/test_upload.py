@@ -138,15 +138,14 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("of_connection", "of_operator", "sent"),
         [
-            ({}, None, {"name": "a", "content_type": "text/csv", "content": "eA=="}),
+            ({}, None, {"name": "a", "content_type": "application/octet-stream", "content": "eA=="}),
             ({"file_format": {"file": "name"}}, None, {"file": "a"}),
             ({"file_format": {"file": "name"}}, {"bytes": "size"}, {"bytes": 1}),
         ],
     )
     def test_file_format(self, service, context, write, connect, of_connection, of_operator, sent):
         connect(flow_id="demo-flow", **of_connection)
-        types = {"a": "text/csv"}
-        upload(write("a"), file_format=of_operator, content_types=types).execute(context(task_id="upload"))
+        upload(write("a"), file_format=of_operator).execute(context(task_id="upload"))
         assert uploaded(service) == [[sent]]
 
     @pytest.mark.parametrize("extra", [{}, {"flow_id": "another"}])

@@ -50,11 +50,6 @@ def test_limits(name, value):
         ),
         ({"file_format": "b64"}, "file_format is not supported; expected one of"),
         ({"file_format": 5}, "file_format is an int"),
-        (
-            {"content_types": ["a"]},
-            "content_types is a list: expected a mapping such as {'*.log': 'text/plain'}",
-        ),
-        ({"content_types": {"*.log": "text"}}, "content_types['*.log'] is not a media type"),
     ],
 )
 def test_how_files_are_written(arguments, words):
@@ -78,7 +73,6 @@ def test_each_key_of_the_result_is_an_xcom():
 def test_what_an_upload_is_given_it_keeps():
     given = {
         "file_format": "base64",
-        "content_types": {"*.log": "text/plain"},
         "files_per_request": 1,
         "max_request_bytes": 2,
         "on_unknown_upload": "fail",
