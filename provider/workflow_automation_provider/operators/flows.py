@@ -37,6 +37,17 @@ __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 _MAX_WAIT = timedelta(days=365)
 
 
+def _sequence(notifiers: Sequence[BaseNotifier] | BaseNotifier | None) -> Sequence[BaseNotifier]:
+    if notifiers is None:  # as of Airflow's HITLOperator
+        return ()
+    called: Sequence[BaseNotifier] = (
+        tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
+    )
+    if not all(map(callable, called)):
+        raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
+    return called
+
+
 class TriggerFlowOperator(FlowOperator["StartedRun"]):
     """
     Start a run of a flow, once.
@@ -119,49 +130,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
-        check_choice("on_unknown_start", on_unknown_start, "fail", "claim", "ask", "start_again")
-        check_choice("on_run_failed", on_run_failed, "fail", "start_again")
-        if not isinstance(callback_input, str) or not callback_input.strip():
-            raise ValueError(
-                f"callback_input is {callback_input!r}: expected the name of an input of the flow."
-            )
-        for name, seconds, maximum in (
-            ("completion_timeout", completion_timeout, _MAX_WAIT),
-            ("heartbeat_timeout", _MAX_WAIT if heartbeat_timeout is None else heartbeat_timeout, _MAX_WAIT),
-            ("ask_timeout", ask_timeout, _MAX_WAIT),
-            # It occupies a worker.
-            ("claim_timeout", claim_timeout, timedelta(days=1)),
-        ):
-            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= maximum:
-                raise ValueError(
-                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {maximum.days} days."
-                )
-        if notifiers is None:  # as of Airflow's HITLOperator
-            notifiers = ()
-        called: Sequence[BaseNotifier] = (
-            tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
-        )
-        if not all(map(callable, called)):
-            raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
-        if not isinstance(wait_for_completion, bool):
-            raise ValueError(f"wait_for_completion is {wait_for_completion!r}: expected True or False.")
-        # default_args are for several tasks, and not all of these wait or ask.
-        shared = kwargs.get("default_args") or {}
-        waits = (wait_for_completion, "wait_for_completion=True")
-        asks = (on_unknown_start == "ask", "on_unknown_start='ask'")
-        claims = (on_unknown_start == "claim", "on_unknown_start='claim'")
-        speaks = (waits[0] or claims[0], f"{waits[1]} or {claims[1]}")
-        for name, value, default, (is_on, needed) in (
-            ("callback_input", callback_input, "callback_url", speaks),
-            ("completion_timeout", completion_timeout, timedelta(days=1), waits),
-            ("heartbeat_timeout", heartbeat_timeout, None, waits),
-            ("on_run_failed", on_run_failed, "fail", waits),
-            ("claim_timeout", claim_timeout, timedelta(seconds=60), claims),
-            ("ask_timeout", ask_timeout, timedelta(days=7), asks),
-            ("notifiers", notifiers or (), (), asks),
-        ):
-            if not is_on and value not in (default, shared.get(name)):
-                raise ValueError(f"{name} has no effect without {needed}: add {needed}, or leave {name} out.")
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
@@ -175,8 +143,58 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.files = files
         self.on_unknown_start = on_unknown_start
         self.ask_timeout = ask_timeout
-        self.notifiers = called
+        self.notifiers = _sequence(notifiers)
         self._flow_run: FlowRun | None = None
+        self._check_values()
+        self._check_effects(notifiers, kwargs.get("default_args") or {})
+
+    def _check_values(self) -> None:
+        check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "ask", "start_again")
+        check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
+        if not isinstance(self.callback_input, str) or not self.callback_input.strip():
+            raise ValueError(
+                f"callback_input is {self.callback_input!r}: expected the name of an input of the flow."
+            )
+        for name, seconds, maximum in (
+            ("completion_timeout", self.completion_timeout, _MAX_WAIT),
+            (
+                "heartbeat_timeout",
+                _MAX_WAIT if self.heartbeat_timeout is None else self.heartbeat_timeout,
+                _MAX_WAIT,
+            ),
+            ("ask_timeout", self.ask_timeout, _MAX_WAIT),
+            # It occupies a worker.
+            ("claim_timeout", self.claim_timeout, timedelta(days=1)),
+        ):
+            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= maximum:
+                raise ValueError(
+                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {maximum.days} days."
+                )
+        if not isinstance(self.wait_for_completion, bool):
+            raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
+
+    def _check_effects(self, notifiers: object, shared: Mapping[str, Any]) -> None:
+        """
+        Raise a ValueError for an argument that has no effect.
+
+        :param notifiers: as the DAG author passed them
+        :param shared: the ``default_args``: these are for several tasks, and not all of them wait or ask
+        """
+        waits = (self.wait_for_completion, "wait_for_completion=True")
+        asks = (self.on_unknown_start == "ask", "on_unknown_start='ask'")
+        claims = (self.on_unknown_start == "claim", "on_unknown_start='claim'")
+        speaks = (waits[0] or claims[0], f"{waits[1]} or {claims[1]}")
+        for name, value, default, (is_on, needed) in (
+            ("callback_input", self.callback_input, "callback_url", speaks),
+            ("completion_timeout", self.completion_timeout, timedelta(days=1), waits),
+            ("heartbeat_timeout", self.heartbeat_timeout, None, waits),
+            ("on_run_failed", self.on_run_failed, "fail", waits),
+            ("claim_timeout", self.claim_timeout, timedelta(seconds=60), claims),
+            ("ask_timeout", self.ask_timeout, timedelta(days=7), asks),
+            ("notifiers", notifiers or (), (), asks),
+        ):
+            if not is_on and value not in (default, shared.get(name)):
+                raise ValueError(f"{name} has no effect without {needed}: add {needed}, or leave {name} out.")
 
     def execute_complete(
         self,
