@@ -305,7 +305,7 @@ class RunStarter:
             f"flow {flow}" if (flow := self._hook.flow_of(request)) else "the flow of the API key",
             self._hook.workflow_automation_conn_id,
         )
-        self._log.info("If no later line says what became of it, a run may have been started.")
+        self._log.info("If no later line gives its outcome, a run may have been started.")
         # Opened before the write: whatever interrupts it, the ledger knows what to write then.
         is_repeated = self._ledger.token(0) is not None
         self._record.token = token = self._url.digest if self._url else None
