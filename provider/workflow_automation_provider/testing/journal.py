@@ -111,6 +111,8 @@ class Request:
     :param run_id: the run that was started or given files, ``None`` if the request was not accepted
     :param status: the status of the response, ``None`` if there was none
     :param fault: the kind of the fault that struck the request
+    :param outcome: ``"responded"``; ``"no response"`` because of a fault; ``"client left"`` before the whole request
+        arrived; or ``"closed unread"`` by the fault ``stale``
     :param key_sent: whether the request had an ``X-API-Key`` header
     :param size: bytes of the body
     :param at: the time as ISO 8601 text, in UTC
@@ -246,13 +248,13 @@ class Journal:
             lines = decode_lines(data)
         except JournalError as error:
             raise JournalError(f"{self.path} is not a journal: {error}") from error
-        found = []
+        records = []
         for line in lines:
             if line.pop("event") == record.event:
                 try:
-                    found.append(record(**line))
+                    records.append(record(**line))
                 except TypeError as error:
                     raise JournalError(
                         f"{self.path} is not a journal of this version: a {record.event} line has other fields"
                     ) from error
-        return found
+        return records
