@@ -30,7 +30,7 @@ setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 
 # In processes of pytest-xdist, the log of the first task that fails is lost on Airflow 3.0.
 test: ARGS ?= -n $(if $(filter 3.0,$(AIRFLOW)),0,logical) --dist worksteal
-test: $(STAMP) ## Run the unit and integration tests (about 5 minutes of CPU time); ARGS="…" goes to pytest
+test: $(STAMP) ## Run the unit and integration tests (about 3 minutes of CPU time); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
 test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 7 minutes)
