@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from workflow_automation_provider.execution.callback import Answer, end_key, token_key
+from workflow_automation_provider.execution.callback import Answer, end_key, token_key, token_keys
 from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
 
@@ -85,8 +85,7 @@ class WaitRecord(TaskRecord):
 
         :return: the answer that came before that
         """
-        if digest:
-            self._delete(token_key(digest, self._now.max_tries))
+        self._close(digest)
         return self.answer(digest)
 
     def begin_anew(self, token: str | None) -> None:
@@ -140,7 +139,7 @@ class WaitRecord(TaskRecord):
         self._write({**kept, "digest": digest, "answer": row})
         if digest:
             # The token first: after that, the endpoint writes no answer.
-            self._delete(token_key(digest, self._now.max_tries))
+            self._close(digest)
             self._delete(end_key(digest))
 
     @property
@@ -162,6 +161,10 @@ class WaitRecord(TaskRecord):
         if kept["digest"] and "answer" not in kept:
             self._open(kept["digest"])
         self._write(kept)
+
+    def _close(self, digest: str | None) -> None:
+        for key in token_keys(digest, self._now.max_tries) if digest else ():
+            self._delete(key)
 
     def _open(self, digest: str) -> None:
         if self._store is not None:
