@@ -7,10 +7,11 @@ import pytest
 from workflow_automation_provider.exceptions import OutcomeUnknownError
 from workflow_automation_provider.execution.callback import claim_key, digest_of, token_key, token_keys
 
+from ..claims import BRIEF, claim_at_deletion, first_step, now, token_of
 from ..starts import KEY, requests
-from .test_claim import BRIEF, POLICIES, _issued, claim_at_deletion, claims, first_step, now, token_of
+from .test_claim import POLICIES
 
-__all__ = ["_issued", "claims"]  # fixtures
+pytestmark = pytest.mark.usefixtures("issued")
 
 
 STOPPED = "is told to stop"

@@ -30,7 +30,7 @@ __all__ = ["CallbackSender"]
 _T = TypeVar("_T")
 
 _TIMEOUT = 30.0
-_LONGEST_WAIT = 60.0
+_MAX_WAIT = 60.0
 _LARGEST_RESPONSE = 64 * 1024
 _RETRIED = {408, 429}
 # httpx would load the default certificates for None, which takes longer than a call.
@@ -151,7 +151,7 @@ class _Sending:
             retry_after = await self._attempt(content)
             if retry_after is None or self.attempts == self._call.attempts:
                 return
-            await asyncio.sleep(min(max(wait, retry_after), _LONGEST_WAIT))
+            await asyncio.sleep(min(max(wait, retry_after), _MAX_WAIT))
             wait *= 2
 
     async def _attempt(self, content: bytes) -> float | None:
@@ -232,11 +232,11 @@ async def _in_thread(function: Callable[[], _T]) -> _T:
 
     def call() -> None:
         try:
-            found = function()
+            value = function()
         except BaseException as error:
             result.set_exception(error)
         else:
-            result.set_result(found)
+            result.set_result(value)
 
     threading.Thread(target=call, name="workflow-automation-callback", daemon=True).start()
     return await asyncio.wrap_future(result)
