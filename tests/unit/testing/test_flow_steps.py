@@ -12,7 +12,7 @@ from .test_callbacks import receiver, sent, wait_for
 
 __all__ = ["receiver"]  # a fixture
 
-OK = (200, {}, b"{}")
+OK: tuple[int, dict[str, str], bytes] = (200, {}, b"{}")
 
 
 @pytest.mark.parametrize(("silent", "works"), [(1, True), (3, False)])
