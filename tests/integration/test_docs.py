@@ -32,13 +32,12 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator, Up
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 README = ROOT / "README.md"
-BATCH, CONNECTION, FAILS, HOOK, PROMISES, TASKFLOW, TRIGGER, UPLOADS = (
+BATCH, CONNECTION, FAILS, PROMISES, TASKFLOW, TRIGGER, UPLOADS = (
     ROOT / "docs" / f"{name}.md"
     for name in (
         "batch",
         "connection",
         "if-it-fails",
-        "hook",
         "promises",
         "taskflow",
         "trigger",
@@ -291,8 +290,8 @@ def test_the_error_of_an_unknown_outcome(errors_of, workflow_automation_service)
 @pytest.mark.skipif(RESCHEDULES, reason="Airflow reschedules the task")
 def test_the_error_of_a_busy_service(errors_of, workflow_automation_service):
     _, shown = read_code_blocks(FAILS, "text")
-    workflow_automation_service.faults.add("busy", retry_after="2", body="", times=None)
-    first, last = errors_of("busy", "send_retry_timeout=3.5, retries=1")
+    workflow_automation_service.faults.add("busy", retry_after="1", body="", times=None)
+    first, last = errors_of("busy", "send_retry_timeout=1.5, retries=1")
     text = shown_error(shown.text.strip(), workflow_automation_service)
     assert first == text.replace("try 2 of 4", "try 2 of 2")
     assert f'the fourth line is "{last.splitlines()[3]}"' in " ".join(FAILS.read_text().split())
@@ -516,22 +515,6 @@ def test_the_arguments_of_trigger_flow_once():
     operator = parameters(TriggerFlowOperator.__init__)
     for name in ("workflow_automation_conn_id", "on_unknown_start", "send_retry_timeout"):
         assert known[name].default == operator[name].default
-
-
-def test_the_methods_of_the_hook():
-    for name, arguments, _ in table(HOOK, "Method"):
-        method = getattr(WorkflowAutomationHook, name.strip("`"), WorkflowAutomationHook)
-        shown = dict(re.findall(r"`(\w+)(?:=(.+?))?`", arguments))
-        known = parameters(method)
-        assert list(shown) == list(known)
-        keyword_only = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        assert re.findall(r"`(\w+)", arguments.partition("`*`")[2]) == keyword_only
-        for argument, default in shown.items():
-            if argument == "inputs":
-                assert dict(known[argument].default) == {}
-            else:
-                found = known[argument].default
-                assert default == ("" if found is inspect.Parameter.empty else repr(found).replace("'", '"'))
 
 
 def test_the_fields_of_a_connection():
