@@ -258,7 +258,8 @@ class CompletionWait:
     def _claimed(self, run: StartedRun, token: str | None) -> StartedRun:
         """Return the run that claimed the start, which a proxy may have sent twice."""
         claim = self._claims.claim() if token else None
-        if not claim or claim.run_id is None or claim.run_id == run.get("run_id"):
+        # That of an earlier run stays if it was told to stop.
+        if not claim or claim.token != token or claim.run_id in (None, run.get("run_id")):
             return run
         with self._hook:
             shown = self._claims.shown(claim, self._hook)

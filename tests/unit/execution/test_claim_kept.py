@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from workflow_automation_provider.exceptions import OutcomeUnknownError
-from workflow_automation_provider.execution.callback import claim_key, digest_of, token_key, token_keys
+from workflow_automation_provider.execution.callback import (
+    claim_key,
+    digest_of,
+    token_key,
+    token_keys,
+)
 
 from ..claims import BRIEF, claim_at_deletion, first_step, now, token_of
 from ..starts import KEY, requests
@@ -78,6 +83,17 @@ def test_a_known_run_that_was_told_to_stop_is_not_returned(
     assert then["run"]["run_id"] == "1002"
     assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
     assert "told to stop" in log()
+
+
+def test_the_run_of_the_response_is_not_taken_for_one_that_was_told_to_stop(
+    service, store, context, waits, parked, endpoint
+):
+    """Which had claimed; the run of this try has not yet."""
+    token = lose(service, store, context, claiming(waits))
+    assert first_step(store, token, "1001") == 200
+    store.entries[claim_key(3)]["stopped"] = now()
+    then, _ = parked(claiming(waits)(**BRIEF), context(store, try_number=2))
+    assert then["run"]["run_id"] == "1002"
 
 
 def test_a_run_that_was_kept_by_a_clear_but_cannot_be_let_go_on(service, store, context, claims):
