@@ -6,8 +6,10 @@ import pytest
 
 from workflow_automation_provider.exceptions import OutcomeUnknownError
 from workflow_automation_provider.execution.callback import (
+    Answer,
     claim_key,
     digest_of,
+    end_key,
     token_key,
     token_keys,
 )
@@ -83,6 +85,32 @@ def test_a_known_run_that_was_told_to_stop_is_not_returned(
     assert then["run"]["run_id"] == "1002"
     assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
     assert "told to stop" in log()
+
+
+@pytest.mark.parametrize("policy", ["fail", "claim"])
+@pytest.mark.parametrize("by", ["flow", "person"])
+def test_a_run_that_asks_after_its_end_is_returned(
+    service, store, context, waits, parked, resume, endpoint, policy, by
+):
+    """Or one that a proxy has started beside it; the task was killed before it was green."""
+    operator, first = waits(on_unknown_start=policy), context(store)
+    then, _ = parked(operator, first)
+    token = token_of(service.runs[0])
+    assert first_step(store, token, "1001") == 200
+    event = None
+    if by == "flow":
+        store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
+    else:
+        event = {
+            "chosen_options": ["The run succeeded"],
+            "params_input": {"result": "5"},
+            "responded_by_user": {"id": "ada"},
+        }
+    assert resume(operator, first, event, **then)["result"] == 5
+    assert first_step(store, token, "1001") == 404
+    store.entries[claim_key(3)]["stopped"] = now()
+    again = waits(on_unknown_start=policy).execute(context(store, try_number=2))
+    assert (again["run_id"], again["result"], requests(service)) == ("1001", 5, 1)
 
 
 def test_the_run_of_the_response_is_not_taken_for_one_that_was_told_to_stop(
