@@ -25,6 +25,8 @@ def first_step(store, token, run_id=None, max_tries=3):
     if not any(opened in store.entries for opened in token_keys(digest, max_tries)):
         return 404
     claim = {"digest": digest, **({"run_id": run_id} if run_id else {})}
+    if store.entries.get(key, {}).get("stopped"):
+        del store.entries[key]
     known = store.entries.setdefault(key, {**claim, "at": now()})
     return 200 if {name: known.get(name) for name in claim} == claim else 409
 

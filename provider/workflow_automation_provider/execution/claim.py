@@ -197,6 +197,17 @@ class ClaimRecord(TaskRecord):
         if (self._read_first(key) if token is None else self._shut(token, key)) is not None:
             self._delete(key)
 
+    def stop(self, token: str, max_tries: int) -> None:
+        """
+        Delete the token of a run that was told to stop. Its claim stays: a later try must not return that run either.
+
+        :param max_tries: those for which it had claimed
+        :raises Exception: if it is not certain that the token is gone
+        """
+        self._shut(token)
+        for number in {max_tries, self._now.max_tries}:
+            self.close(token, number)
+
     def close(self, token: str, max_tries: int | None = None) -> None:
         """
         Delete a token, where it does not matter what its run has said.
@@ -281,7 +292,7 @@ class StartClaims:
         assert entry.token  # noqa: S101
         if entry.state is State.STARTED and not ledger.was_cleared and self._is_stopped(entry):
             # Cleared while it ran, or with its state kept: the run has asked since.
-            self.record.forget(entry.token, entry.attempt.max_tries)
+            self.record.stop(entry.token, entry.attempt.max_tries)
             ledger.stopped(0)
             return None
         if ledger.was_cleared or entry.attempt.max_tries != self.record.max_tries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_automation_provider.exceptions import OutcomeUnknownError
+from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError
 from workflow_automation_provider.execution.callback import (
     Answer,
     claim_key,
@@ -85,6 +85,18 @@ def test_a_known_run_that_was_told_to_stop_is_not_returned(
     assert then["run"]["run_id"] == "1002"
     assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
     assert "told to stop" in log()
+
+
+def test_a_run_that_was_told_to_stop_is_not_returned_by_the_try_after_one_that_sent_nothing(
+    service, store, context, waits, parked, endpoint, tmp_path
+):
+    parked(waits(), context(store))
+    assert first_step(store, token_of(service.runs[0]), "1001") == 200
+    store.entries[claim_key(3)]["stopped"] = now()
+    with pytest.raises(FileUnavailableError):
+        waits(files=[tmp_path / "missing"], flow_id="demo-flow").execute(context(store, try_number=2))
+    then, _ = parked(waits(), context(store, try_number=3))
+    assert then["run"]["run_id"] == "1002"
 
 
 @pytest.mark.parametrize("policy", ["fail", "claim"])
