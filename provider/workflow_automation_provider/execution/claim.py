@@ -290,32 +290,35 @@ class StartClaims:
         :param ledger: which has read it; if there is no claim, it is told what that means
         """
         assert entry.token  # noqa: S101
-        if entry.state is State.STARTED and not ledger.was_cleared and self._is_stopped(entry):
-            # Cleared while it ran, or with its state kept: the run has asked since.
-            self.record.stop(entry.token, entry.attempt.max_tries)
-            ledger.stopped(0)
+        if entry.state is State.STARTED and not ledger.was_cleared:
+            self._settle_started(entry.token, entry.attempt.max_tries, ledger)
             return None
         if ledger.was_cleared or entry.attempt.max_tries != self.record.max_tries:
             return self._settle_before_clear(entry, entry.token, ledger)
-        if entry.state is State.STARTED:
-            return None
         claim = self._wait_for(entry.token, datetime.fromisoformat(entry.at))
         if claim is None and self._on_unknown != "ask":
             claim = self.revoke(entry.token, ledger)
         return claim
 
-    def _is_stopped(self, entry: StartEntry) -> bool:
-        """Return whether the run that an earlier try started was told to stop."""
-        claim = self.record.claim(entry.attempt.max_tries)
-        is_stopped = claim is not None and claim.is_stopped and claim.token == entry.token
+    def _settle_started(self, token: str, max_tries: int, ledger: Ledger) -> None:
+        """
+        Let the run that an earlier try started go on, unless it was told to stop.
+
+        :param max_tries: those for which it was started
+        """
+        record = self.record
+        if max_tries != record.max_tries:  # kept by a Clear (Airflow 3.4+)
+            # Before the claim is read: the endpoint records that it has told a run to stop before it tells it.
+            record.reopen(token)
+        claim = record.claim(max_tries)
+        is_stopped = claim is not None and claim.is_stopped and claim.token == token
         # One that asks after its end is told to stop as well.
-        return is_stopped and not self._has_ended(entry.token or "")
+        if is_stopped and not self._has_ended(token):
+            record.stop(token, max_tries)
+            ledger.stopped(0)
 
     def _settle_before_clear(self, entry: StartEntry, token: str, ledger: Ledger) -> Claim | None:
         record, claim = self.record, None
-        if entry.state is State.STARTED and not ledger.was_cleared:  # kept by the Clear (Airflow 3.4+)
-            record.open(token)
-            return None
         if entry.state is not State.STARTED:
             claim = record.claim_before_clear(token, entry.attempt.max_tries)
         if ledger.was_cleared and claim:

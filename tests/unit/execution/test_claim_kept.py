@@ -136,6 +136,26 @@ def test_the_run_of_the_response_is_not_taken_for_one_that_was_told_to_stop(
     assert then["run"]["run_id"] == "1002"
 
 
+def test_a_run_that_is_told_to_stop_just_as_a_clear_keeps_it(service, store, context, claims):
+    """On Airflow 3.4: the endpoint holds the key of the entry by which it would go on until it has recorded that."""
+    claims().execute(context(store))
+    token = token_of(service.runs[0])
+    assert first_step(store, token, "1001") == 200
+    again = context(store, try_number=2, max_tries=4)
+    again["ti"].region_id = 0
+    write = store.set
+
+    def stop(key, value, **options):
+        if key == token_keys(digest_of(token), 4)[1]:
+            store.entries[claim_key(3)]["stopped"] = now()
+        write(key, value, **options)
+
+    store.set = stop
+    assert claims().execute(again)["run_id"] == "1002"
+    assert not is_open(store, token, 3)
+    assert not is_open(store, token, 4)
+
+
 def test_a_run_that_was_kept_by_a_clear_but_cannot_be_let_go_on(service, store, context, claims):
     """On Airflow 3.4, where the user keeps the task's state: its run would be told to stop at its next word."""
     claims().execute(context(store))
