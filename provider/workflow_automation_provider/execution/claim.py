@@ -143,7 +143,7 @@ class ClaimRecord(TaskRecord):
         n = self._now.max_tries
         if self._shut(token, claim_key(n), end_key(token)) is None:
             return None
-        return self._let_go_on(_claim(self._read_first(claim_key(n))), n) or self.said(token)
+        return self.let_go_on(_claim(self._read_first(claim_key(n)))) or self.said(token)
 
     def _shut(self, token: str, *keys: str) -> dict[str, Any] | None:
         """
@@ -157,18 +157,18 @@ class ClaimRecord(TaskRecord):
             raise RuntimeError(f"Airflow's task state store still has the entry {key}, which was deleted.")
         return entry
 
-    def _let_go_on(self, claim: Claim | None, max_tries: int) -> Claim | None:
+    def let_go_on(self, claim: Claim | None, max_tries: int | None = None) -> Claim | None:
         """
         Let a run that had claimed speak, and return its claim; None if it was told to stop.
 
-        :param max_tries: those for which it had claimed
+        :param max_tries: those for which it had claimed, by default the current ones
         """
         if claim is None:
             return None
         if not claim.is_stopped:
             self.reopen(claim.token)
             # The endpoint records that it has told a run to stop before it tells it.
-            now = _claim(self._read_first(claim_key(max_tries)))
+            now = _claim(self._read_first(claim_key(self._now.max_tries if max_tries is None else max_tries)))
             if now is not None and not now.is_stopped:
                 return now
         self._delete(token_keys(claim.token, self._now.max_tries)[1])
@@ -183,7 +183,7 @@ class ClaimRecord(TaskRecord):
         if max_tries == self._now.max_tries:  # left by the Clear: the run may claim at any moment
             return self.revoke(token)
         claim = _claim(self._read(claim_key(max_tries)))
-        return self._let_go_on(claim, max_tries) if claim and claim.token == token else None
+        return self.let_go_on(claim, max_tries) if claim and claim.token == token else None
 
     def start_over(self, token: str | None) -> None:
         """
@@ -296,6 +296,10 @@ class StartClaims:
         if ledger.was_cleared or entry.attempt.max_tries != self.record.max_tries:
             return self._settle_before_clear(entry, entry.token, ledger)
         claim = self._wait_for(entry.token, datetime.fromisoformat(entry.at))
+        if (
+            claim and claim.is_claimed
+        ):  # the earlier try may have deleted its token, and not have seen the claim
+            claim = self.record.let_go_on(claim)
         if claim is None and self._on_unknown != "ask":
             claim = self.revoke(entry.token, ledger)
         return claim

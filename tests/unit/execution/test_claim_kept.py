@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError
@@ -217,3 +219,32 @@ def test_a_try_that_died_is_reported_with_what_became_of_its_run(service, store,
     assert STOPPED in str(caught.value)
     assert first_step(store, token_of(service.runs[0]), "1001") == 404
     assert requests(service) == 1
+
+
+@pytest.mark.parametrize("waits_for_end", [False, True])
+def test_a_run_whose_token_an_earlier_try_deleted_before_it_saw_the_claim(
+    service, store, context, waits, endpoint, waits_for_end
+):
+    """The store failed, or the try was killed, just then."""
+    options = (
+        {"completion_timeout": timedelta(seconds=30)} if waits_for_end else {"wait_for_completion": False}
+    )
+    operator = claiming(waits)(**BRIEF, **options)
+    service.callbacks.add(delay=1.5)
+    token, delete = lose(service, store, context, claiming(waits)), store.delete
+
+    def claim_and_delete(key):
+        if "_token/" in key:
+            store.delete = delete
+            assert first_step(store, token, "1001") == 200
+            store.lost.append("workflow_automation_probe")
+        delete(key)
+
+    store.delete = claim_and_delete
+    with pytest.raises(OutcomeUnknownError):
+        operator.execute(context(store, try_number=2))
+    assert operator.execute(context(store, try_number=3))["run_id"] == "1001"
+    if waits_for_end:
+        assert endpoint.statuses == [200]
+    else:
+        assert first_step(store, token, "1001") == 200
