@@ -210,13 +210,8 @@ class FlowRun:
 
     def _start_over(self, token: str | None) -> None:
         """Have the next try start another run, because the flow said that this one failed."""
-        try:
-            self._claims.start_over(token)
-            self._record.clear()
-        except Exception:
-            self._retrier.log.exception(
-                "The run that failed is still recorded: the next try reports it again."
-            )
+        self._claims.start_over(token)
+        self._record.clear()
 
     def _prepare(self) -> Request:
         flow_id = self._task.rendered_flow_id()

@@ -165,9 +165,13 @@ class CompletionWait:
                 self._log.warning(
                     "Run %s failed: another one is started.", one_line(run.get("run_id", "(unknown id)"))
                 )
-                self._on_failed(waiting.digest)
-                with suppress(Exception):  # the next run has another token, by which it is told apart
-                    self._record.forget()
+                try:
+                    self._on_failed(waiting.digest)
+                    self._record.forget()  # last: a person's answer is nowhere else
+                except Exception:
+                    self._log.exception(
+                        "The run that failed is still recorded: the next try reports it again."
+                    )
             raise
         self._count_end("succeeded")
         return ended

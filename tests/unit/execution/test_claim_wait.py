@@ -128,6 +128,28 @@ class TestRunFailed:
         assert (again["run_id"], again["result"]) == ("1002", 3)
         assert told.get("1002") == 200
 
+    def test_one_that_cannot_be_started_over_is_reported_again(
+        self, service, store, context, waits, parked, resume, endpoint
+    ):
+        """A person has said that it failed, which is recorded only with the wait."""
+        operator, now_, delete = waits(on_run_failed="start_again"), context(store), store.delete
+        then, _ = parked(operator, now_)
+
+        def fail_for_the_start(key):
+            if key == KEY:
+                raise RuntimeError
+            delete(key)
+
+        store.delete = fail_for_the_start
+        event = {"chosen_options": ["The run failed"], "responded_by_user": {"id": "ada"}}
+        with pytest.raises(RunFailedError):
+            resume(operator, now_, event, **then)
+        store.delete = delete
+        with pytest.raises(RunFailedError):
+            operator.execute(context(store, try_number=2))
+        then, _ = parked(operator, context(store, try_number=3))
+        assert then["run"]["run_id"] == "1002"
+
     @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
     def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint, policy):
         endpoint.max_tries = 0
