@@ -215,14 +215,16 @@ def _state(
 def _digests(task: FlowTask, *values: Mapping[str, Any]) -> list[str]:
     """Return the hashes of the tokens that count: by the keys, which are always known, and by their values."""
     keys = (key.split("/") for key in task.entries if key.startswith(f"{PREFIX}token/"))
-    by_key = {parts[1]: None for parts in keys if len(parts) == 3 and parts[2] == str(task.max_tries)}
+    by_key = {parts[1]: None for parts in keys if parts[2:3] == [str(task.max_tries)]}
     digests = (value.get(name) for value in values for name in ("token", "digest"))
     return [*by_key, *(digest for digest in digests if isinstance(digest, str) and digest not in by_key)]
 
 
 def _claim(task: FlowTask, digests: list[str]) -> Mapping[str, Any]:
     """Return the claim of the run; after a Clear, that of the run which the task kept."""
-    if claim := _value(task, claim_key(task.max_tries)):
+    claim = _value(task, claim_key(task.max_tries))
+    # That of an earlier run stays if it was told to stop.
+    if claim and ("stopped" not in claim or claim.get("digest") in digests):
         return claim
     earlier = [key for key in task.entries if key.startswith(f"{PREFIX}claim/")]
     values = (task.entries[key].value or {} for key in earlier)

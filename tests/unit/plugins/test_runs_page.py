@@ -347,6 +347,11 @@ class TestStates:
         task.put(claim_key(2), {"digest": task.digest, "at": iso(-5), "stopped": iso(-1)})
         assert "told to stop" in listed().row(task)
 
+    def test_the_run_before_was_told_to_stop(self, dag, listed):
+        task = Task(dag, start={"token": "b" * 64}, state="running")
+        task.put(claim_key(2), {"digest": "a" * 64, "at": iso(-5), "stopped": iso(-1)})
+        assert "|started|" in f"|{listed().row(task)}"
+
     def test_waiting(self, dag, listed):
         task = Task(dag, start={}, next_kwargs={"timeout": 86400.0})
         task.wait()
@@ -430,6 +435,8 @@ class TestStates:
         task.put(word_key(task.digest), {"message": "Said by the endpoint", "at": iso(-1)})
         task.ask(ANSWERS)
         assert "waiting" in listed().text
+        task.close()
+        task.reopen()
         assert "Said by the endpoint" in listed().text
         assert "Said by the endpoint" in tab(task).text
 
