@@ -301,7 +301,10 @@ class Ledger:
 
     def open(self, index: int, digest: bytes, token: str | None = None) -> None:
         """
-        Open an item: before its request is sent, which must wait until the write that says so is durable.
+        Open an item; its request is sent only once the write that says so is durable.
+
+        A single start opens before the write, so that what interrupts that can be settled. A batch opens after it: what
+        a write that failed leaves unopened was not sent.
 
         :param token: what its run claims with, None if it cannot
         :raises LedgerError: unless :meth:`decide` says that it may be sent, it is not open in this try, and no other

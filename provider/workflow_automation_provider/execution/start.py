@@ -242,11 +242,11 @@ class RunStarter:
         run = self._run = self._claims.run_of(claim)
         self._ledger.claimed(0, claim.token)
         self._record.token = claim.token
-        self._telemetry.count("starts.claimed")
         try:
             self._record_started(run)
         except Exception:
             self._log.exception("The run that claimed this start could not be recorded.")
+        self._telemetry.count("starts.claimed")
         return run
 
     def adopt(self, run: StartedRun) -> StartedRun:

@@ -3,9 +3,9 @@ The entry of a start in the task state store: one, under the name of the start, 
 
 ``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
 *starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Where the run was
-given a token by that send, ``token`` is its hash, and ``waits`` says that the task waits for the run. For the page **Flow runs**, it names the ``conn_id``, the ``flow_id`` if
-that is known, and when the request was ``sent``. Beside it, a person may enter the run that a task is to return, once:
-before all that the ledger decides.
+given a token by that send, ``token`` is its hash, and ``waits`` says that the task waits for the run. For the page
+**Flow runs**, it names the ``conn_id``, the ``flow_id`` if that is known, and when the request was ``sent``. Beside it, a
+person may enter the run that a task is to return, once, as ``workflow_automation_run``: before all that the ledger decides.
 """
 
 from __future__ import annotations
