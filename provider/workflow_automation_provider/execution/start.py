@@ -40,6 +40,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.earlier_start import EarlierStart
 from workflow_automation_provider.execution.ledger import IN_DOUBT, State
+from workflow_automation_provider.execution.start_record import started_run
 from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import (
     PreviousTry,
@@ -418,16 +419,8 @@ class RunStarter:
             self._log.info(
                 "Started run %s: %s", one_line(run.run_id), one_line(run.run_link or "no run_link")
             )
-        # Airflow 3.0 cannot store None as an XCom, and would fail a task whose run was started.
-        started: StartedRun = {}
-        if run.run_id is not None:
-            started["run_id"] = run.run_id
-        if run.run_link is not None:
-            started["run_link"] = run.run_link
-        if run.flow_id is not None:
-            started["flow_id"] = run.flow_id
-        if run.run_id is None and run.response is not None:
-            started["response"] = run.response
+        response = run.response if run.run_id is None else None
+        started = started_run(run.run_id, run.run_link, run.flow_id, response)
         try:
             self._record_started(started)
         except Exception:
