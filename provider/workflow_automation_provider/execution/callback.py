@@ -35,7 +35,7 @@ from workflow_automation_provider.execution.callback_json import Float, check, d
 
 __all__ = [
     "CALLBACK_USER",
-    "LARGEST_BODY",
+    "MAX_BODY",
     "OPTIONS",
     "PATH",
     "TOKEN_LENGTH",
@@ -62,8 +62,8 @@ PATH = CALLBACK_PATH
 
 _WITHHELD = "(withheld: the token of the callback)"
 
-LARGEST_BODY = 64 * 1024
-"""The largest body of a callback in bytes: its result becomes an XCom."""
+MAX_BODY = 64 * 1024
+"""The maximum size of a callback's body in bytes: its result becomes an XCom."""
 
 TOKEN_LENGTH = 64
 """Of a token: 48 bytes, in base64url without padding."""

@@ -30,8 +30,8 @@ __all__ = ["CallbackSender"]
 _T = TypeVar("_T")
 
 _TIMEOUT = 30.0
-_LONGEST_WAIT = 60.0
-_LARGEST_RESPONSE = 64 * 1024
+_MAX_WAIT = 60.0
+_MAX_RESPONSE = 64 * 1024
 _RETRIED = {408, 429}
 # httpx would load the default certificates for None, which takes longer than a call.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -138,7 +138,7 @@ class _Sending:
             retry_after = await self._attempt(content)
             if retry_after is None or self.attempts == self._call.attempts:
                 return
-            await asyncio.sleep(min(max(wait, retry_after), _LONGEST_WAIT))
+            await asyncio.sleep(min(max(wait, retry_after), _MAX_WAIT))
             wait *= 2
 
     async def _attempt(self, content: bytes) -> float | None:
@@ -169,7 +169,7 @@ class _Sending:
             body = b""
             async for part in response.aiter_bytes():
                 body += part
-                if len(body) > _LARGEST_RESPONSE:
+                if len(body) > _MAX_RESPONSE:
                     break
             self.response = self._safe(body.decode("utf-8", errors="replace"))[:LONG_STRING]
             await response.aclose()
