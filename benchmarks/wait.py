@@ -53,7 +53,7 @@ from airflow.sdk import DAG
 from workflow_automation_provider.execution import wait
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-wait._FIRST_CHECK = wait._LONGEST_CHECK
+wait._FIRST_CHECK = wait._MAX_CHECK
 
 for dag_id, tasks in (("warm_up", {warm_up}), ("waiting", {tasks})):
     with DAG(dag_id, schedule=None):

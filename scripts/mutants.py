@@ -145,7 +145,7 @@ def run_mutmut(files: list[str], tests: list[str]) -> None:
 
 
 def read_results(file: str) -> Iterator[tuple[Mutant, str]]:
-    """Return the mutants of one file, and what became of each."""
+    """Return the mutants of one file, each with its result."""
     path = PACKAGE / file
     data = SourceFileMutationData(path=path)
     data.load()
@@ -162,7 +162,7 @@ def read_results(file: str) -> Iterator[tuple[Mutant, str]]:
 
 
 def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, str]]:
-    """Test the mutants of some files with some tests, in a process of its own, and return what became of them."""
+    """Test the mutants of some files with some tests, in a process of its own, and return the results."""
     prepare_workspace()
     with contextlib.chdir(WORKSPACE):
         tests = sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
@@ -191,7 +191,7 @@ def load_explanations() -> dict[Mutant, str]:
 
 
 def report(results: list[tuple[Mutant, str]], seconds: float) -> bool:
-    """Print what became of the mutants; return whether each was noticed or is explained."""
+    """Print the results of the mutants; return whether each was noticed or is explained."""
     explanations = load_explanations()
     survivors = [(mutant, status) for mutant, status in results if status not in NOTICED]
     unexplained = [(mutant, status) for mutant, status in survivors if mutant not in explanations]

@@ -126,6 +126,26 @@ def chosen_port(variable: str, default: int) -> int:
     return int(text)
 
 
+def announce(airflow: Airflow, service: LocalService) -> None:
+    """Print where everything is, and what to begin with."""
+    print(f"""
+Airflow   {airflow.url}   user {USER}, password {PASSWORD}
+Service   {service.url}   shows the runs it started
+Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
+
+Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Flow run.
+Then workflow_automation_trigger_upload, …_wait, …_claim and …_ask; the others are recipes.
+The connections are under Admin → Connections.
+Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
+workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
+workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
+workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
+workflow_automation_notifier fails, and its callback starts a run.
+workflow_automation_claim never gets a response: its run claims the start, and the task returns it.
+workflow_automation_ask never gets one either: it asks under Required Actions. The service shows the run.
+Ctrl-C stops everything.""")
+
+
 def main() -> None:
     """Run until interrupted."""
     begin()
@@ -149,22 +169,7 @@ def main() -> None:
             set_up(airflow, service, s3)
             pause_scheduled(airflow)
             airflow.launch(SCHEDULER)
-            print(f"""
-Airflow   {airflow.url}   user {USER}, password {PASSWORD}
-Service   {service.url}   shows the runs it started
-Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
-
-Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Flow run.
-Then workflow_automation_trigger_upload, …_wait, …_claim and …_ask; the others are recipes.
-The connections are under Admin → Connections.
-Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
-workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
-workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
-workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
-workflow_automation_notifier fails, and its callback starts a run.
-workflow_automation_claim never gets a response: its run claims the start, and the task returns it.
-workflow_automation_ask never gets one either: it asks under Required Actions. The service shows the run.
-Ctrl-C stops everything.""")
+            announce(airflow, service)
             while True:
                 airflow.check()
                 flows.play()

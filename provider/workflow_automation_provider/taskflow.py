@@ -35,7 +35,6 @@ def trigger_flow_once(
     flow_id: str | None = None,
     workflow_automation_conn_id: str = "workflow_automation_default",
     on_unknown_start: OnUnknownStart = "fail",
-    request_timeout: float | None = None,
     send_retry_timeout: float = 60.0,
     context: Context | None = None,
 ) -> StartedRun:
@@ -60,8 +59,6 @@ def trigger_flow_once(
     :param workflow_automation_conn_id: connection with the base URL and the API key
     :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"`` without a
         retry, or ``"start_again"`` in the next try
-    :param request_timeout: seconds that connecting, each send, and the whole response may take, instead of
-        the connection's ``timeout``
     :param send_retry_timeout: seconds to keep retrying while the service is busy or cannot be reached; 0
         sends once
     :param context: the task's context, by default that of the task that is being executed
@@ -75,7 +72,7 @@ def trigger_flow_once(
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
     context = get_current_context() if context is None else context
-    hook = WorkflowAutomationHook(workflow_automation_conn_id, request_timeout=request_timeout)
+    hook = WorkflowAutomationHook(workflow_automation_conn_id)
     starter: RunStarter | None = None
     try:
         _check_name(name)
@@ -99,7 +96,7 @@ def trigger_flow_once(
             context,
             start_advice(name, has_store="task_state_store" in context),
             also_retry=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
-            later="Clear the task later: that starts every other run of the task again.",
+            later="Clear the task later: that starts all its other runs again.",
             previous=starter.previous if starter else None,
         )
         raise failed from failed.__cause__

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "A run may have been started"
 # What the log of each try says beforehand, for one that cannot say anything afterwards.
-ASKING = "If no later line says what became of it, a run may have been started"
+ASKING = "If no later line gives its outcome, a run may have been started"
 
 
 def clear_discards() -> bool:

@@ -1,5 +1,5 @@
 """
-A Clear starts another run, a retry never does: each row of the record's table, in a real Airflow.
+Clearing a task starts another run, a retry never does: each row of the record's table, in a real Airflow.
 
 All the cases run at once, each in a DAG run of its own. Where Airflow's Clear itself discards what a task
 kept (3.4+), whoever chooses to keep it keeps the run.

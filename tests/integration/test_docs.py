@@ -514,7 +514,7 @@ def test_the_arguments_of_trigger_flow_once():
     known = parameters(trigger_flow_once)
     assert named == list(known)
     operator = parameters(TriggerFlowOperator.__init__)
-    for name in ("workflow_automation_conn_id", "on_unknown_start", "request_timeout", "send_retry_timeout"):
+    for name in ("workflow_automation_conn_id", "on_unknown_start", "send_retry_timeout"):
         assert known[name].default == operator[name].default
 
 

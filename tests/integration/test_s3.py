@@ -133,7 +133,7 @@ def test_prefix_sends_only_what_is_missing(upload, bucket, workflow_automation_s
 
 
 def test_a_batch_of_a_bucket(run_dag, bucket, workflow_automation_service, workflow_automation_connection):
-    """The example: rows of a CSV in a bucket, a batch in it, and what became of it."""
+    """The example: rows of a CSV in a bucket, a batch in it, and its results."""
     put(bucket, customers=b"customer,region\nAda,north\nGrace,south\n")
     result = run_dag(
         "workflow_automation_batch.py", run_conf={"source": f"{URL}/customers.csv", "folder": URL}

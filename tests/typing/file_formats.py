@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 if TYPE_CHECKING:
@@ -30,7 +29,4 @@ UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="da
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=shape)
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="b64")  # type: ignore[arg-type]
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"size": 1})  # type: ignore[dict-item]
-
-with WorkflowAutomationHook() as hook:
-    hook.upload_files("1", "a.csv", file_format=plain)
-    hook.upload_files("1", "a.csv", file_format=5)  # type: ignore[arg-type]
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=5)  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ PUBLIC = {
     "execution.start": {"OnUnknownStart": "'fail', 'start_again'"},
     "execution.start_record": {"StartedRun": "run_id, run_link, flow_id, response, result"},
     "taskflow": {
-        "trigger_flow_once": "(name, *, inputs=mappingproxy({}), flow_id=None, workflow_automation_conn_id='workflow_automation_default', on_unknown_start='fail', request_timeout=None, send_retry_timeout=60.0, context=None)",
+        "trigger_flow_once": "(name, *, inputs=mappingproxy({}), flow_id=None, workflow_automation_conn_id='workflow_automation_default', on_unknown_start='fail', send_retry_timeout=60.0, context=None)",
     },
     "execution.upload": {
         "OnUnknownUpload": "'send_again', 'fail'",
@@ -102,7 +102,8 @@ PUBLIC = {
     },
     "get_provider_info": {"get_provider_info": "()"},
     "hooks.workflow_automation": {
-        "WorkflowAutomationHook": "(workflow_automation_conn_id='workflow_automation_default', *, request_timeout=None)",
+        "WorkflowAutomationHook": "(workflow_automation_conn_id='workflow_automation_default')",
+        "WorkflowAutomationHook.request_timeout": "None",
         "WorkflowAutomationHook.conn_name_attr": "'workflow_automation_conn_id'",
         "WorkflowAutomationHook.default_conn_name": "'workflow_automation_default'",
         "WorkflowAutomationHook.conn_type": "'workflow_automation'",
@@ -113,7 +114,7 @@ PUBLIC = {
         "WorkflowAutomationHook.get_conn": "(self)",
         "WorkflowAutomationHook.stop": "(self)",
         "WorkflowAutomationHook.trigger_flow": "(self, inputs=mappingproxy({}), flow_id=None)",
-        "WorkflowAutomationHook.upload_files": "(self, run_id, files, flow_id=None, *, file_format=None, content_types=None, read_ahead_bytes=None)",
+        "WorkflowAutomationHook.upload_files": "(self, run_id, files, flow_id=None)",
         "WorkflowAutomationHook.redact_also": "(self, secret)",
         "WorkflowAutomationHook.flow_of": "(self, request)",
         "WorkflowAutomationHook.flow_of_upload": "(self, flow_id)",
@@ -142,12 +143,12 @@ PUBLIC = {
         "TriggerFlowBatchOperator.template_fields_renderers": "{'batch': 'json'}",
     },
     "operators.flows": {
-        "TriggerFlowOperator": "(*, inputs=not given, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', wait_for_completion=False, callback_input='callback_url', completion_timeout=datetime.timedelta(days=1), files=None, file_format=None, heartbeat_timeout=None, on_run_failed='fail', on_unknown_start='fail', claim_timeout=datetime.timedelta(seconds=60), ask_timeout=datetime.timedelta(days=7), notifiers=(), request_timeout=None, send_retry_timeout=60.0, multiple_outputs=True, **kwargs)",
+        "TriggerFlowOperator": "(*, inputs=not given, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', wait_for_completion=False, callback_input='callback_url', completion_timeout=datetime.timedelta(days=1), files=None, heartbeat_timeout=None, on_run_failed='fail', on_unknown_start='fail', claim_timeout=datetime.timedelta(seconds=60), ask_timeout=datetime.timedelta(days=7), notifiers=(), request_timeout=None, send_retry_timeout=60.0, multiple_outputs=True, **kwargs)",
         "TriggerFlowOperator.template_fields": "('inputs', 'flow_id', 'workflow_automation_conn_id', 'files')",
         "TriggerFlowOperator.template_fields_renderers": "{'inputs': 'json', 'files': 'json'}",
         "TriggerFlowOperator.operator_extra_links": "tuple",
-        "TriggerFlowOperator.execute_complete": "(self, context, event=None, run=None, doubt=None, checks=0, ti_id=None, timeout=None)",
-        "UploadFilesOperator": "(*, run_id, files, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', file_format=None, content_types=None, files_per_request=None, max_request_bytes=None, max_file_bytes=None, read_ahead_bytes=None, on_unknown_upload='send_again', request_timeout=None, send_retry_timeout=60.0, **kwargs)",
+        "TriggerFlowOperator.execute_complete": "(self, context, event=None, run=None, pending=None, checks=0, ti_id=None, timeout=None)",
+        "UploadFilesOperator": "(*, run_id, files, flow_id=not given, workflow_automation_conn_id='workflow_automation_default', file_format=None, files_per_request=None, max_request_bytes=None, on_unknown_upload='send_again', request_timeout=None, send_retry_timeout=60.0, **kwargs)",
         "UploadFilesOperator.template_fields": "('run_id', 'files', 'flow_id', 'workflow_automation_conn_id')",
         "UploadFilesOperator.template_fields_renderers": "{'files': 'json'}",
     },

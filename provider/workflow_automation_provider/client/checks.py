@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MAX_TIMEOUT", "MIN_READ_AHEAD", "is_limit", "is_seconds", "kind_of", "one_line"]
+__all__ = ["MAX_TIMEOUT", "is_limit", "is_seconds", "kind_of", "one_line"]
 
 MAX_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
-
-MIN_READ_AHEAD = 8 * 1024 * 1024
-"""In bytes: smaller buffers would mean very small range requests."""
 
 
 def is_seconds(value: object) -> bool:
@@ -18,9 +15,9 @@ def is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
 
 
-def is_limit(value: object, minimum: int = 1) -> bool:
-    """Return whether a value is a whole number of ``minimum`` or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+def is_limit(value: object) -> bool:
+    """Return whether a value is a whole number of 1 or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def kind_of(value: object) -> str:

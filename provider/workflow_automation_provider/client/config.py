@@ -76,7 +76,7 @@ def checked_key(api_key: str | None) -> str | None:
     return key
 
 
-def checked_timeout(timeout: float, name: str = "timeout") -> float:
+def checked_timeout(timeout: float) -> float:
     """
     Return a timeout in seconds.
 
@@ -85,7 +85,7 @@ def checked_timeout(timeout: float, name: str = "timeout") -> float:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not (number and 0 < timeout <= MAX_TIMEOUT):
         raise InvalidRequestError(
-            f"{name} is {timeout!r}: expected seconds, more than 0 and at most {MAX_TIMEOUT} (a week)."
+            f"timeout is {timeout!r}: expected seconds, more than 0 and at most {MAX_TIMEOUT} (a week)."
         )
     return float(timeout)
 

@@ -30,7 +30,6 @@ __all__ = [
     "ReadAhead",
     "Reading",
     "changed",
-    "check_content_types",
     "check_file_format",
     "read_exactly",
     "read_whole",
@@ -175,28 +174,6 @@ def check_file_format(value: object) -> FileFormat:
                 f"file_format[{name!r}] has an unsupported value; expected one of {known}."
             )
     return value
-
-
-def check_content_types(content_types: object) -> Mapping[str, str]:
-    """
-    Check media types by name pattern.
-
-    :raises InvalidRequestError: if it is not a mapping of patterns to media types
-    """
-    if not isinstance(content_types, Mapping):
-        raise InvalidRequestError(
-            f"content_types is {kind_of(content_types)}: expected a mapping such as {{'*.log': 'text/plain'}}."
-        )
-    for pattern, content_type in content_types.items():
-        if not isinstance(pattern, str) or not _is_media_type(content_type):
-            raise InvalidRequestError(
-                f"content_types[{pattern!r}] is not a media type: expected a mapping such as {{'*.log': 'text/plain'}}."
-            )
-    return content_types
-
-
-def _is_media_type(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and all(value.strip().partition("/"))
 
 
 def read_whole(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier
     from airflow.sdk.bases.decorator import Task, determine_kwargs
 
-    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.execution.start_record import StartedRun
     from workflow_automation_provider.hooks.file_sources import FileSource
@@ -143,7 +142,6 @@ def trigger_flow_task(
     callback_input: str = "callback_url",
     completion_timeout: timedelta = timedelta(days=1),
     files: FileSource | Sequence[FileSource] | None = None,
-    file_format: FileFormat | None = None,
     heartbeat_timeout: timedelta | None = None,
     on_run_failed: Literal["fail", "start_again"] = "fail",
     on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",

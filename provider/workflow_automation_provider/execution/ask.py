@@ -179,7 +179,7 @@ class UnknownStartPrompt:
 
     def _park(self, pending: PendingStart) -> NoReturn:
         left = max(_left(pending), timedelta(seconds=1))
-        parking.park(self._context, self._question(pending), left, {"doubt": pending})
+        parking.park(self._context, self._question(pending), left, {"pending": pending})
 
     def _failure(self, pending: PendingStart, why: str) -> WorkflowAutomationError:
         accepted = Accepted(pending["accepted"])

@@ -282,8 +282,8 @@ def read(body: bytes) -> Said:
     fields = document(body)
     status = fields.get("status")
     if not (isinstance(status, str) and status in _FIELDS):
-        found = kind(status) if "status" in fields else "missing"
-        raise ValueError(f"status is {found}; expected 'started', 'running', 'success' or 'failed'.")
+        given = kind(status) if "status" in fields else "missing"
+        raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
     if unknown := fields.keys() - {*_FIELDS[status]}:
         *most, last = _FIELDS[status]
         hint = "" if "result" not in _FIELDS[status] else " Put what else the flow returns into result."

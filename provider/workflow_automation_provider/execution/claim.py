@@ -128,9 +128,9 @@ class ClaimRecord(TaskRecord):
         """
         key = token_key(token, self._now.max_tries)
         self._delete(key)
-        if (found := self._read_first(key, *keys)) is not None and self._read_first(key) is not None:
+        if (entry := self._read_first(key, *keys)) is not None and self._read_first(key) is not None:
             raise RuntimeError(f"Airflow's task state store still has the entry {key}, which was deleted.")
-        return found
+        return entry
 
     def _let_go_on(self, claim: Claim | None, max_tries: int) -> Claim | None:
         """
@@ -318,16 +318,16 @@ class StartClaims:
         """
         # Another worker's clock may be ahead.
         until = min(since, datetime.now(UTC)) + (self.timeout if self._on_unknown == "claim" else timedelta())
-        told = False
+        is_logged = False
         while True:
             if claim := self.record.said(token):
                 return claim
             left = (until - datetime.now(UTC)).total_seconds()
             if left <= 0 or self._retrier.is_ended():
                 return None
-            if not told:
+            if not is_logged:
                 self._log.info("Waiting up to %.0f s for a run to claim this start.", left)
-                told = True
+                is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
 
     def run_of(self, claim: Claim) -> StartedRun:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
 
-    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.ask import PendingStart, UnknownStartPrompt
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -70,7 +69,6 @@ class FlowRunTask:
     request: str | None
     on_run: Callable[[StartedRun], None]
     files: FileSource | Sequence[FileSource] | None
-    file_format: FileFormat | None
     wait_for_completion: bool
     callback_input: str
     completion_timeout: timedelta
@@ -177,7 +175,7 @@ class FlowRun:
         reply: Reply,
         pending: PendingStart | None,
     ) -> StartedRun:
-        """Start the run, or resolve the doubt whether one was started."""
+        """Start the run, or settle whether one was started."""
         if prompt and pending:
             if (run := self._starter.claimed()) is not None:
                 return run
@@ -252,7 +250,7 @@ class FlowRun:
     def _files(self, files: FileSource | Sequence[FileSource]) -> FilesToUpload:
         from workflow_automation_provider.execution.upload import FilesToUpload
 
-        return FilesToUpload(files=files, file_format=self._task.file_format)
+        return FilesToUpload(files=files)
 
     def _wait(self, resumed: Resumed) -> CompletionWait | None:
         """Return the wait for the end of the run, None for none."""
@@ -293,7 +291,7 @@ class FlowRun:
 
     def _prompt(self, resumed: Resumed, wait: CompletionWait | None) -> UnknownStartPrompt | None:
         """Return the question whether a run was started, None if nobody is to be asked."""
-        # A doubt that was asked about is resolved as its answer says, also if the DAG has been edited since.
+        # A start that was asked about is settled as the answer says, also if the DAG has been edited since.
         if not (self._task.on_unknown_start == "ask" or resumed.pending):
             return None
         from workflow_automation_provider.execution.ask import UnknownStartPrompt

@@ -216,7 +216,7 @@ class Ledger:
         self._digests = bytearray()
         # Items that this try opened and has not settled, and those of them that were in doubt before.
         self._open: set[int] = set()
-        self._doubted: set[int] = set()
+        self._in_doubt_before: set[int] = set()
 
     def read(self, entry: Entry) -> bool:
         """
@@ -314,7 +314,7 @@ class Ledger:
             raise LedgerError(f"Item {index} must not be sent: another token of it has not been revoked.")
         state = self.state(index)
         if state in IN_DOUBT and not (state is State.REVOKED and self._claims):
-            self._doubted.add(index)
+            self._in_doubt_before.add(index)
         if token:
             self._tokens[index] = token
         self._grow(index)
@@ -334,9 +334,9 @@ class Ledger:
         if index not in self._open or outcome not in OUTCOMES:
             raise LedgerError(f"Item {index} cannot become {outcome.name.lower()}.")
         self._open.discard(index)
-        if index in self._doubted and outcome in (State.IDLE, State.REJECTED):
+        if index in self._in_doubt_before and outcome in (State.IDLE, State.REJECTED):
             outcome = State.UNKNOWN
-        self._doubted.discard(index)
+        self._in_doubt_before.discard(index)
         self._states[index] = outcome
         return outcome
 
@@ -382,9 +382,9 @@ class Ledger:
         """Return whether this try opened an item and has not settled it."""
         return index in self._open
 
-    def is_doubted(self, index: int) -> bool:
+    def was_in_doubt(self, index: int) -> bool:
         """Return whether an open item was in doubt before this try opened it."""
-        return index in self._doubted
+        return index in self._in_doubt_before
 
     def unsettled(self) -> Iterator[int]:
         """Yield the items that this try opened and has not settled: their runs may exist."""

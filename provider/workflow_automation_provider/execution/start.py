@@ -306,7 +306,7 @@ class RunStarter:
             f"flow {flow}" if (flow := self._hook.flow_of(request)) else "the flow of the API key",
             self._hook.workflow_automation_conn_id,
         )
-        self._log.info("If no later line says what became of it, a run may have been started.")
+        self._log.info("If no later line gives its outcome, a run may have been started.")
         # Opened before the write: whatever interrupts it, the ledger knows what to write then.
         is_repeated = self._ledger.token(0) is not None
         self._record.token = token = self._url.digest if self._url else None
@@ -358,17 +358,18 @@ class RunStarter:
 
     def _settle_rejected(self, outcome: Rejected | Busy) -> Outcome:
         """Settle a request that the service says it rejected: unless its run has claimed, it has none."""
-        was_doubted = self._ledger.is_doubted(0)
+        was_in_doubt = self._ledger.was_in_doubt(0)
         state = self._ledger.settle(0, State.REJECTED)
         token = self._ledger.token(0)
         claim = self._claim_of_rejected(outcome, token) if token else None
         if claim is not None:
             self._log.warning("The request was rejected, but its run has begun: %s", reason_of(outcome))
             run = self._adopt_claim(claim)
-            found = Run(run.get("run_id"), run.get("run_link"), run.get("flow_id"))
-            return Started(request=outcome.request, run=found)
+            return Started(
+                request=outcome.request, run=Run(run.get("run_id"), run.get("run_link"), run.get("flow_id"))
+            )
         self._request = None
-        self._write_settled(state, State.REJECTED, was_doubted)
+        self._write_settled(state, State.REJECTED, was_in_doubt)
         return outcome
 
     def _claim_of_rejected(self, outcome: Rejected | Busy, token: str) -> Claim | None:
@@ -387,16 +388,16 @@ class RunStarter:
 
     def _settle(self, outcome: State, message: str = "") -> None:
         """Settle what the request ended in, and record it."""
-        was_doubted = self._ledger.is_doubted(0)
-        self._write_settled(self._ledger.settle(0, outcome), outcome, was_doubted, message)
+        was_in_doubt = self._ledger.was_in_doubt(0)
+        self._write_settled(self._ledger.settle(0, outcome), outcome, was_in_doubt, message)
 
-    def _write_settled(self, state: State, outcome: State, was_doubted: bool, message: str = "") -> None:
+    def _write_settled(self, state: State, outcome: State, was_in_doubt: bool, message: str = "") -> None:
         try:
             if state is State.UNIDENTIFIED:
                 self._record.unidentified(message)
             elif state is not State.UNKNOWN:
                 self._record.clear()
-            elif was_doubted and outcome is not State.UNKNOWN:
+            elif was_in_doubt and outcome is not State.UNKNOWN:
                 self._log.warning("This try started no run, but an earlier try may have started one.")
                 self._record.restore()
         except Exception:

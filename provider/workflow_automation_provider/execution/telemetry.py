@@ -51,13 +51,13 @@ class Telemetry:
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter, unless there is nothing to add."""
         if number:
-            self._tell("incr", name, number)
+            self._emit("incr", name, number)
 
     def time(self, name: str, seconds: float) -> None:
         """Record how long something took."""
-        self._tell("timing", name, timedelta(seconds=seconds))
+        self._emit("timing", name, timedelta(seconds=seconds))
 
-    def _tell(self, method: str, name: str, value: object) -> None:
+    def _emit(self, method: str, name: str, value: object) -> None:
         if self._ti is None:
             return
         try:
@@ -65,8 +65,8 @@ class Telemetry:
 
             tags = getattr(self._ti, "stats_tags", None)
             if tags is None:  # on Airflow 3.0 to 3.2
-                told = ((name, getattr(self._ti, name, None)) for name in ("dag_id", "task_id"))
-                tags = {name: value for name, value in told if value}
+                tags_of_task = ((name, getattr(self._ti, name, None)) for name in ("dag_id", "task_id"))
+                tags = {name: value for name, value in tags_of_task if value}
             getattr(Stats, method)(f"{PREFIX}.{name}", value, tags=tags)
         except Exception:
             _log.debug("The metric %s could not be sent.", name, exc_info=True)

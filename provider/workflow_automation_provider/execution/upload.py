@@ -7,18 +7,16 @@ Each file is resolved and measured only once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
-from workflow_automation_provider.client.files import Element, File, FileFormat
 from workflow_automation_provider.client.outcome import Failure, Outcome
 from workflow_automation_provider.client.protocol import Operation, Request, identifier
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
-    InvalidRequestError,
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
@@ -35,6 +33,7 @@ from workflow_automation_provider.hooks.upload_progress import (
 )
 
 if TYPE_CHECKING:
+    from workflow_automation_provider.client.files import Element, FileFormat
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload_record import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -90,21 +89,14 @@ class FilesToUpload:
 
     :param files: as passed by the DAG author
     :param file_format: the format of each file, None for the connection's
-    :param content_types: media types by name pattern, None to guess them from the file extensions
     :param files_per_request: the maximum number of files in one request, None for no limit
     :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
-    :param max_file_bytes: the maximum size of a file in bytes, None for no limit
-    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
-        None for 32 MiB
     """
 
     files: FileSource | Iterable[FileSource]
     file_format: FileFormat | None = None
-    content_types: Mapping[str, str] | None = None
     files_per_request: int | None = None
     max_request_bytes: int | None = None
-    max_file_bytes: int | None = None
-    read_ahead_bytes: int | None = None
 
 
 class Uploader:
@@ -143,7 +135,7 @@ class Uploader:
         :raises WorkflowAutomationError: if they could not be uploaded
         """
         flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
-        elements = _resolved(what)
+        elements = resolve(what.files)
         self._requests(_ANY_RUN, flow_id, elements, what)
         self._prepared = elements
 
@@ -165,7 +157,7 @@ class Uploader:
                 raise
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
-        elements = _resolved(what) if self._prepared is None else self._prepared
+        elements = resolve(what.files) if self._prepared is None else self._prepared
         try:
             self.inputs = inputs_of(elements)
         except Exception:
@@ -176,7 +168,7 @@ class Uploader:
         progress = Progress(len(missing), size_of(missing), self._log)
         for number, request in enumerate(requests, start=1):
             confirmed.append(self._send(request, run_id, f"{flow_id} {run_id}", len(confirmed), progress))
-            self._tell(number, requests, confirmed[-1], progress)
+            self._log_confirmed(number, requests, confirmed[-1], progress)
         return {
             "run_id": run_id,
             "files": len(elements),
@@ -185,7 +177,7 @@ class Uploader:
             "requests": confirmed[:_KEPT_REQUESTS],
         }
 
-    def _tell(
+    def _log_confirmed(
         self, number: int, requests: Sequence[Request], confirmed: UploadRequest, progress: Progress
     ) -> None:
         """Log the last request of an upload, and of a long one some of those before."""
@@ -338,18 +330,3 @@ def _summary(request: ConfirmedRequest) -> UploadRequest:
         "bytes": request["bytes"],
         "response": request["response"],
     }
-
-
-def _resolved(what: FilesToUpload) -> list[Element]:
-    elements = resolve(what.files, content_types=what.content_types, read_ahead_bytes=what.read_ahead_bytes)
-    _check_sizes(elements, what.max_file_bytes)
-    return elements
-
-
-def _check_sizes(elements: Sequence[Element], max_file_bytes: int | None) -> None:
-    for element in elements:
-        if max_file_bytes is not None and isinstance(element, File) and element.size > max_file_bytes:
-            raise InvalidRequestError(
-                f"{element.source} has {element.size} bytes, more than max_file_bytes ({max_file_bytes}): raise the limit, "
-                "or leave the file out."
-            )

@@ -1,8 +1,8 @@
 """
-Wait for the end of a run.
+Wait for a run to finish.
 
-The service has no status API, so the flow's last step reports the result, or a person who looked. The flow is given a
-URL of Airflow among its inputs, which holds a token for this run alone, and the task parks until the flow has called it:
+The service has no status API, so the flow's last step, or a person, reports the result. Among its inputs, the flow gets
+a URL of Airflow with a token for this run alone, and the task parks until the flow has called it:
 
 1. **Look** whether there is an answer: after the start, after asking, and whenever the task continues.
 2. **Ask**: list the wait under **Required Actions**, once per try.
@@ -138,7 +138,7 @@ class CompletionWait:
         :param reply: why the task continues
         :param checks: how often it continued without an answer
         :raises RunFailedError: if the run failed
-        :raises RunTimeoutError: if nobody told in time
+        :raises RunTimeoutError: if no result was reported in time
         :raises BaseException: Airflow's signal to park the task
         """
         waiting = self._record.read()

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from workflow_automation_provider.execution.callback import Answer, end_key, token_key
+from workflow_automation_provider.execution.claim import ClaimRecord
 from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
 
@@ -57,7 +58,7 @@ class WaitRecord(TaskRecord):
     token: str | None = None
     """The hash of the token of the run that the task is to wait for, if its start says it."""
     _entry: dict[str, Any] | None = None
-    """What :meth:`read` found or what was written since, as nobody else writes it."""
+    """What :meth:`read` returned or what was written since, as nobody else writes it."""
 
     def read(self) -> Waiting:
         """Return what is known since the last Clear, which may be nothing."""
@@ -160,10 +161,5 @@ class WaitRecord(TaskRecord):
         """Let the token from before a Clear answer after it, and begin to wait anew."""
         kept = {name: value for name, value in entry.items() if name in ("digest", "answer")}
         if kept["digest"] and "answer" not in kept:
-            self._open(kept["digest"])
+            ClaimRecord(self._context).open(kept["digest"])
         self._write(kept)
-
-    def _open(self, digest: str) -> None:
-        if self._store is not None:
-            # Its key says all.
-            self._put(self._store, token_key(digest, self._now.max_tries), {"open": True})

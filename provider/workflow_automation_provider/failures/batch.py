@@ -37,7 +37,7 @@ __all__ = [
 
 _SAME_BATCH = (
     "Pass the same batch in every try, such as a file that is written once; items may be added at its end.\n"
-    "A Clear starts all items again."
+    "Clearing the task starts all items again."
 )
 
 
@@ -71,7 +71,7 @@ class BatchState:
 
 
 def batch_error(error: WorkflowAutomationError, batch: BatchState) -> WorkflowAutomationError:
-    """Complete an error with what this and earlier tries did, and where that is to be found."""
+    """Complete an error with what this and earlier tries did, and where the results are."""
     counts = batch.counts
     if counts["total"]:
         if counts["total"] > counts["remaining"] or batch.is_stopped:
@@ -99,7 +99,7 @@ def _results(counts: Mapping[str, Any], started: str = " started") -> str:
 def where_runs_are(batch: BatchState) -> str:
     """Say where the runs are, if there are any."""
     if batch.output_path:
-        return f"What became of each item is in {batch.output_path}."
+        return f"The result of each item is in {batch.output_path}."
     if not batch.counts["started"] + batch.counts["unknown"]:
         return ""
     if not batch.place:

@@ -91,7 +91,7 @@ def start_advice(name: str | None = None, *, has_store: bool = True) -> Mapping[
             ),
         }
     # Also after a start that was rejected: those before it have runs.
-    others = "\nA Clear starts every other run of the task again." if name else ""
+    others = "\nClearing the task starts all its other runs again." if name else ""
     return {accepted: f"{text}{others}" for accepted, text in advice.items()}
 
 
@@ -112,7 +112,7 @@ def run_advice(run_id: str | None, *, has_store: bool = True) -> str:
         return "Clearing the task starts another run: upload the files with UploadFilesOperator instead."
     return (
         "To continue with that run, fix the cause, enter its run_id, then clear the task.\n"
-        f"{how_to_enter(run_id=run_id)}\nWithout that entry, a Clear starts another run."
+        f"{how_to_enter(run_id=run_id)}\nWithout that entry, clearing the task starts another run."
     )
 
 

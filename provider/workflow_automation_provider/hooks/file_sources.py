@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import glob
 import itertools
@@ -14,15 +13,15 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit, kind_of
-from workflow_automation_provider.client.files import Element, File, check_content_types, reason
+from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.files import Element, File, reason
 from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.cloud_stores import store_of
 from workflow_automation_provider.hooks.listing import Listed, ListingError, Pattern, is_missing, list_local
 from workflow_automation_provider.hooks.local_files import is_link, local_file, path_hint
-from workflow_automation_provider.hooks.read_ahead import DEFAULT_READ_AHEAD, ObjectReading
+from workflow_automation_provider.hooks.read_ahead import ObjectReading
 from workflow_automation_provider.hooks.stores import Store, StoredFile, name_of
 
 __all__ = ["FileSource", "resolve"]
@@ -39,9 +38,6 @@ _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz":
 
 def resolve(
     files: FileSource | Iterable[FileSource],
-    *,
-    content_types: Mapping[str, str] | None = None,
-    read_ahead_bytes: int | None = None,
 ) -> list[Element]:
     """
     Return the files to upload.
@@ -49,10 +45,6 @@ def resolve(
     :param files: one source or several; a glob may use ``*``, ``?``, ``[…]`` and ``**``, and does not match
         local names that begin with a dot. A URL that ends in ``/`` is a prefix: everything below it is
         uploaded. Of each, a file is found once
-    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
-        the file's extension
-    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
-        by default 32 MiB
     :raises FileUnavailableError: if a file is missing or cannot be read, a folder cannot be listed, a glob or
         prefix matches nothing, or a store cannot be reached, naming it
     :raises InvalidRequestError: if there is nothing to upload, a source is a directory or otherwise no file, or of
@@ -66,22 +58,15 @@ def resolve(
         )
     elif isinstance(files, set | frozenset):
         files = sorted(files, key=str)  # the same order in each try
-    if read_ahead_bytes is None:
-        read_ahead_bytes = DEFAULT_READ_AHEAD
-    elif not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
-        raise InvalidRequestError(
-            f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or more."
-        )
-    types = check_content_types(content_types or {})
-    stores = _Stores(read_ahead_bytes)
+    stores = _Stores()
     elements: list[Element] = []
     for is_stored, group in itertools.groupby(enumerate(files), lambda item: _is_stored(item[1])):
         named = ((f"files[{number}]", source) for number, source in group)
         if is_stored:
-            elements.extend(_stored_files(named, types, stores))
+            elements.extend(_stored_files(named, stores))
         else:
             for name, source in named:
-                elements.extend(_elements(source, name, types))
+                elements.extend(_elements(source, name))
     if not elements:
         raise InvalidRequestError("files is empty: expected at least one path, glob, URL or mapping.")
     return elements
@@ -92,14 +77,14 @@ def _is_stored(source: object) -> bool:
     return isinstance(text, ObjectStoragePath) or (isinstance(text, str) and "://" in text)
 
 
-def _elements(source: FileSource, name: str, types: Mapping[str, str]) -> Iterator[Element]:
+def _elements(source: FileSource, name: str) -> Iterator[Element]:
     if isinstance(source, Asset):
         source = source.uri
     if isinstance(source, Mapping | File):
         yield source
     elif isinstance(source, str | os.PathLike):
         for path in _local_paths(os.fspath(source), name):
-            yield local_file(path, _content_type(path.rpartition("/")[2], types))
+            yield local_file(path, _content_type(path.rpartition("/")[2]))
     else:
         raise InvalidRequestError(
             f"{name} is {kind_of(source)}: expected a path, a glob, a URL or a mapping."
@@ -169,15 +154,14 @@ def _check_path(path: str, name: str) -> None:
 class _Stores:
     """The stores of one upload."""
 
-    def __init__(self, read_ahead_bytes: int) -> None:
-        self._read_ahead = lambda files, stopped: ObjectReading(files, stopped, read_ahead_bytes)
+    def __init__(self) -> None:
         self._stores: dict[int, Store] = {}
 
     def of(self, fs: Any) -> Store:
         """Return how a file system is read."""
         if id(fs) not in self._stores:
             fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-            self._stores[id(fs)] = store_of(fs, self._read_ahead)
+            self._stores[id(fs)] = store_of(fs, ObjectReading)
         return self._stores[id(fs)]
 
 
@@ -225,13 +209,11 @@ class _StoredSource:
 _Entries = dict[str, Mapping[str, Any]]
 
 
-def _stored_files(
-    named: Iterable[tuple[str, Any]], types: Mapping[str, str], stores: _Stores
-) -> Iterator[File]:
+def _stored_files(named: Iterable[tuple[str, Any]], stores: _Stores) -> Iterator[File]:
     sources = [_stored_source(name, source, stores) for name, source in named]
     looked = _looked_at(sources)
     for source in sources:
-        yield from _files_of(source, looked.pop(id(source), None), types)
+        yield from _files_of(source, looked.pop(id(source), None))
         # What was listed may be much, and all that is needed of it was taken.
         source.store.fs.invalidate_cache()
 
@@ -267,9 +249,7 @@ def _looked_at(sources: Sequence[_StoredSource]) -> dict[int, Mapping[str, Any] 
     return looked
 
 
-def _files_of(
-    source: _StoredSource, looked: Mapping[str, Any] | BaseException | None, types: Mapping[str, str]
-) -> Iterator[File]:
+def _files_of(source: _StoredSource, looked: Mapping[str, Any] | BaseException | None) -> Iterator[File]:
     fs, path, url = source.store.fs, source.path, source.shown
     try:
         if isinstance(looked, BaseException):
@@ -292,9 +272,9 @@ def _files_of(
         if info["type"] == "directory" and not (is_local and source.is_glob and is_link(key)):
             raise _directory(fs.unstrip_protocol(key), url, source.kind)
         if is_local:
-            yield local_file(key, _content_type(key.rpartition("/")[2], types))
+            yield local_file(key, _content_type(key.rpartition("/")[2]))
         else:
-            yield _stored_file(source.store, key, info, types)
+            yield _stored_file(source.store, key, info)
 
 
 def _listed(source: _StoredSource) -> _Entries:
@@ -344,7 +324,7 @@ def _directory(shown: str, url: str, kind: type) -> InvalidRequestError:
     return InvalidRequestError(f"{shown!r} is a directory: {advice}.")
 
 
-def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping[str, str]) -> File:
+def _stored_file(store: Store, key: str, info: Mapping[str, Any]) -> File:
     source = repr(without_credentials(store.fs.unstrip_protocol(key)))
     if info["type"] != "file":
         raise InvalidRequestError(f"{source} is not a file, but of type {info['type']!r}: leave it out.")
@@ -352,16 +332,13 @@ def _stored_file(store: Store, key: str, info: Mapping[str, Any], types: Mapping
         raise InvalidRequestError(
             f"{source} has no known size, which an upload requires: copy it to a file first."
         )
-    return StoredFile(store, key, info, _content_type(name_of(key), types))
+    return StoredFile(store, key, info, _content_type(name_of(key)))
 
 
 # Content types ----------------------------------------------------------------------------------------
 
 
-def _content_type(name: str, types: Mapping[str, str]) -> str:
-    for pattern, content_type in types.items():
-        if fnmatch.fnmatch(name, pattern):
-            return content_type
+def _content_type(name: str) -> str:
     # Each name has an extension of its own at worst, and there are very many names.
     stem, dot, extensions = name.lstrip(".").partition(".")
     return _guessed(f"{stem and 'a'}{dot}{extensions}")

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import File
     from workflow_automation_provider.hooks.stores import Response
 
-__all__ = ["DEFAULT_READ_AHEAD", "ObjectReading"]
+__all__ = ["ObjectReading"]
 
-DEFAULT_READ_AHEAD = 32 * 1024 * 1024
+_MAX_READ_AHEAD = 32 * 1024 * 1024
 """Bytes to fetch ahead: at 100 MiB/s and 20 ms for each request, 2 MiB are on the way; the rest evens out speeds."""
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
@@ -63,7 +63,9 @@ class ObjectReading:
     :param budget: bytes that may be held at once
     """
 
-    def __init__(self, files: Iterable[File], stopped: Callable[[], bool], budget: int) -> None:
+    def __init__(
+        self, files: Iterable[File], stopped: Callable[[], bool], budget: int = _MAX_READ_AHEAD
+    ) -> None:
         self._waiting = iter(files)
         self._stopped = stopped
         self._budget = budget

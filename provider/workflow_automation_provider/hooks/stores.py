@@ -29,7 +29,7 @@ __all__ = [
     "version_fields",
 ]
 
-# Values that change whenever the content does, as fsspec's stores name them. The first that a store tells is
+# Values that change whenever the content does, as fsspec's stores name them. The first that a store has is
 # enough: a time beside it also changes if the same content is written again.
 _OF_CONTENT = (
     "generation",
@@ -95,7 +95,7 @@ class Response(Protocol):
 
 
 def version_fields(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a listing tells of an object's version: names and values in turn."""
+    """Return the fields of a listing that identify an object's version: names and values in turn."""
     for name in _OF_CONTENT:
         if info.get(name):
             return name, str(info[name])
@@ -283,7 +283,7 @@ def compare(file: StoredFile, info: Mapping[str, Any]) -> None:
     """
     if info.get("size") not in (None, file.size):
         raise ChangedError(f"it has {info['size']} bytes instead of {file.size}")
-    # A listing may tell more of an object, or less, than a look at it alone.
+    # A listing may have other fields of an object than a lookup of it alone.
     if any(info.get(name) and _differ(value, _text(info[name])) for name, value in file.version.items()):
         raise ChangedError("it was overwritten")
 

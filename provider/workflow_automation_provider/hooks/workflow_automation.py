@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from workflow_automation_provider.client.config import checked_timeout
 from workflow_automation_provider.client.outcome import Outcome, Started
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
@@ -49,21 +48,18 @@ class WorkflowAutomationHook(BaseHook):
     failure, the exception's ``accepted`` says whether the service acted on the request.
 
     :param workflow_automation_conn_id: connection with the base URL and the API key
-    :param request_timeout: seconds that connecting, each send, and the whole response may take, instead of
-        the connection's ``timeout``
     """
 
     conn_name_attr = "workflow_automation_conn_id"
     default_conn_name = "workflow_automation_default"
     conn_type = "workflow_automation"
     hook_name = "Workflow Automation"
+    request_timeout: float | None = None
+    """An operator's, in seconds, in place of the connection's ``timeout``."""
 
-    def __init__(
-        self, workflow_automation_conn_id: str = default_conn_name, *, request_timeout: float | None = None
-    ) -> None:
+    def __init__(self, workflow_automation_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.workflow_automation_conn_id = workflow_automation_conn_id
-        self.request_timeout = request_timeout
         self._client: FlowClient | None = None
         self._stopped = False
         self._more_secrets: list[str] = []
@@ -169,7 +165,6 @@ class WorkflowAutomationHook(BaseHook):
         :raises InvalidRequestError: if a value or a field of the connection is invalid, naming it
         """
         with self._locating(flow_id):
-            self._check_timeout()
             client = self.get_conn()
             request = client.checked(trigger_request(client.base_url, inputs, flow_id))
             if request.operation.takes_key:
@@ -199,10 +194,6 @@ class WorkflowAutomationHook(BaseHook):
         run_id: str,
         files: FileSource | Iterable[FileSource],
         flow_id: str | None = None,
-        *,
-        file_format: FileFormat | None = None,
-        content_types: Mapping[str, str] | None = None,
-        read_ahead_bytes: int | None = None,
     ) -> str:
         """
         Upload files for a run, in one request, as a stream.
@@ -213,10 +204,6 @@ class WorkflowAutomationHook(BaseHook):
         :param files: local paths and globs, URLs that Airflow's object storage reads, ``ObjectStoragePath``
             objects, assets, and mappings that are sent unchanged
         :param flow_id: the flow of the run, by default the connection's
-        :param file_format: the format of each file, by default the connection's
-        :param content_types: media types by name pattern, by default guessed from the file's extension
-        :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its
-            turn, by default 32 MiB
         :return: the service's response
         :raises InvalidRequestError: if a file or value is invalid, naming it, before anything is sent
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
@@ -227,8 +214,8 @@ class WorkflowAutomationHook(BaseHook):
         from workflow_automation_provider.hooks.file_sources import resolve
 
         with self._locating(flow_id):
-            elements = resolve(files, content_types=content_types, read_ahead_bytes=read_ahead_bytes)
-        (request,) = self.prepare_uploads(run_id, elements, flow_id, file_format=file_format)
+            elements = resolve(files)
+        (request,) = self.prepare_uploads(run_id, elements, flow_id)
         with self._locating(request.flow_id):
             response = response_of(self.send_upload(request))
         collect_run(self, lambda: self.connection, request.flow_id, run_id, elements)
@@ -249,11 +236,11 @@ class WorkflowAutomationHook(BaseHook):
 
         :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them. The other
             parameters are those of :meth:`upload_files` and :func:`~.upload_body.split`
+        :param file_format: the format of each file, by default the connection's
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """
         with self._locating(flow_id):
-            self._check_timeout()
             client = self.get_conn()
             requests = client.upload_requests(
                 run_id,
@@ -356,10 +343,6 @@ class WorkflowAutomationHook(BaseHook):
         except WorkflowAutomationError as error:
             self.locate(error, flow_id)
             raise
-
-    def _check_timeout(self) -> None:
-        if self.request_timeout is not None:
-            checked_timeout(self.request_timeout, "request_timeout")
 
     def _check_key_expiry(self) -> None:
         expires_on = self.extra.key_expires_on

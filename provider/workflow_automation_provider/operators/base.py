@@ -133,7 +133,9 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         """The hook of this operator's connection."""
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-        return WorkflowAutomationHook(self.workflow_automation_conn_id, request_timeout=self.request_timeout)
+        hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
+        hook.request_timeout = self.request_timeout
+        return hook
 
     @property
     def _retrier(self) -> SendRetrier:
@@ -150,7 +152,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         return self._guarded(context, lambda: self._run_once(context))
 
     def _guarded(self, context: Context, run: Callable[[], _Result]) -> _Result:
-        """Run a part of the task, and tell its assets of the result; its errors become those of a task."""
+        """Run a part of the task and emit its events; its errors become those of a task."""
         try:
             self._check_is_the_task(context)
             result = run()
@@ -158,7 +160,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
             self.hook.locate(error, self.flow_id)
             failed = self._failure(context, error)
             raise failed from failed.__cause__
-        self._tell(context, result)
+        self._emit_events(context, result)
         return result
 
     def _check_is_the_task(self, context: Context) -> None:
@@ -168,8 +170,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
                 next_step=f"Make the operator a task of the DAG. Inside a task, {self._inside_a_task}.",
             )
 
-    def _tell(self, context: Context, result: _Result) -> None:
-        """Tell lineage, and the task's assets, of a result."""
+    def _emit_events(self, context: Context, result: _Result) -> None:
+        """Emit the asset and lineage events of a result."""
         from workflow_automation_provider.execution.asset_events import add_to_events
         from workflow_automation_provider.hooks.lineage import asset_uri, collect
 
@@ -196,7 +198,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
             self.log.warning("The task's lineage events are incomplete.", exc_info=True)
 
     def _event_extra(self, result: _Result) -> dict[str, Any]:
-        """Return what the events of the task's assets tell of a result."""
+        """Return the extra of the task's asset events."""
         raise NotImplementedError
 
     def _lineage_of(self, result: _Result, extra: Mapping[str, Any]) -> Lineage:

@@ -148,14 +148,14 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             return starter.start()
 
     def _event_extra(self, result: list[BatchItem] | BatchSummary) -> dict[str, Any]:
-        """Return what the events of the task's assets tell of a batch: not its runs, which may be very many."""
-        told: dict[str, Any]
+        """Return the extra of the task's asset events: not the runs, which may be very many."""
+        extra: dict[str, Any]
         if isinstance(result, list):
             counts = Counter(item["status"] for item in result)
-            told = {"total": len(result), "started": counts["started"], "rejected": counts["rejected"]}
+            extra = {"total": len(result), "started": counts["started"], "rejected": counts["rejected"]}
         else:
-            told = {name: result[name] for name in ("path", "total", "started", "rejected")}
-        return {**self._known_flow_id(), **told}
+            extra = {name: result[name] for name in ("path", "total", "started", "rejected")}
+        return {**self._known_flow_id(), **extra}
 
     def _lineage_of(self, result: list[BatchItem] | BatchSummary, extra: Mapping[str, Any]) -> Lineage:
         """Return the file with the items, the flow, and the file with the runs; runs may be very many."""

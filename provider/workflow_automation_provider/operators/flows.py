@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
 
-    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.ask import PendingStart
     from workflow_automation_provider.execution.flow_run import FlowRun, Resumed
@@ -36,6 +35,17 @@ __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 
 
 _MAX_WAIT = timedelta(days=365)
+
+
+def _sequence(notifiers: Sequence[BaseNotifier] | BaseNotifier | None) -> Sequence[BaseNotifier]:
+    if notifiers is None:  # as of Airflow's HITLOperator
+        return ()
+    called: Sequence[BaseNotifier] = (
+        tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
+    )
+    if not all(map(callable, called)):
+        raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
+    return called
 
 
 class TriggerFlowOperator(FlowOperator["StartedRun"]):
@@ -65,7 +75,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     :param completion_timeout: how long to wait for the end of the run, if the task waits
     :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator` (templated,
         including nested values)
-    :param file_format: the format of each file, as for :class:`UploadFilesOperator`
     :param heartbeat_timeout: how long the run may say nothing before the task fails, if the task waits; by default as
         long as ``completion_timeout``
     :param on_run_failed: what to do if the flow, or a person, says that the run failed, if the task waits: ``"fail"``
@@ -103,7 +112,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         callback_input: str = "callback_url",
         completion_timeout: timedelta = timedelta(days=1),
         files: FileSource | Sequence[FileSource] | None = None,
-        file_format: FileFormat | None = None,
         heartbeat_timeout: timedelta | None = None,
         on_run_failed: Literal["fail", "start_again"] = "fail",
         on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",
@@ -122,54 +130,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
-        check_choice("on_unknown_start", on_unknown_start, "fail", "claim", "ask", "start_again")
-        check_choice("on_run_failed", on_run_failed, "fail", "start_again")
-        if not isinstance(callback_input, str) or not callback_input.strip():
-            raise ValueError(
-                f"callback_input is {callback_input!r}: expected the name of an input of the flow."
-            )
-        for name, seconds, longest in (
-            ("completion_timeout", completion_timeout, _MAX_WAIT),
-            ("heartbeat_timeout", _MAX_WAIT if heartbeat_timeout is None else heartbeat_timeout, _MAX_WAIT),
-            ("ask_timeout", ask_timeout, _MAX_WAIT),
-            # It occupies a worker.
-            ("claim_timeout", claim_timeout, timedelta(days=1)),
-        ):
-            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= longest:
-                raise ValueError(
-                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {longest.days} days."
-                )
-        if notifiers is None:  # as of Airflow's HITLOperator
-            notifiers = ()
-        called: Sequence[BaseNotifier] = (
-            tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
-        )
-        if not all(map(callable, called)):
-            raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
-        if not isinstance(wait_for_completion, bool):
-            raise ValueError(f"wait_for_completion is {wait_for_completion!r}: expected True or False.")
-        if file_format is not None:
-            # Imported only if there is something to check: most DAG files set none.
-            from workflow_automation_provider.client.files import check_file_format
-
-            check_file_format(file_format)
-        # default_args are for several tasks, and not all of these wait or ask.
-        shared = kwargs.get("default_args") or {}
-        waits = (wait_for_completion, "wait_for_completion=True")
-        asks = (on_unknown_start == "ask", "on_unknown_start='ask'")
-        claims = (on_unknown_start == "claim", "on_unknown_start='claim'")
-        speaks = (waits[0] or claims[0], f"{waits[1]} or {claims[1]}")
-        for name, value, default, (is_on, needed) in (
-            ("callback_input", callback_input, "callback_url", speaks),
-            ("completion_timeout", completion_timeout, timedelta(days=1), waits),
-            ("heartbeat_timeout", heartbeat_timeout, None, waits),
-            ("on_run_failed", on_run_failed, "fail", waits),
-            ("claim_timeout", claim_timeout, timedelta(seconds=60), claims),
-            ("ask_timeout", ask_timeout, timedelta(days=7), asks),
-            ("notifiers", notifiers or (), (), asks),
-        ):
-            if not is_on and value not in (default, shared.get(name)):
-                raise ValueError(f"{name} has no effect without {needed}: add {needed}, or leave {name} out.")
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
@@ -181,18 +141,67 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.on_run_failed = on_run_failed
         self.claim_timeout = claim_timeout
         self.files = files
-        self.file_format = file_format
         self.on_unknown_start = on_unknown_start
         self.ask_timeout = ask_timeout
-        self.notifiers = called
+        self.notifiers = _sequence(notifiers)
         self._flow_run: FlowRun | None = None
+        self._check_values()
+        self._check_effects(notifiers, kwargs.get("default_args") or {})
+
+    def _check_values(self) -> None:
+        check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "ask", "start_again")
+        check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
+        if not isinstance(self.callback_input, str) or not self.callback_input.strip():
+            raise ValueError(
+                f"callback_input is {self.callback_input!r}: expected the name of an input of the flow."
+            )
+        for name, seconds, maximum in (
+            ("completion_timeout", self.completion_timeout, _MAX_WAIT),
+            (
+                "heartbeat_timeout",
+                _MAX_WAIT if self.heartbeat_timeout is None else self.heartbeat_timeout,
+                _MAX_WAIT,
+            ),
+            ("ask_timeout", self.ask_timeout, _MAX_WAIT),
+            # It occupies a worker.
+            ("claim_timeout", self.claim_timeout, timedelta(days=1)),
+        ):
+            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= maximum:
+                raise ValueError(
+                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {maximum.days} days."
+                )
+        if not isinstance(self.wait_for_completion, bool):
+            raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
+
+    def _check_effects(self, notifiers: object, shared: Mapping[str, Any]) -> None:
+        """
+        Raise a ValueError for an argument that has no effect.
+
+        :param notifiers: as the DAG author passed them
+        :param shared: the ``default_args``: these are for several tasks, and not all of them wait or ask
+        """
+        waits = (self.wait_for_completion, "wait_for_completion=True")
+        asks = (self.on_unknown_start == "ask", "on_unknown_start='ask'")
+        claims = (self.on_unknown_start == "claim", "on_unknown_start='claim'")
+        speaks = (waits[0] or claims[0], f"{waits[1]} or {claims[1]}")
+        for name, value, default, (is_on, needed) in (
+            ("callback_input", self.callback_input, "callback_url", speaks),
+            ("completion_timeout", self.completion_timeout, timedelta(days=1), waits),
+            ("heartbeat_timeout", self.heartbeat_timeout, None, waits),
+            ("on_run_failed", self.on_run_failed, "fail", waits),
+            ("claim_timeout", self.claim_timeout, timedelta(seconds=60), claims),
+            ("ask_timeout", self.ask_timeout, timedelta(days=7), asks),
+            ("notifiers", notifiers or (), (), asks),
+        ):
+            if not is_on and value not in (default, shared.get(name)):
+                raise ValueError(f"{name} has no effect without {needed}: add {needed}, or leave {name} out.")
 
     def execute_complete(
         self,
         context: Context,
         event: dict[str, Any] | None = None,
         run: StartedRun | None = None,
-        doubt: PendingStart | None = None,
+        pending: PendingStart | None = None,
         checks: int = 0,
         ti_id: str | None = None,
         timeout: float | None = None,
@@ -202,8 +211,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
         :param event: a person's answer, or that the time is up
         :param run: the run whose end the task waits for
-        :param doubt: what is known of a start of unknown outcome, if that was asked about
-        :param checks: how often the task has looked for the end of the run in vain
+        :param pending: what is known of a start of unknown outcome, if that was asked about
+        :param checks: number of checks so far
         :param ti_id: the task instance that was parked; a Clear gives the task another
         :param timeout: the ``completion_timeout`` in seconds when the task was parked; it counts where the DAG no
             longer sets ``wait_for_completion``
@@ -211,7 +220,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.execution.flow_run import Resumed
         from workflow_automation_provider.execution.parking import is_from_before_a_clear
 
-        resumed = Resumed(event, run, doubt, checks, timeout)
+        resumed = Resumed(event, run, pending, checks, timeout)
         if is_from_before_a_clear(context, ti_id):
             self.log.info("The task was cleared after it continued: starting over.")
             resumed = Resumed()
@@ -229,7 +238,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             request=self._request_digest(),
             on_run=lambda run: FlowRunLink.persist(context, run.get("run_link")),
             files=self.files,
-            file_format=self.file_format,
             wait_for_completion=self.wait_for_completion,
             callback_input=self.callback_input,
             completion_timeout=self.completion_timeout,
@@ -256,11 +264,11 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         return self.inputs
 
     def _event_extra(self, result: StartedRun) -> dict[str, Any]:
-        """Return what the events of the task's assets tell of a run."""
+        """Return the extra of the task's asset events: the run."""
         from workflow_automation_provider.execution.asset_events import link_of
 
-        told = {name: value for name, value in result.items() if name not in ("run_link", "response")}
-        return {**told, **link_of(result)}
+        extra = {name: value for name, value in result.items() if name not in ("run_link", "response")}
+        return {**extra, **link_of(result)}
 
     def _lineage_of(self, result: StartedRun, extra: Mapping[str, Any]) -> Lineage:
         """Return the files that were uploaded, if any, and the run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import MIN_READ_AHEAD, is_limit
+from workflow_automation_provider.client.checks import is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
@@ -44,15 +44,9 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         ``data_url``, ``text``, ``content_type`` or ``size``; one of these values; or a callable that takes a
         :class:`~workflow_automation_provider.client.files.File` and returns any JSON value. By default the
         connection's
-    :param content_types: media types by name pattern (``{"*.log": "text/plain"}``), by default guessed from
-        the file's extension
     :param files_per_request: the maximum number of files in one request, by default unlimited
     :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default
         unlimited
-    :param max_file_bytes: the maximum size of a file in bytes, by default unlimited; a larger one is an error
-        before anything is sent
-    :param read_ahead_bytes: how much of the content of object stores may be held in memory ahead of its turn,
-        by default 32 MiB, at least 8 MiB
     :param on_unknown_upload: what to do if it is unknown whether files were accepted: ``"send_again"``, or
         ``"fail"`` without a retry
     :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
@@ -77,11 +71,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         flow_id: str | Unset = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         file_format: FileFormat | None = None,
-        content_types: Mapping[str, str] | None = None,
         files_per_request: int | None = None,
         max_request_bytes: int | None = None,
-        max_file_bytes: int | None = None,
-        read_ahead_bytes: int | None = None,
         on_unknown_upload: OnUnknownUpload = "send_again",
         request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
@@ -98,34 +89,22 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         for name, limit in (
             ("files_per_request", files_per_request),
             ("max_request_bytes", max_request_bytes),
-            ("max_file_bytes", max_file_bytes),
         ):
             if limit is not None and not is_limit(limit):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
-        if read_ahead_bytes is not None and not is_limit(read_ahead_bytes, MIN_READ_AHEAD):
-            raise ValueError(
-                f"read_ahead_bytes is {read_ahead_bytes!r}: expected a whole number of bytes, {MIN_READ_AHEAD} (8 MiB) or "
-                "more, or None for 32 MiB."
-            )
-        if file_format is not None or content_types is not None:
-            # Imported only if there is something to check: most DAG files set neither.
-            from workflow_automation_provider.client.files import check_content_types, check_file_format
+        if file_format is not None:
+            # Imported only if there is something to check: most DAG files set none.
+            from workflow_automation_provider.client.files import check_file_format
 
-            if file_format is not None:
-                check_file_format(file_format)
-            if content_types is not None:
-                check_content_types(content_types)
+            check_file_format(file_format)
         self.run_id = run_id
         self.files = files
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.file_format = file_format
-        self.content_types = content_types
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
-        self.max_file_bytes = max_file_bytes
-        self.read_ahead_bytes = read_ahead_bytes
         self.on_unknown_upload = on_unknown_upload
 
     def _run_once(self, context: Context) -> UploadResult:
@@ -145,18 +124,15 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                 FilesToUpload(
                     files=self.files,
                     file_format=self.file_format,
-                    content_types=self.content_types,
                     files_per_request=self.files_per_request,
                     max_request_bytes=self.max_request_bytes,
-                    max_file_bytes=self.max_file_bytes,
-                    read_ahead_bytes=self.read_ahead_bytes,
                 ),
             )
         self._inputs = uploader.inputs
         return result
 
     def _event_extra(self, result: UploadResult) -> dict[str, Any]:
-        """Return what the events of the task's assets tell of an upload."""
+        """Return the extra of the task's asset events: the run and the upload."""
         from workflow_automation_provider.execution.asset_events import link_of
 
         _, flow_id = self._run()

@@ -159,8 +159,10 @@ def _dag_run_id(session: Session, at: Mapping[str, Any], *, lock: bool = False) 
     from sqlalchemy import select
 
     query = select(DagRun.id).where(DagRun.dag_id == at["dag_id"], DagRun.run_id == at["run_id"])
-    found: int | None = session.scalar(query.with_for_update(read=True, key_share=True) if lock else query)
-    return found
+    dag_run_id: int | None = session.scalar(
+        query.with_for_update(read=True, key_share=True) if lock else query
+    )
+    return dag_run_id
 
 
 def _lock_entry(session: Session, at: Mapping[str, Any], key: str) -> bool:
@@ -223,10 +225,10 @@ def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
 def _recorded(key: str, entries: Mapping[str, str]) -> Mapping[str, Any]:
     """Return what the task has recorded, nothing if that is kept elsewhere."""
     try:
-        found = json.loads(entries.get(key, "{}"))
+        entry = json.loads(entries.get(key, "{}"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return entry if isinstance(entry, dict) else {}
 
 
 def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:

@@ -59,10 +59,10 @@ def _lock_question(session: Session, ti_id: UUID) -> HITLDetail | None:
     from airflow.models.hitl import HITLDetail
     from sqlalchemy import select
 
-    found: HITLDetail | None = session.scalar(
+    detail: HITLDetail | None = session.scalar(
         select(HITLDetail).where(HITLDetail.ti_id == ti_id).with_for_update(of=HITLDetail)
     )
-    return found
+    return detail
 
 
 def _resume(session: Session, ti: TaskInstance, detail: HITLDetail | None) -> None:
@@ -80,13 +80,13 @@ def _lock(session: Session, ti_id: UUID) -> TaskInstance | None:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    found: TaskInstance | None = session.scalar(
+    ti: TaskInstance | None = session.scalar(
         select(TaskInstance)
         .where(TaskInstance.id == ti_id)
         .with_for_update(of=TaskInstance)
         .execution_options(populate_existing=True)
     )
-    return found
+    return ti
 
 
 # For tests, which have no scheduler and nobody to answer ------------------------------------------------

@@ -2,7 +2,7 @@
 What the page **Flow runs** reads of Airflow's metadata database: of the page, only this module knows Airflow's models.
 
 Live tasks are found by the index of their states, and of these, by the index of the store, those that have entries
-of ours. All else is read by the keys of what was found: the number of queries does not depend on that of the tasks.
+of ours. All else is read by their keys: the number of queries does not depend on that of the tasks.
 Nothing is written or locked.
 """
 
@@ -130,13 +130,13 @@ def live_tasks(dag_ids: Collection[str]) -> tuple[list[FlowTask], bool]:
     )
     newest = TaskInstance.start_date.desc(), TaskInstance.id
     with metadata_session.transaction() as session:
-        found = session.execute(live.order_by(*newest).limit(MAX_TASKS + 1)).all()
-        tasks = [_task(row) for row in found[:MAX_TASKS]]
+        rows = session.execute(live.order_by(*newest).limit(MAX_TASKS + 1)).all()
+        tasks = [_task(row) for row in rows[:MAX_TASKS]]
         _read_entries(session, tasks)
         _read_values(session, tasks, _KEYS_ONLY)
         _read_questions(session, tasks)
         _read_rendered(session, [task for task in tasks if not _names_target(task)])
-    return tasks, len(found) > MAX_TASKS
+    return tasks, len(rows) > MAX_TASKS
 
 
 def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | None:
@@ -157,14 +157,14 @@ def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | N
         row = session.execute(one).first()
         if row is None:
             return None
-        found = _task(row)
-        _read_entries(session, [found])
+        flow_task = _task(row)
+        _read_entries(session, [flow_task])
         # The text of a batch's items is in its output.
-        _read_values(session, [found], (f"{PREFIX}upload", f"{PREFIX}probe", _BATCH))
-        _read_questions(session, [found])
-        if found.entries:
-            _read_rendered(session, [found])
-    return found
+        _read_values(session, [flow_task], (f"{PREFIX}upload", f"{PREFIX}probe", _BATCH))
+        _read_questions(session, [flow_task])
+        if flow_task.entries:
+            _read_rendered(session, [flow_task])
+    return flow_task
 
 
 def _task_columns() -> Select[Any]:

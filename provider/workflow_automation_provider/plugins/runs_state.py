@@ -110,9 +110,9 @@ class Conversation:
         """When nobody is waited for any longer."""
         if self.task.state != "awaiting_input":
             return None
-        doubt, timeout = self.task.parked.get("doubt"), self.task.parked.get("timeout")
-        if isinstance(doubt, dict) and self.is_urgent:
-            return time(doubt.get("until"))
+        pending, timeout = self.task.parked.get("pending"), self.task.parked.get("timeout")
+        if isinstance(pending, dict) and self.is_urgent:
+            return time(pending.get("until"))
         if isinstance(timeout, int | float) and self.since:
             try:
                 return self.since + timedelta(seconds=timeout)
@@ -138,10 +138,10 @@ class Conversation:
 
 def conversations(task: FlowTask) -> list[Conversation]:
     """Return what the entries of a task tell, one for each of its starts."""
-    found = [_of_start(task, key) for key in _starts(task)]
-    if not any(conversation.name == "" for conversation in found):
-        found.extend(_without_start(task))
-    return found
+    known = [_of_start(task, key) for key in _starts(task)]
+    if not any(conversation.name == "" for conversation in known):
+        known.extend(_without_start(task))
+    return known
 
 
 def _starts(task: FlowTask) -> Iterator[str]:
@@ -213,11 +213,11 @@ def _state(
 
 
 def _digests(task: FlowTask, *values: Mapping[str, Any]) -> list[str]:
-    """Return the hashes of the tokens that count: by the keys, which are always known, and by what is told of them."""
+    """Return the hashes of the tokens that count: by the keys, which are always known, and by their values."""
     keys = (key.split("/") for key in task.entries if key.startswith(f"{PREFIX}token/"))
-    found = {parts[1]: None for parts in keys if len(parts) == 3 and parts[2] == str(task.max_tries)}
-    told = (value.get(name) for value in values for name in ("token", "digest"))
-    return [*found, *(digest for digest in told if isinstance(digest, str) and digest not in found)]
+    by_key = {parts[1]: None for parts in keys if len(parts) == 3 and parts[2] == str(task.max_tries)}
+    digests = (value.get(name) for value in values for name in ("token", "digest"))
+    return [*by_key, *(digest for digest in digests if isinstance(digest, str) and digest not in by_key)]
 
 
 def _claim(task: FlowTask, digests: list[str]) -> Mapping[str, Any]:
@@ -261,7 +261,7 @@ def _text(value: object) -> str:
 def time(value: object) -> datetime | None:
     """Return a time of an entry, None if there is none that can be read."""
     try:
-        found = datetime.fromisoformat(value) if isinstance(value, str) else None
-        return found.replace(tzinfo=found.tzinfo or UTC).astimezone(UTC) if found else None
+        at = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC) if at else None
     except (ValueError, OverflowError):
         return None

@@ -64,10 +64,31 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m workflow_automation_provider.testing",
         description="Run a local service with the interface of the workflow automation service.",
     )
+    _add_server_options(parser)
+    _add_service_options(parser)
+    return parser
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=8070, help="the port, 0 for any free port (default: %(default)s)"
     )
+    parser.add_argument("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
+    parser.add_argument(
+        "--keyfile", metavar="PATH", help="the certificate's private key, unless it is in --certfile"
+    )
+    parser.add_argument(
+        "--public-url",
+        metavar="URL",
+        help="the base of the run links, where clients reach the service by another URL",
+    )
+    parser.add_argument(
+        "--port-file", type=Path, metavar="PATH", help="a file to write the port to, once requests are served"
+    )
+
+
+def _add_service_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)"
     )
@@ -95,11 +116,6 @@ def _parser() -> argparse.ArgumentParser:
         "--first-run-id", type=int, default=1001, help="the ID of the first run (default: %(default)s)"
     )
     parser.add_argument(
-        "--public-url",
-        metavar="URL",
-        help="the base of the run links, where clients reach the service by another URL",
-    )
-    parser.add_argument(
         "--callback",
         action="append",
         nargs="?",
@@ -109,14 +125,6 @@ def _parser() -> argparse.ArgumentParser:
         help="have each run call the URL in its input callback_url, as a JSON object of options such as "
         '{"result": {"rows": 3}, "delay": 5} (without one: at once, with success); may be repeated',
     )
-    parser.add_argument("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
-    parser.add_argument(
-        "--keyfile", metavar="PATH", help="the certificate's private key, unless it is in --certfile"
-    )
-    parser.add_argument(
-        "--port-file", type=Path, metavar="PATH", help="a file to write the port to, once requests are served"
-    )
-    return parser
 
 
 def _make_service(options: argparse.Namespace) -> LocalService:

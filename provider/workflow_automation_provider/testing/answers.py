@@ -163,11 +163,11 @@ class Answers:
 
     def _answer(self, questions: Any, question: Any) -> None:
         with self._lock:
-            found = next((answer for answer in self._queue if answer.fits(question)), None)
-        if found is None and _FAIL not in question.options:
+            answer = next((one for one in self._queue if one.fits(question)), None)
+        if answer is None and _FAIL not in question.options:
             return  # the flow may answer
-        option = found.option if found else _FAIL
-        fields = found.fields if found else {}
+        option = answer.option if answer else _FAIL
+        fields = answer.fields if answer else {}
         try:
             entered = {name: str(value() if callable(value) else value) for name, value in fields.items()}
         except Exception as error:
@@ -176,8 +176,8 @@ class Answers:
         if not questions.respond(question.ti_id, option, entered, _USER):
             return
         with self._lock:
-            if found:
-                self._queue.remove(found)
+            if answer:
+                self._queue.remove(answer)
             self._asked.append(
                 Question(
                     question.task_id,

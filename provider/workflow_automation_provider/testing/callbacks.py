@@ -223,7 +223,7 @@ class Callback:
             return None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             return None
-        return url if self.token is None else _TOKEN.sub(lambda found: f"{found[1]}{self.token}", url)
+        return url if self.token is None else _TOKEN.sub(lambda match: f"{match[1]}{self.token}", url)
 
     def body_of(self, run: Run) -> Any:
         """

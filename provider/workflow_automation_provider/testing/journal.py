@@ -246,13 +246,13 @@ class Journal:
             lines = decode_lines(data)
         except JournalError as error:
             raise JournalError(f"{self.path} is not a journal: {error}") from error
-        found = []
+        records = []
         for line in lines:
             if line.pop("event") == record.event:
                 try:
-                    found.append(record(**line))
+                    records.append(record(**line))
                 except TypeError as error:
                     raise JournalError(
                         f"{self.path} is not a journal of this version: a {record.event} line has other fields"
                     ) from error
-        return found
+        return records

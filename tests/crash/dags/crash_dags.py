@@ -98,11 +98,11 @@ with DAG("taskflow", schedule=None, start_date=START, default_args=THRICE):
 
     @task(task_id="trigger")
     def start_once(case: str) -> dict[str, str]:
-        return trigger_flow_once("start", inputs={"case": case}, request_timeout=20, send_retry_timeout=0)
+        return trigger_flow_once("start", inputs={"case": case}, send_retry_timeout=0)
 
     start_once("{{ run_id }}")
 
-# A file of items, and a file for what became of them.
+# A file of items, and a file for their results.
 with DAG("batch", schedule=None, start_date=START, default_args=THRICE):
     TriggerFlowBatchOperator(
         task_id="trigger",

@@ -127,6 +127,33 @@ def test_run_has_the_flow_of_its_request():
 def test_where_a_redirect_points_to(status, location, shown):
     headers = {} if location is None else {"location": location}
     assert failure_of(BY_KEY, status, headers=headers).location == shown
+    assert failure_of(BY_KEY, 400, headers=headers).location == ""
+
+
+class BrokenRedactor(Redactor):
+    """Fails with what a service sends."""
+
+    def reveals(self, text, **options):
+        if text.startswith(("{", "https:")):
+            raise ZeroDivisionError
+        return super().reveals(text, **options)
+
+
+@pytest.mark.parametrize(
+    ("operation", "status", "kind", "facts"),
+    [
+        (BY_KEY, 429, Busy, {"retry_after": 17, "quote": "", "location": ""}),
+        (BY_KEY, 599, Busy, {"retry_after": 17, "quote": "", "location": ""}),
+        (BY_KEY, 302, Unknown, {"retry_after": 17, "quote": "", "location": ""}),
+        (BY_PATH, 201, Unidentified, {}),
+        (UPLOAD, 200, Confirmed, {"response": "(not shown: it could not be read (ZeroDivisionError))"}),
+    ],
+)
+def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation, status, kind, facts):
+    request = REQUESTS[operation]
+    response = Response(status, {"retry-after": "17", "location": "https://x.example"}, b'{"run_id": "7"}')
+    outcome = responses.read(response, request, BrokenRedactor([], key=KEY), busy_statuses={599})
+    check(outcome, kind, request=request, **facts)
 
 
 # Busy ---------------------------------------------------------------------------------------------------
@@ -167,12 +194,14 @@ NOW = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
         ("Sun Nov  6 08:49:37 1994", 7),
         ("Sun, 06 Nov 1994 08:49:00 GMT", 0),
         ("Sun, 06 Nov 2094 08:49:00 GMT", 604800),
+        ("Sun, 06 Nov 1994 09:49:37 +0100", 7),
         ("", None),
         ("-5", None),
         ("1.5", None),
         ("soon", None),
         ("٣", None),
         ("Sun, 99 Nov 1994 08:49:37 GMT", None),
+        (f"Sun, 06 Nov {10**20} 08:49:37 GMT", None),
         ("Sun, 06 Nov 1994 08:49:37 +9999", None),
     ],
 )
@@ -351,6 +380,10 @@ def test_unusual_responses_that_name_the_run(body, response):
     assert (run.run_id, run.response) == ("7", response)
 
 
+def test_response_that_says_it_is_not_compressed():
+    assert read(BY_PATH, Response(201, {"content-encoding": "Identity"}, b'{"run_id": "7"}')).run_id == "7"
+
+
 # An upload ----------------------------------------------------------------------------------------------
 
 
@@ -387,6 +420,10 @@ def test_a_web_page_does_not_say_that_files_were_accepted(status, content_type):
 def test_another_response_to_an_upload_does(content_type):
     assert read(UPLOAD, Response(200, {"content-type": content_type}, b"thanks")) == "thanks"
     assert read(UPLOAD, Response(200, {"content-type": "text/html"}, b" ")) == ""
+
+
+def test_early_response_to_an_upload():
+    check(failure_of(UPLOAD, 200, early=True), NotSent, detail="not all files had been sent")
 
 
 def test_response_to_an_upload_that_is_incomplete():

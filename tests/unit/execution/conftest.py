@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import copy
 import threading
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from workflow_automation_provider.execution.callback import PATH, Answer, digest_of, end_key, token_key
+from workflow_automation_provider.execution.callback import (
+    PATH,
+    Answer,
+    digest_of,
+    end_key,
+    new_token,
+    token_key,
+)
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+from ..claims import ISSUED
+from ..starts import trigger
 
 
 class Endpoint:
@@ -137,3 +148,23 @@ def parked(supervisor, resume):
         return caught.value.kwargs, caught.value.timeout
 
     return run
+
+
+@pytest.fixture
+def issued(monkeypatch):
+    """Note the tokens that the task makes in ``ISSUED``."""
+
+    def issue(ti_id):
+        ISSUED.append(new_token(ti_id))
+        return ISSUED[-1]
+
+    ISSUED.clear()
+    monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", issue)
+
+
+@pytest.fixture
+def claims(endpoint, issued):
+    def make(**options):
+        return trigger(**{"on_unknown_start": "claim", "claim_timeout": timedelta(seconds=5), **options})
+
+    return make

@@ -55,7 +55,7 @@ class TestQuestion:
         assert "- Connection: `workflow_automation_default`" in question.body
         assert "      POST http://" in question.body
         assert f"{MAYBE}.\nAsking under Required Actions." in log()
-        assert set(then) == {"doubt", "ti_id"}
+        assert set(then) == {"pending", "ti_id"}
         assert len(service.runs) == 1
 
     def test_covers_some_time(self, service, now, then, supervisor):
@@ -214,7 +214,7 @@ class TestAnswer:
 
     @pytest.mark.parametrize("event", [TIMEOUT, None])
     def test_none_in_time(self, service, now, then, resume, event):
-        then["doubt"]["until"] = datetime.now(UTC).isoformat()
+        then["pending"]["until"] = datetime.now(UTC).isoformat()
         with pytest.raises(OutcomeUnknownError, match=r"Nobody answered within the ask_timeout \(7 days"):
             resume(asks(), now, event, **then)
 

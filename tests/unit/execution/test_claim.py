@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import threading
 import time
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,104 +15,20 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RejectedError,
     ResponseUnusableError,
-    RunFailedError,
-    RunTimeoutError,
 )
 from workflow_automation_provider.execution.callback import (
-    Answer,
     claim_key,
     digest_of,
-    end_key,
-    new_token,
     token_key,
-    word_key,
 )
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-from ..starts import KEY, TaskTimeout, requests, trigger
+from ..claims import BRIEF, ISSUED, claim_at_deletion, first_step, flow, now, token_of
+from ..starts import KEY, TaskTimeout, requests
+
+pytestmark = pytest.mark.usefixtures("issued")
 
 POLICIES = ("fail", "ask", "claim", "start_again")
-
-
-def now():
-    return datetime.now(UTC).isoformat()
-
-
-def first_step(store, token, run_id=None, max_tries=3):
-    """Claim as the endpoint lets a run: 200, 404 or 409."""
-    digest, key = digest_of(token), claim_key(max_tries)
-    if token_key(digest, max_tries) not in store.entries:
-        return 404
-    claim = {"digest": digest, **({"run_id": run_id} if run_id else {})}
-    known = store.entries.setdefault(key, {**claim, "at": now()})
-    return 200 if {name: known.get(name) for name in claim} == claim else 409
-
-
-ISSUED: list[str] = []
-"""The tokens that the task has made, in order: the service's journal withholds them."""
-
-
-@pytest.fixture(autouse=True)
-def _issued(monkeypatch):
-    def issue(ti_id):
-        ISSUED.append(new_token(ti_id))
-        return ISSUED[-1]
-
-    ISSUED.clear()
-    monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", issue)
-
-
-def token_of(run):
-    return ISSUED[int(run.run_id) - 1001]
-
-
-@contextmanager
-def flow(service, store, *, after=0.0, name=lambda run: run.run_id):
-    """Have each run claim its start, some seconds after it was started; yield what each was told, in order."""
-    told: dict[str, int] = {}
-    done = threading.Event()
-
-    def work():
-        began: dict[str, float] = {}
-        while not done.wait(0.01):
-            for run in list(service.runs):
-                if time.monotonic() - began.setdefault(run.run_id, time.monotonic()) >= after:
-                    told.setdefault(run.run_id, first_step(store, token_of(run), name(run)))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield told
-        deadline = time.monotonic() + 20
-        while len(told) < len(service.runs) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    finally:
-        done.set()
-        thread.join()
-
-
-def claim_at_deletion(store, token):
-    """Have a run claim its start just before its token is deleted."""
-    delete = store.delete
-
-    def claim_and_delete(key):
-        if "_token/" in key:
-            store.delete = delete
-            assert first_step(store, token, "1001") == 200
-        delete(key)
-
-    store.delete = claim_and_delete
-
-
-@pytest.fixture
-def claims(endpoint):
-    def make(**options):
-        return trigger(**{"on_unknown_start": "claim", "claim_timeout": timedelta(seconds=5), **options})
-
-    return make
-
-
-BRIEF = {"claim_timeout": timedelta(seconds=0.2)}
 
 
 class TestKnown:
@@ -362,195 +275,6 @@ class TestOneTokenForOneSend:
         with pytest.raises(NotSentError):
             claims().execute(context(store))
         assert not any("_token/" in key for key in store.entries)
-
-
-class TestClear:
-    def lose(self, service, store, context, claims, **options):
-        service.faults.add("drop_after")
-        with pytest.raises(OutcomeUnknownError):
-            claims(**BRIEF).execute(context(store, **options))
-        return token_of(service.runs[0])
-
-    def test_a_run_that_had_claimed_goes_on(self, service, store, context, claims):
-        token = self.lose(service, store, context, claims)
-        assert first_step(store, token, "1001") == 200
-        result = claims().execute(context(store, try_number=2, max_tries=4))
-        assert result["run_id"] == "1001"
-        assert token_key(digest_of(token), 4) in store.entries
-        assert requests(service) == 1
-
-    def test_one_that_was_told_to_stop_does_not(self, service, store, context, claims):
-        token = self.lose(service, store, context, claims)
-        assert first_step(store, token, "1001") == 200
-        store.entries[claim_key(3)]["stopped"] = now()
-        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
-        assert token_key(digest_of(token), 4) not in store.entries
-
-    def test_one_that_is_told_to_stop_meanwhile_does_not(self, service, store, context, claims):
-        token = self.lose(service, store, context, claims)
-        assert first_step(store, token, "1001") == 200
-        write = store.set
-
-        def stop_and_set(key, value, **options):
-            if key == token_key(digest_of(token), 4):
-                store.entries[claim_key(3)]["stopped"] = now()
-            write(key, value, **options)
-
-        store.set = stop_and_set
-        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
-        assert token_key(digest_of(token), 4) not in store.entries
-
-    def test_one_that_had_not_claimed_never_goes_on(self, service, store, context, claims):
-        token = self.lose(service, store, context, claims)
-        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
-        assert first_step(store, token, "1001", max_tries=4) == 404
-
-    def test_a_start_that_was_known_is_another_after_it(self, service, store, context, claims):
-        claims().execute(context(store))
-        assert first_step(store, token_of(service.runs[0]), "1001") == 200
-        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
-
-    def test_that_leaves_max_tries_makes_room_for_the_next_claim(self, service, store, context, claims):
-        claims().execute(context(store, retries=2))
-        assert first_step(store, token_of(service.runs[0]), "1001") == 200
-        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
-        assert claims().execute(again)["run_id"] == "1002"
-        assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
-
-    def test_that_leaves_max_tries_lets_a_run_claim_until_its_token_is_gone(
-        self, service, store, context, claims
-    ):
-        token = self.lose(service, store, context, claims, retries=2)
-        claim_at_deletion(store, token)
-        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
-        assert claims().execute(again)["run_id"] == "1001"
-        assert (first_step(store, token, "1001"), requests(service)) == (200, 1)
-
-    @pytest.mark.parametrize("keeps", [False, True])
-    def test_that_stopped_a_run_whose_start_was_known(self, service, store, context, claims, keeps):
-        """While the task ran; or one that kept the task's state (Airflow 3.4+)."""
-        claims().execute(context(store))
-        token = token_of(service.runs[0])
-        assert first_step(store, token, "1001") == 200
-        store.entries[claim_key(3)]["stopped"] = now()
-        again = context(store, try_number=2, max_tries=4 if keeps else 3)
-        if keeps:
-            again["ti"].region_id = 0
-        assert claims().execute(again)["run_id"] == "1002"
-        assert requests(service) == 2
-        assert not any(digest_of(token) in key for key in store.entries)
-
-
-class TestWait:
-    def test_the_run_that_claimed_is_the_one_waited_for(self, service, store, context, waits, endpoint, log):
-        """A proxy sent the request twice. The claim and the end come while the task does not look."""
-
-        def claim(_):
-            return first_step(store, token_of(service.runs[0]), "77")
-
-        service.callbacks.add(result=claim, delay=0.2)
-        result = waits().execute(context(store))
-        assert (result["run_id"], result["result"]) == ("77", 200)
-        assert "The response named run 1001, but run 77 has claimed the start" in log()
-
-    def test_a_run_that_names_itself_by_the_key(self, service, store, context, waits, endpoint, log):
-        key = WorkflowAutomationHook().get_connection("workflow_automation_default").password
-        assert key
-        secret = base64.b64encode(key.encode()).decode()
-        service.callbacks.add(delay=0.5)
-        with flow(service, store, name=lambda _: f"x{secret}"):
-            result = waits().execute(context(store))
-        assert secret not in f"{log()}{result}"
-
-    @pytest.mark.parametrize("claims", [True, False])
-    def test_a_flow_without_the_first_step_is_warned_of(
-        self, service, store, context, waits, endpoint, log, claims
-    ):
-        service.callbacks.add(delay=0.5)
-        operator = waits(on_unknown_start="claim")
-        if claims:
-            with flow(service, store):
-                operator.execute(context(store))
-        else:
-            operator.execute(context(store))
-        assert ("The run has not claimed its start" in log()) is not claims
-
-    def test_a_wait_that_ended_closes_the_token(self, service, store, context, waits, endpoint):
-        service.callbacks.add()
-        waits().execute(context(store))
-        assert not any("_token/" in key for key in store.entries)
-
-    @pytest.mark.parametrize("word", [None, {"message": "half of it", "progress": 0.5}])
-    def test_silence(self, service, store, context, waits, parked, resume, endpoint, word):
-        now_, operator = context(store), waits(heartbeat_timeout=timedelta(minutes=1))
-        then, timeout = parked(operator, now_)
-        assert timeout == timedelta(seconds=15)
-        long_ago = (datetime.now(UTC) - timedelta(minutes=3)).isoformat()
-        store.entries["workflow_automation_wait"]["since"] = long_ago
-        token = token_of(service.runs[0])
-        if word:
-            store.entries[word_key(digest_of(token))] = {**word, "at": long_ago}
-        with pytest.raises(RunTimeoutError, match=r"\[run-silent\]") as caught:
-            resume(operator, now_, **then)
-        assert ("half of it (50%)" in str(caught.value)) is bool(word)
-        assert first_step(store, token) == 404
-
-    @pytest.mark.parametrize("said", ["word", "claim"])
-    def test_a_word_in_time(self, service, store, context, waits, parked, resume, endpoint, said):
-        now_, operator = context(store), waits(heartbeat_timeout=timedelta(seconds=40))
-        then, _ = parked(operator, now_)
-        store.entries["workflow_automation_wait"]["since"] = (
-            datetime.now(UTC) - timedelta(minutes=3)
-        ).isoformat()
-        digest = digest_of(token_of(service.runs[0]))
-        if said == "word":
-            store.entries[word_key(digest)] = {"at": now()}
-        else:
-            store.entries[claim_key(3)] = {"digest": digest, "run_id": "1001", "at": now()}
-        _, timeout = parked(operator, now_, **then)
-        assert timedelta(seconds=30) < timeout <= timedelta(seconds=40)
-
-    def test_an_answer_at_the_last_moment(self, service, store, context, waits, parked, resume, endpoint):
-        now_, operator = context(store), waits(heartbeat_timeout=timedelta(minutes=1))
-        then, _ = parked(operator, now_)
-        store.entries["workflow_automation_wait"]["since"] = (
-            datetime.now(UTC) - timedelta(minutes=3)
-        ).isoformat()
-        delete, digest = store.delete, digest_of(token_of(service.runs[0]))
-
-        def answer_and_delete(key):
-            store.delete = delete
-            store.entries[end_key(digest)] = Answer("success", 5).row(now())
-            delete(key)
-
-        store.delete = answer_and_delete
-        assert resume(operator, now_, **then)["result"] == 5
-
-
-class TestRunFailed:
-    def test_airflows_retry_starts_another_run(self, service, store, context, waits, endpoint):
-        service.callbacks.add("failed", message="No rows")
-        operator = waits(on_run_failed="start_again")
-        with flow(service, store) as told:
-            with pytest.raises(RunFailedError) as caught:
-                operator.execute(context(store))
-            assert not isinstance(caught.value, AirflowFailException)
-            assert caught.value.run_id == "1001"
-            service.callbacks.clear()
-            service.callbacks.add(result=3, delay=0.3)
-            again = waits(on_run_failed="start_again").execute(context(store, try_number=2))
-        assert (again["run_id"], again["result"]) == ("1002", 3)
-        assert told.get("1002") == 200
-
-    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
-    def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint, policy):
-        endpoint.max_tries = 0
-        service.callbacks.add("failed")
-        operator = waits(on_run_failed="start_again", on_unknown_start=policy)
-        with pytest.raises(RunFailedError) as caught:
-            operator.execute(context(store, max_tries=0))
-        assert "Find the run" not in str(caught.value)
-        assert store.entries[KEY]["state"] == "started"
 
 
 class TestCheck:

@@ -121,11 +121,11 @@ class TestPark:
 
         monkeypatch.delattr("airflow.sdk.exceptions.TaskAwaitingInput")
         with pytest.raises(TaskDeferred) as caught:
-            parking.park(context, QUESTION, timedelta(seconds=7), {"doubt": {}})
+            parking.park(context, QUESTION, timedelta(seconds=7), {"pending": {}})
         trigger = caught.value.trigger
         assert isinstance(trigger, HITLTrigger)
         assert (trigger.ti_id, trigger.options) == (context["ti"].id, ["Well", "Badly"])
-        then = {"doubt": {}, "ti_id": str(context["ti"].id)}
+        then = {"pending": {}, "ti_id": str(context["ti"].id)}
         assert (caught.value.method_name, caught.value.kwargs) == ("execute_complete", then)
 
     def test_it_asks(self, supervisor, context):

@@ -138,15 +138,14 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("of_connection", "of_operator", "sent"),
         [
-            ({}, None, {"name": "a", "content_type": "text/csv", "content": "eA=="}),
+            ({}, None, {"name": "a", "content_type": "application/octet-stream", "content": "eA=="}),
             ({"file_format": {"file": "name"}}, None, {"file": "a"}),
             ({"file_format": {"file": "name"}}, {"bytes": "size"}, {"bytes": 1}),
         ],
     )
     def test_file_format(self, service, context, write, connect, of_connection, of_operator, sent):
         connect(flow_id="demo-flow", **of_connection)
-        types = {"a": "text/csv"}
-        upload(write("a"), file_format=of_operator, content_types=types).execute(context(task_id="upload"))
+        upload(write("a"), file_format=of_operator).execute(context(task_id="upload"))
         assert uploaded(service) == [[sent]]
 
     @pytest.mark.parametrize("extra", [{}, {"flow_id": "another"}])
@@ -171,17 +170,6 @@ class TestRequests:
         operator = upload(write("a"), write("b"), file_format=of_operator, max_request_bytes=limit)
         operator.execute(context(task_id="upload"))
         assert uploaded(service) == requests
-
-    @pytest.mark.parametrize("large", [None, 2])
-    def test_max_file_bytes(self, service, context, write, large):
-        files = [write("small", "1"), {"row": "not measured"}, write("b", "22"), write("large", "333")]
-        if large is None:
-            upload(*files, max_file_bytes=3).execute(context(task_id="upload"))
-            assert uploaded(service) == [["small", {"row": "not measured"}, "b", "large"]]
-            return
-        with pytest.raises(AirflowFailException, match=r"large' has 3 bytes, more than max_file_bytes \(2\)"):
-            upload(*files, max_file_bytes=2, files_per_request=1).execute(context(task_id="upload"))
-        assert uploaded(service) == []
 
 
 class TestWhatIsSentAgain:

@@ -149,20 +149,9 @@ class TestInThisProcess:
         with pytest.raises(RunTimeoutError) as caught:
             waits(completion_timeout=timedelta(seconds=1)).execute(context(store))
         assert isinstance(caught.value, AirflowFailException)
-        assert str(caught.value).splitlines() == [
-            "[run-overdue] No result was reported within completion_timeout (0:00:01).",
-            "Run 1001 was started.",
-            "Airflow will not retry this task.",
-            f"Look at {service.url}/runs/1001.",
-            "If it is still running, enter its run_id, then clear the task to wait for it again.",
-            f'To enter it: the task instance\'s tab Storage, key {SUPPLIED_RUN_KEY}, value "1001" with the quotes.',
-            "Without that entry, a Clear starts another run.",
-            "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.",
-            "If it succeeded, mark the task as success. If it failed, clear the task to start another run.",
-            "Connection: workflow_automation_default",
-            "Flow: demo-flow",
-            "Run: 1001",
-        ]
+        assert (caught.value.code, caught.value.run_id) == ("run-overdue", "1001")
+        assert f"{service.url}/runs/1001" in caught.value.next_step
+        assert f'key {SUPPLIED_RUN_KEY}, value "1001"' in caught.value.next_step
 
     def test_ended_by_airflow(self, service, store, context, endpoint, waits):
         operator = waits()
@@ -449,10 +438,6 @@ class TestInputs:
     def test_a_wait_that_is_neither_true_nor_false(self, value):
         with pytest.raises(ValueError, match=r"wait_for_completion is .*: expected True or False"):
             trigger(wait_for_completion=value)
-
-    def test_a_file_format_that_is_none(self):
-        with pytest.raises(ValueError, match="file_format is not supported"):
-            trigger(files=["a"], file_format="base46")
 
 
 def test_the_order_of_what_is_written(service, store, context, endpoint, waits):
@@ -1113,11 +1098,6 @@ class TestFiles:
         assert [upload.files for upload in service.uploads] == [[{"name": "a"}, {"name": "b"}]]
         assert service.uploads[0].run_id == then["run"]["run_id"]
 
-    def test_in_a_format_of_their_own(self, service, store, context, endpoint, waits, parked, tmp_path):
-        (tmp_path / "a.csv").write_text("1")
-        parked(waits(files=tmp_path / "a.csv", file_format="name"), context(store))
-        assert service.uploads[0].files == ["a.csv"]
-
     def test_are_uploaded_once(self, service, store, context, endpoint, waits, parked):
         operator = {"files": [{"name": "a"}]}
         now = context(store)
@@ -1236,7 +1216,6 @@ class TestFiles:
         assert isinstance(caught.value, AirflowFailException)
         assert caught.value.consequence == "Run 1001 was started.\nNo files were accepted."
         assert SUPPLIED_RUN_KEY in caught.value.next_step
-        assert "with the quotes.\nWithout that entry, a Clear starts another run." in str(caught.value)
 
     def test_are_not_uploaded_again_for_the_recorded_run(
         self, service, store, context, endpoint, waits, parked

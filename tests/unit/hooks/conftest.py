@@ -28,10 +28,10 @@ def connect(monkeypatch):
     """Define a connection by the environment, as a URI or as the fields of its JSON, and return a hook on it."""
     hooks = []
 
-    def define(uri=None, /, conn_id="wa_test", *, request_timeout=None, **fields):
+    def define(uri=None, /, conn_id="wa_test", **fields):
         value = uri or json.dumps({"conn_type": "workflow_automation", **fields})
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", value)
-        hooks.append(WorkflowAutomationHook(conn_id, request_timeout=request_timeout))
+        hooks.append(WorkflowAutomationHook(conn_id))
         return hooks[-1]
 
     yield define

@@ -186,10 +186,3 @@ def test_of_a_relative_path_the_folder_is_told(tmp_path, monkeypatch, end):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileUnavailableError, match=f"current directory, '{tmp_path}'"):
         resolve(f"data{end}")
-
-
-@pytest.mark.parametrize("content_type", ["text/plain\r\nX-A: b", "text/", "/plain", "text", 5])
-def test_a_content_type_that_is_none(tmp_path, content_type):
-    (tmp_path / "a.log").touch()
-    with pytest.raises(InvalidRequestError, match="is not a media type"):
-        resolve(f"{tmp_path}/a.log", content_types={"*.log": content_type})

@@ -98,9 +98,9 @@ def test_the_query_of_a_web_address_is_not_in_a_files_name(recording, service, h
     assert (file.name, file.content_type) == ("a.csv", "text/csv")
     (other,) = resolved(f"{url}2")
     assert other.fingerprint() != file.fingerprint()  # although its source looks the same
-    hook.upload_files(hook.trigger_flow({}, "demo-flow").run_id, url, "demo-flow", file_format="name")
+    hook.upload_files(hook.trigger_flow({}, "demo-flow").run_id, url, "demo-flow")
     (upload,) = service.uploads
-    assert upload.files == ["a.csv"]
+    assert [sent["name"] for sent in upload.files] == ["a.csv"]
 
 
 FIELDS = {  # what a store of each kind says of an object, before and after it was overwritten

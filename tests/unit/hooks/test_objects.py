@@ -201,7 +201,7 @@ class TestRequests:
                 stream.seek(-2, 2)
                 return {"end": stream.read().decode(), "all": file.base64}
 
-        hook.upload_files(run_id, bucket.url("a"), "demo-flow", file_format=ends)
+        send_formatted(hook, run_id, bucket.url("a"), ends)
         assert service.uploads[0].files == [{"end": "89", "all": base64.b64encode(b"0123456789").decode()}]
 
     @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
@@ -215,8 +215,13 @@ class TestRequests:
                 return {"beginning": stream.read(1).decode(), "all": file.base64}
 
         with pytest.raises(FileUnavailableError, match=r"/a' changed \(it was overwritten\)"):
-            hook.upload_files(run_id, bucket.url("a"), "demo-flow", file_format=beginning)
+            send_formatted(hook, run_id, bucket.url("a"), beginning)
         assert service.uploads == []
+
+
+def send_formatted(hook, run_id, source, file_format):
+    (request,) = hook.prepare_uploads(run_id, resolve(source), "demo-flow", file_format=file_format)
+    hook.send_upload(request)
 
 
 def attempt(hook, run_id, source):
@@ -441,9 +446,3 @@ class TestStop:
         with pytest.raises(NotSentError, match="the task was ended"):
             hook.prepare_uploads(run_id, elements, "demo-flow", file_format="text")
         assert self.fetching() == []
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, 8 * MIB - 1, "1"])
-def test_read_ahead_bytes_that_are_none(value):
-    with pytest.raises(InvalidRequestError, match=f"read_ahead_bytes is {value!r}: expected a whole number"):
-        resolve("x", read_ahead_bytes=value)

@@ -71,7 +71,7 @@ def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tm
     assert "Airflow has no retries left for this task." in lines
     assert caught.value.accepted is Accepted.YES
     if to_file:
-        assert f"What became of each item is in {tmp_path / 'output.jsonl'}." in lines
+        assert str(tmp_path / "output.jsonl") in caught.value.next_step
         items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
         assert len(items) == 400
         assert {item["index"]: item["run_id"] for item in items if item["status"] == "started"} == runs

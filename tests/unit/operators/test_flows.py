@@ -32,7 +32,7 @@ def test_on_unknown_upload():
         upload(on_unknown_upload="start_again")
 
 
-@pytest.mark.parametrize("name", ["files_per_request", "max_request_bytes", "max_file_bytes"])
+@pytest.mark.parametrize("name", ["files_per_request", "max_request_bytes"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "1", True])
 def test_limits(name, value):
     with pytest.raises(
@@ -50,11 +50,6 @@ def test_limits(name, value):
         ),
         ({"file_format": "b64"}, "file_format is not supported; expected one of"),
         ({"file_format": 5}, "file_format is an int"),
-        (
-            {"content_types": ["a"]},
-            "content_types is a list: expected a mapping such as {'*.log': 'text/plain'}",
-        ),
-        ({"content_types": {"*.log": "text"}}, "content_types['*.log'] is not a media type"),
     ],
 )
 def test_how_files_are_written(arguments, words):
@@ -78,10 +73,8 @@ def test_each_key_of_the_result_is_an_xcom():
 def test_what_an_upload_is_given_it_keeps():
     given = {
         "file_format": "base64",
-        "content_types": {"*.log": "text/plain"},
         "files_per_request": 1,
         "max_request_bytes": 2,
-        "max_file_bytes": 3,
         "on_unknown_upload": "fail",
     }
     made = upload(**given)

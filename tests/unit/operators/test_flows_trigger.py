@@ -261,7 +261,7 @@ class TestTries:
             trigger(**({"flow_id": flow_id} if flow_id else {})).execute(context(store))
         text = log()
         assert f"Triggering {named} via connection workflow_automation_default." in text
-        assert "If no later line says what became of it, a run may have been started." in text
+        assert "If no later line gives its outcome, a run may have been started." in text
         assert MAYBE not in text
 
 

@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.callback import Answer, Running, Started
 from workflow_automation_provider.plugins.decision import Receipt, Seen, Verdict, decide
 
-RUN_IDS = st.sampled_from([None, "7", "8"])
-SAID = (
-    st.none()
-    | st.builds(Started, RUN_IDS)
-    | st.builds(Running, st.just("half"), st.just(0.5), RUN_IDS)
-    | st.builds(Answer, st.sampled_from(["success", "failed"]), st.just({"rows": 3}), st.none(), RUN_IDS)
-)
+RUN_IDS = [None, "7", "8"]
+ENDS = [Answer(status, {"rows": 3}, None, run_id) for status in ("success", "failed") for run_id in RUN_IDS]
+SAID = [
+    None,
+    *(Started(run_id) for run_id in RUN_IDS),
+    *(Running("half", 0.5, run_id) for run_id in RUN_IDS),
+    *ENDS,
+]
 TOKENS = ["a", "b"]
-CLAIMS = st.fixed_dictionaries(
-    {"digest": st.sampled_from(TOKENS), "at": st.just("1")},
-    optional={"run_id": st.sampled_from(["7", "8"]), "stopped": st.just("2")},
-)
 
 
-@st.composite
-def seen(draw):
-    claim = draw(st.none() | CLAIMS)
-    own = (
-        claim
-        if claim and claim["digest"] == "a"
-        else draw(st.none() | CLAIMS.map(lambda c: {**c, "digest": "a"}))
-    )
-    receipt = draw(st.none() | SAID.filter(lambda said: isinstance(said, Answer)))
-    return Seen(
-        draw(st.booleans()), claim, own, receipt and Receipt(receipt.status, "1", receipt.fingerprint("a"))
-    )
+def claims_with(*tokens):
+    """Return all claims that count, or that a token has."""
+    for token, run_id, stopped in product(tokens, RUN_IDS, [None, "2"]):
+        fields = {"digest": token, "at": "1", "run_id": run_id, "stopped": stopped}
+        yield {name: value for name, value in fields.items() if value is not None}
 
 
-@given(SAID, seen())
-def test_each_verdict(said, seen):
+def all_seen():
+    for claim in (None, *claims_with(*TOKENS)):
+        owns = [claim] if claim and claim["digest"] == "a" else [None, *claims_with("a")]
+        for own, end, is_wanted in product(owns, (None, *ENDS), (True, False)):
+            yield Seen(is_wanted, claim, own, end and Receipt(end.status, "1", end.fingerprint("a")))
+
+
+@pytest.mark.parametrize("said", SAID, ids=str)
+def test_each_verdict(said):
+    for seen in all_seen():
+        check_verdict(said, seen)
+
+
+def check_verdict(said, seen):
     verdict = decide(said, "a", "a", seen)
     is_end, is_stopped = isinstance(said, Answer), bool(seen.own) and "stopped" in seen.own
     claim, run_id = seen.claim, getattr(said, "run_id", None)
@@ -61,15 +65,21 @@ def test_each_verdict(said, seen):
     assert (verdict is Verdict.OTHER_RUN) >= (claim is not None and not is_own)
     assert (verdict is Verdict.OTHER_RUN) >= (is_named and run_id != claim["run_id"])
     assert (verdict in {Verdict.GO_ON, Verdict.END}) <= (is_own or (is_end and claim is None))
+    if is_end and claim is None:
+        assert verdict is Verdict.END
     if is_own and isinstance(said, Started):
         assert (verdict is Verdict.GO_ON) == (run_id == claim.get("run_id"))
-    elif is_own and run_id is None:
+    elif is_own and run_id in (None, claim.get("run_id")):
         assert verdict is (Verdict.END if is_end else Verdict.GO_ON)
     elif is_own and "run_id" not in claim:
         assert verdict is (Verdict.END if is_end else Verdict.OTHER_RUN)
 
 
-EVENTS = st.tuples(st.sampled_from(TOKENS), st.sampled_from(["open", "close", "clear", "mark", "call"]), SAID)
+EVENTS = st.tuples(
+    st.sampled_from(TOKENS),
+    st.sampled_from(["open", "close", "clear", "mark", "call"]),
+    st.sampled_from(SAID),
+)
 
 
 @given(st.lists(EVENTS, max_size=30))

@@ -315,7 +315,7 @@ class TestStates:
         assert "in doubt" in listed().row(task)
 
     def test_doubt_that_is_asked_about(self, dag, listed):
-        task = Task(dag, start={"state": "starting"}, next_kwargs={"doubt": {"until": iso(7300)}})
+        task = Task(dag, start={"state": "starting"}, next_kwargs={"pending": {"until": iso(7300)}})
         task.ask(DOUBT)
         page = listed()
         assert "in doubt: was a run started?" in page.row(task)
@@ -700,7 +700,7 @@ class TestHostileTexts:
         ],
     )  # fmt: skip
     def test_entries_that_anybody_may_have_written(self, dag, viewer, value):
-        task = Task(dag, next_kwargs={"timeout": 1e300, "doubt": {"until": 7}})
+        task = Task(dag, next_kwargs={"timeout": 1e300, "pending": {"until": 7}})
         keys = [
             "workflow_automation_start", "workflow_automation_wait", "workflow_automation_batch_0",
             "workflow_automation_batch_٣", "workflow_automation_start/x", claim_key(2), claim_key(7), word_key(task.digest),

@@ -56,7 +56,7 @@ class BatchPlan:
     :param flow_id: the flow, None if the API key identifies it
     :param max_concurrency: how many requests are sent at a time
     :param max_starts_per_second: None for no limit
-    :param window_size: how many items may be open at a time
+    :param window_size: how many items may be in flight
     :param output_path: where to write the results; None to return them
     """
 
@@ -85,7 +85,7 @@ class BatchDriver:
     :param record: what the task instance knows about the batch
     :param results: of earlier tries, and their ledger
     :param hook: sends the requests
-    :param retrier: how long the service may be busy or unreachable at a stretch
+    :param retrier: how long the service may be busy or unreachable without interruption
     :param progress: logs how far the batch is
     """
 

@@ -101,7 +101,7 @@ class ItemResults:
     def numbers(self) -> Counter[State]:
         """Return how many items are in each state; those that only this try opened are *idle* until settled."""
         numbers = self.ledger.counts()
-        sent_first = sum(not self.ledger.is_doubted(index) for index in self.ledger.unsettled())
+        sent_first = sum(not self.ledger.was_in_doubt(index) for index in self.ledger.unsettled())
         numbers[State.UNKNOWN] += numbers.pop(State.OPEN, 0) - sent_first
         return numbers
 

@@ -80,7 +80,7 @@ class Sender:
     """
     The threads, and what they wait for.
 
-    :param retrier: how long the service may be busy or unreachable at a stretch
+    :param retrier: how long the service may be busy or unreachable without interruption
     :param per_second: how many requests to send in a second at most; None for no limit
     """
 
@@ -170,7 +170,7 @@ class Sender:
         return job.end("not started", "The batch was stopped.")
 
     def _request(self, job: Job) -> Outcome:
-        """Send an item once, and note what the metrics tell of it."""
+        """Send an item once, and note its metric."""
         began = time.monotonic()
         outcome = self._hook.send_trigger(job.request)
         job.metric = metric_of(outcome)

@@ -57,7 +57,7 @@ class BatchStarter:
 
     :param record: what the task instance knows about the batch
     :param hook: sends the requests; closed afterwards
-    :param retrier: how long the service may be busy or unreachable at a stretch
+    :param retrier: how long the service may be busy or unreachable without interruption
     :param context: of the task, for the XComs
     """
 

@@ -28,16 +28,16 @@ class Throttle:
     """
     The rate limit that the user wants, and the back-off that the service asks for, shared by all threads.
 
-    :param patience: how many seconds the service may be busy or unreachable at a stretch
+    :param retry_timeout: how many seconds the service may be busy or unreachable without interruption
     :param per_second: how many requests to send in a second at most, spread evenly; None for no limit
     :param log: logger for the waits
     :param is_stopped: returns whether nothing more may be sent
     """
 
     def __init__(
-        self, patience: float, per_second: float | None, log: Logger, is_stopped: Callable[[], bool]
+        self, retry_timeout: float, per_second: float | None, log: Logger, is_stopped: Callable[[], bool]
     ) -> None:
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         self._interval = 1 / per_second if per_second else 0.0
         self._log = log
         self._is_stopped = is_stopped
@@ -88,7 +88,7 @@ class Throttle:
             if is_news:
                 # The jitter spreads the requests of tasks that were told to wait at the same time.
                 wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2 ** min(self._pauses, 10), _MAX_WAIT)  # noqa: S311
-            if max(now + wait, self._paused_until) - since > self._patience:
+            if max(now + wait, self._paused_until) - since > self._retry_timeout:
                 return False
             self._paused_until = max(now + wait, self._paused_until)
             if is_news:

@@ -1,7 +1,7 @@
 """
 Which items of a batch may be sent, and when the record of it is to be written. No I/O, no threads.
 
-The window is the number of items that may be open at a time: opened by a write, and without a recorded result.
+The window is the number of items that may be in flight: opened by a write, and without a recorded result.
 After a kill, these are the ones of which the next try knows nothing.
 
 .. code-block:: text
@@ -26,7 +26,7 @@ class Window:
     """
     The open items of a batch.
 
-    :param size: how many may be open at a time
+    :param size: how many may be in flight
     """
 
     def __init__(self, size: int) -> None:

@@ -219,11 +219,11 @@ async def _in_thread(function: Callable[[], _T]) -> _T:
 
     def call() -> None:
         try:
-            found = function()
+            value = function()
         except BaseException as error:
             result.set_exception(error)
         else:
-            result.set_result(found)
+            result.set_result(value)
 
     threading.Thread(target=call, name="workflow-automation-callback", daemon=True).start()
     return await asyncio.wrap_future(result)

@@ -1,0 +1,94 @@
+"""A Clear of a task whose runs claim their starts: which of them goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from workflow_automation_provider.exceptions import (
+    OutcomeUnknownError,
+)
+from workflow_automation_provider.execution.callback import (
+    claim_key,
+    digest_of,
+    token_key,
+)
+
+from ..claims import BRIEF, claim_at_deletion, first_step, now, token_of
+from ..starts import requests
+
+
+class TestClear:
+    def lose(self, service, store, context, claims, **options):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store, **options))
+        return token_of(service.runs[0])
+
+    def test_a_run_that_had_claimed_goes_on(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+        result = claims().execute(context(store, try_number=2, max_tries=4))
+        assert result["run_id"] == "1001"
+        assert token_key(digest_of(token), 4) in store.entries
+        assert requests(service) == 1
+
+    def test_one_that_was_told_to_stop_does_not(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+        store.entries[claim_key(3)]["stopped"] = now()
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert token_key(digest_of(token), 4) not in store.entries
+
+    def test_one_that_is_told_to_stop_meanwhile_does_not(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+        write = store.set
+
+        def stop_and_set(key, value, **options):
+            if key == token_key(digest_of(token), 4):
+                store.entries[claim_key(3)]["stopped"] = now()
+            write(key, value, **options)
+
+        store.set = stop_and_set
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert token_key(digest_of(token), 4) not in store.entries
+
+    def test_one_that_had_not_claimed_never_goes_on(self, service, store, context, claims):
+        token = self.lose(service, store, context, claims)
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+        assert first_step(store, token, "1001", max_tries=4) == 404
+
+    def test_a_start_that_was_known_is_another_after_it(self, service, store, context, claims):
+        claims().execute(context(store))
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
+
+    def test_that_leaves_max_tries_makes_room_for_the_next_claim(self, service, store, context, claims):
+        claims().execute(context(store, retries=2))
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
+        assert claims().execute(again)["run_id"] == "1002"
+        assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
+
+    def test_that_leaves_max_tries_lets_a_run_claim_until_its_token_is_gone(
+        self, service, store, context, claims
+    ):
+        token = self.lose(service, store, context, claims, retries=2)
+        claim_at_deletion(store, token)
+        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
+        assert claims().execute(again)["run_id"] == "1001"
+        assert (first_step(store, token, "1001"), requests(service)) == (200, 1)
+
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_that_stopped_a_run_whose_start_was_known(self, service, store, context, claims, keeps):
+        """While the task ran; or one that kept the task's state (Airflow 3.4+)."""
+        claims().execute(context(store))
+        token = token_of(service.runs[0])
+        assert first_step(store, token, "1001") == 200
+        store.entries[claim_key(3)]["stopped"] = now()
+        again = context(store, try_number=2, max_tries=4 if keeps else 3)
+        if keeps:
+            again["ti"].region_id = 0
+        assert claims().execute(again)["run_id"] == "1002"
+        assert requests(service) == 2
+        assert not any(digest_of(token) in key for key in store.entries)

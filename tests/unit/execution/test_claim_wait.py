@@ -1,0 +1,139 @@
+"""A task that waits for a run that claims its start and speaks while it works."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    RunFailedError,
+    RunTimeoutError,
+)
+from workflow_automation_provider.execution.callback import (
+    Answer,
+    claim_key,
+    digest_of,
+    end_key,
+    word_key,
+)
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+from ..claims import first_step, flow, now, token_of
+from ..starts import KEY
+
+pytestmark = pytest.mark.usefixtures("issued")
+
+
+class TestWait:
+    def test_the_run_that_claimed_is_the_one_waited_for(self, service, store, context, waits, endpoint, log):
+        """A proxy sent the request twice. The claim and the end come while the task does not look."""
+
+        def claim(_):
+            return first_step(store, token_of(service.runs[0]), "77")
+
+        service.callbacks.add(result=claim, delay=0.2)
+        result = waits().execute(context(store))
+        assert (result["run_id"], result["result"]) == ("77", 200)
+        assert "The response named run 1001, but run 77 has claimed the start" in log()
+
+    def test_a_run_that_names_itself_by_the_key(self, service, store, context, waits, endpoint, log):
+        key = WorkflowAutomationHook().get_connection("workflow_automation_default").password
+        assert key
+        secret = base64.b64encode(key.encode()).decode()
+        service.callbacks.add(delay=0.5)
+        with flow(service, store, name=lambda _: f"x{secret}"):
+            result = waits().execute(context(store))
+        assert secret not in f"{log()}{result}"
+
+    @pytest.mark.parametrize("claims", [True, False])
+    def test_a_flow_without_the_first_step_is_warned_of(
+        self, service, store, context, waits, endpoint, log, claims
+    ):
+        service.callbacks.add(delay=0.5)
+        operator = waits(on_unknown_start="claim")
+        if claims:
+            with flow(service, store):
+                operator.execute(context(store))
+        else:
+            operator.execute(context(store))
+        assert ("The run has not claimed its start" in log()) is not claims
+
+    def test_a_wait_that_ended_closes_the_token(self, service, store, context, waits, endpoint):
+        service.callbacks.add()
+        waits().execute(context(store))
+        assert not any("_token/" in key for key in store.entries)
+
+    @pytest.mark.parametrize("word", [None, {"message": "half of it", "progress": 0.5}])
+    def test_silence(self, service, store, context, waits, parked, resume, endpoint, word):
+        now_, operator = context(store), waits(heartbeat_timeout=timedelta(minutes=1))
+        then, timeout = parked(operator, now_)
+        assert timeout == timedelta(seconds=15)
+        long_ago = (datetime.now(UTC) - timedelta(minutes=3)).isoformat()
+        store.entries["workflow_automation_wait"]["since"] = long_ago
+        token = token_of(service.runs[0])
+        if word:
+            store.entries[word_key(digest_of(token))] = {**word, "at": long_ago}
+        with pytest.raises(RunTimeoutError, match=r"\[run-silent\]") as caught:
+            resume(operator, now_, **then)
+        assert ("half of it (50%)" in str(caught.value)) is bool(word)
+        assert first_step(store, token) == 404
+
+    @pytest.mark.parametrize("said", ["word", "claim"])
+    def test_a_word_in_time(self, service, store, context, waits, parked, resume, endpoint, said):
+        now_, operator = context(store), waits(heartbeat_timeout=timedelta(seconds=40))
+        then, _ = parked(operator, now_)
+        store.entries["workflow_automation_wait"]["since"] = (
+            datetime.now(UTC) - timedelta(minutes=3)
+        ).isoformat()
+        digest = digest_of(token_of(service.runs[0]))
+        if said == "word":
+            store.entries[word_key(digest)] = {"at": now()}
+        else:
+            store.entries[claim_key(3)] = {"digest": digest, "run_id": "1001", "at": now()}
+        _, timeout = parked(operator, now_, **then)
+        assert timedelta(seconds=30) < timeout <= timedelta(seconds=40)
+
+    def test_an_answer_at_the_last_moment(self, service, store, context, waits, parked, resume, endpoint):
+        now_, operator = context(store), waits(heartbeat_timeout=timedelta(minutes=1))
+        then, _ = parked(operator, now_)
+        store.entries["workflow_automation_wait"]["since"] = (
+            datetime.now(UTC) - timedelta(minutes=3)
+        ).isoformat()
+        delete, digest = store.delete, digest_of(token_of(service.runs[0]))
+
+        def answer_and_delete(key):
+            store.delete = delete
+            store.entries[end_key(digest)] = Answer("success", 5).row(now())
+            delete(key)
+
+        store.delete = answer_and_delete
+        assert resume(operator, now_, **then)["result"] == 5
+
+
+class TestRunFailed:
+    def test_airflows_retry_starts_another_run(self, service, store, context, waits, endpoint):
+        service.callbacks.add("failed", message="No rows")
+        operator = waits(on_run_failed="start_again")
+        with flow(service, store) as told:
+            with pytest.raises(RunFailedError) as caught:
+                operator.execute(context(store))
+            assert not isinstance(caught.value, AirflowFailException)
+            assert caught.value.run_id == "1001"
+            service.callbacks.clear()
+            service.callbacks.add(result=3, delay=0.3)
+            again = waits(on_run_failed="start_again").execute(context(store, try_number=2))
+        assert (again["run_id"], again["result"]) == ("1002", 3)
+        assert told.get("1002") == 200
+
+    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
+    def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint, policy):
+        endpoint.max_tries = 0
+        service.callbacks.add("failed")
+        operator = waits(on_run_failed="start_again", on_unknown_start=policy)
+        with pytest.raises(RunFailedError) as caught:
+            operator.execute(context(store, max_tries=0))
+        assert "Find the run" not in str(caught.value)
+        assert store.entries[KEY]["state"] == "started"
