@@ -29,10 +29,10 @@ from workflow_automation_provider.client.files import (
     FileFormat,
     Reading,
     changed,
+    is_wrong_path,
     read_whole,
     version_of,
 )
-from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.protocol import UploadBody, identifier
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 

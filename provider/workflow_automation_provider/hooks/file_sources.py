@@ -14,8 +14,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.checks import kind_of, unusable_path
-from workflow_automation_provider.client.files import Element, File, reason
-from workflow_automation_provider.client.paths import is_wrong_path
+from workflow_automation_provider.client.files import Element, File, is_wrong_path, reason
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.cloud_stores import store_of

@@ -18,14 +18,14 @@ from typing import IO, Any, cast
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
+from workflow_automation_provider.client.files import is_wrong_path
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.locations import check_regular, is_same_file, local_path
+from workflow_automation_provider.execution.batch.paths import check_regular, is_same_file, local_path
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES
 
 __all__ = ["MAX_LINE", "Batch", "BatchSource", "Item"]
