@@ -4,8 +4,7 @@ What the run of a start says of itself: the tokens by which it may, and the clai
 =================================================  ======================================================
 Entry                                              Written
 =================================================  ======================================================
-``workflow_automation_token/{hash}/{n}``           by the task: before *starting*, and again for a run that
-                                                   goes on after a Clear or a look; deleting it revokes the
+``workflow_automation_token/{hash}/{n}``           by the task, before *starting*; deleting it revokes the
                                                    token, and the endpoint tells the run to stop
 ``workflow_automation_claim/{n}``                  by the endpoint: the one run that was told to go on
 ``workflow_automation_end/{hash}``                 by the endpoint: how the run ended, which says as much
