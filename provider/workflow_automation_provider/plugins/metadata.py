@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.callback import ClaimRow, Said
 
-__all__ = ["Reply", "is_known", "respond"]
+__all__ = ["Reply", "is_known", "json_object", "respond"]
 
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
@@ -218,17 +218,16 @@ def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
     return (
         "stopped" in claim
         or receipt_key(claim["digest"]) in entries
-        or (claim["digest"] != digest and _recorded(_START, entries).get("token") == digest)
+        or (claim["digest"] != digest and json_object(entries.get(_START)).get("token") == digest)
     )
 
 
-def _recorded(key: str, entries: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what the task has recorded, nothing if that is kept elsewhere."""
-    try:
-        entry = json.loads(entries.get(key, "{}"))
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return what an entry holds; nothing if there is none, or it is kept elsewhere."""
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(text or "{}")
+        return value if isinstance(value, dict) else {}
+    return {}
 
 
 def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:
@@ -243,10 +242,12 @@ def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
         return ti.state not in {*State.finished, TaskInstanceState.RESTARTING}
     # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked. An entry
     # of before a Clear is that of a task that waited then.
-    waits = _WAIT in entries and _recorded(_WAIT, entries).get("max_tries", ti.max_tries) == ti.max_tries
+    waits = (
+        _WAIT in entries and json_object(entries.get(_WAIT)).get("max_tries", ti.max_tries) == ti.max_tries
+    )
     if waits or _START not in entries:
         return False
-    start = _recorded(_START, entries)
+    start = json_object(entries.get(_START))
     return bool(start.get("state", "started") == "started" and not start.get("waits"))
 
 
