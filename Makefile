@@ -50,7 +50,7 @@ test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Stora
 bench-import: $(VENV)/bench ## Measure what importing the operators costs, compared with other providers (about 2 minutes)
 	@$(VENV)/bin/python benchmarks/imports.py
 
-bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 3 minutes)
+bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 7 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
 
 bench-upload: $(VENV)/bench ## Measure uploads, compared with HttpHook, httpx, curl and boto3 (about 8 minutes); ARGS="s3-many …" for some

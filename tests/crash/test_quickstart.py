@@ -26,7 +26,7 @@ from code_blocks import read_code_blocks
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "quickstart.md"
-INSTALL, SERVICE, AIRFLOW, TRIGGER, LOSE = (block.text for block in read_code_blocks(PAGE, "sh"))
+INSTALL, SERVICE, AIRFLOW, TRIGGER, LOSE, CLAIM = (block.text for block in read_code_blocks(PAGE, "sh"))
 (DAG,) = (block.text for block in read_code_blocks(PAGE, "python"))
 UPLOAD, WAIT = "quickstart_upload", "quickstart_wait"
 
@@ -118,7 +118,8 @@ def reader(home: Path) -> Iterator[Reader]:
 
 
 def test_the_install_command_is_that_of_the_extra() -> None:
-    assert shlex.split(INSTALL) == ["pip", "install", ".[testing]"]
+    (install,) = [line for line in INSTALL.splitlines() if line.startswith("pip ")]
+    assert shlex.split(install) == ["pip", "install", ".[testing]"]
     assert (ROOT / "pyproject.toml").is_file()
 
 
@@ -160,6 +161,11 @@ def test_the_page(reader: Reader) -> None:
     wait_for("the success of the cleared task", lambda: finished(api, UPLOAD, 2) == ["success"] * 2, 180)
     assert len(reader.journal()["runs"]) == 3
     assert [upload["run_id"] for upload in reader.journal()["uploads"]] == ["1001", run_id]
+
+    reader.run(CLAIM)
+    assert finished(api, WAIT, 2) == ["success"] * 2
+    (named,) = re.findall(r"the task knows its run, `(\d+)`", PAGE.read_text())
+    assert [run["run_id"] for run in reader.journal()["runs"]][3:] == [named]
 
 
 def finished(api: AirflowApi, dag_id: str, count: int = 1) -> list[str]:

@@ -32,13 +32,12 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator, Up
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 README = ROOT / "README.md"
-BATCH, CONNECTION, FAILS, HOOK, PROMISES, TASKFLOW, TRIGGER, UPLOADS = (
+BATCH, CONNECTION, FAILS, PROMISES, TASKFLOW, TRIGGER, UPLOADS = (
     ROOT / "docs" / f"{name}.md"
     for name in (
         "batch",
         "connection",
         "if-it-fails",
-        "hook",
         "promises",
         "taskflow",
         "trigger",
@@ -516,22 +515,6 @@ def test_the_arguments_of_trigger_flow_once():
     operator = parameters(TriggerFlowOperator.__init__)
     for name in ("workflow_automation_conn_id", "on_unknown_start", "send_retry_timeout"):
         assert known[name].default == operator[name].default
-
-
-def test_the_methods_of_the_hook():
-    for name, arguments, _ in table(HOOK, "Method"):
-        method = getattr(WorkflowAutomationHook, name.strip("`"), WorkflowAutomationHook)
-        shown = dict(re.findall(r"`(\w+)(?:=(.+?))?`", arguments))
-        known = parameters(method)
-        assert list(shown) == list(known)
-        keyword_only = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        assert re.findall(r"`(\w+)", arguments.partition("`*`")[2]) == keyword_only
-        for argument, default in shown.items():
-            if argument == "inputs":
-                assert dict(known[argument].default) == {}
-            else:
-                found = known[argument].default
-                assert default == ("" if found is inspect.Parameter.empty else repr(found).replace("'", '"'))
 
 
 def test_the_fields_of_a_connection():

@@ -111,6 +111,8 @@ class Request:
     :param run_id: the run that was started or given files, ``None`` if the request was not accepted
     :param status: the status of the response, ``None`` if there was none
     :param fault: the kind of the fault that struck the request
+    :param outcome: ``"responded"``; ``"no response"`` because of a fault; ``"client left"`` before the whole request
+        arrived; or ``"closed unread"`` by the fault ``stale``
     :param key_sent: whether the request had an ``X-API-Key`` header
     :param size: bytes of the body
     :param at: the time as ISO 8601 text, in UTC
