@@ -29,17 +29,17 @@ setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
 
 # In processes of pytest-xdist, the log of the first task that fails is lost on Airflow 3.0.
-test: ARGS ?= -n $(if $(filter 3.0,$(AIRFLOW)),0,logical)
-test: $(STAMP) ## Run the unit and integration tests (about 5 minutes of CPU time); ARGS="…" goes to pytest
+test: ARGS ?= -n $(if $(filter 3.0,$(AIRFLOW)),0,logical) --dist worksteal
+test: $(STAMP) ## Run the unit and integration tests (about 3 minutes of CPU time); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
-test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 9 minutes)
+test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 7 minutes)
 	@$(RUN) pytest tests/crash $(ARGS)
 
 # On one Airflow, for some code is for the others. Tracing Airflow's own code takes a third as long again, so of the
 # integration tests there are only those of what no unit test can run.
 coverage: $(STAMP) ## Check the coverage of the unit tests, with more examples for each property
-	@$(RUN) pytest -n logical --hypothesis-profile=thorough --cov --cov-report=term tests/unit tests/integration/test_answers.py
+	@$(RUN) pytest -n logical --dist worksteal --hypothesis-profile=thorough --cov --cov-report=term tests/unit tests/integration/test_answers.py
 
 test-matrix: $(STAMP) ## Run the tests, or some, on every supported Airflow and Python; CELLS="3.0-py3.12 …" for some
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)

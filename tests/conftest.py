@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -46,8 +47,23 @@ os.environ |= {
 pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Have one process more than there are processors: half of the time, a test waits."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(_HOME, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _forget_secrets() -> Iterator[None]:
+    """Have Airflow forget what it masks: for each new secret, it compiles one expression of all that it has ever seen."""
+    yield
+    for name in ("airflow._shared", "airflow.sdk._shared"):
+        if module := sys.modules.get(f"{name}.secrets_masker.secrets_masker"):
+            module._secrets_masker().reset_masker()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_launcher.processes import alive
@@ -77,6 +80,10 @@ class Case:
         os.kill(self.deployment.gate.tries_of(self.run_id)[-1].pid, signal.SIGKILL)
 
     @property
+    def log(self) -> str:
+        return self.deployment.log(self.dag_id, self.run_id)
+
+    @property
     def runs(self) -> list[str]:
         return run_ids(self.service, self.run_id)
 
@@ -110,3 +117,19 @@ class Case:
         assert found.result.get("run_id") == found.runs[-1]
         assert found.result["result"] == {"rows": 3}
         return found
+
+
+Outcomes = dict[Callable[..., None], "Future[None]"]
+
+
+@contextmanager
+def at_once(
+    cases: Mapping[Callable[..., None], str], case_of: Callable[[Callable[..., None], str], Case]
+) -> Iterator[Outcomes]:
+    """
+    Play cases side by side, each in a DAG run of its own.
+
+    :param cases: what happens to a task, and the DAG that it is of
+    """
+    with ThreadPoolExecutor(len(cases)) as pool:
+        yield {run: pool.submit(run, case_of(run, dag_id)) for run, dag_id in cases.items()}

@@ -1,5 +1,5 @@
 """
-Clearing a task starts another run, a retry never does: each row of the record's table, in a real Airflow.
+Clearing a task starts another run; a retry never does, nor a task that a person ended: in a real Airflow.
 
 All the cases run at once, each in a DAG run of its own. Where Airflow's Clear itself discards what a task
 kept (3.4+), whoever chooses to keep it keeps the run.
@@ -10,17 +10,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import cases
 from airflow_launcher.processes import alive
 from airflow_launcher.waiting import wait_for
 from deployment import CANNOT_MISS_HEARTBEATS
 from gate import Hold
-from outcomes import UNKNOWN, clear_discards, outcome, run_ids
+from outcomes import UNKNOWN, clear_discards, outcome
 
 if TYPE_CHECKING:
     from deployment import Deployment
@@ -31,31 +30,27 @@ AGAIN = "clear it again"
 CLEARED = "The task has been cleared since"
 
 
-class Case:
+class Case(cases.Case):
     """One DAG run, and what a person does to it."""
 
-    def __init__(
-        self, deployment: Deployment, service: LocalService, dag_id: str, name: str, folder: Path
-    ) -> None:
-        self.api, self.service, self.deployment = deployment.api, service, deployment
-        self.dag_id, self.run_id, self.folder = dag_id, name.replace("_", "-"), folder
-        folder.mkdir()
+    def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, name: str) -> None:
+        super().__init__(deployment, service, dag_id, f"clear-{name}")
+        self.folder = deployment.home / self.run_id
+        self.folder.mkdir()
 
-    def begin(self) -> None:
-        self.api.trigger(self.dag_id, self.run_id, {"folder": str(self.folder)})
+    def begin(self, **conf: str) -> None:
+        super().begin(folder=str(self.folder), **conf)
 
     def begin_in_doubt(self) -> None:
         """Let the task fail for good: whether a run was started it cannot know, but one was."""
         self.service.faults.add("drop_after", inputs={"case": self.run_id})
         self.begin()
         self.until("failed")
-        assert run_ids(self.service, self.run_id)
+        assert self.runs
 
     def begin_killed(self) -> None:
         """Let the task be killed when it has started its run, so that it waits for its retry."""
-        hold = self.deployment.gate.hold(
-            Hold(self.run_id, "before", "PUT", "/workflow_automation_start", '"started"')
-        )
+        hold = self.hold("before", "PUT", cases.RECORD, '"started"', lost=True)
         self.begin()
         wait_for("the run", hold.reached.is_set)
         (held,) = [one for one in self.deployment.gate.tries if one.ti_id == hold.ti_id]
@@ -76,18 +71,10 @@ class Case:
     def let_go(self) -> None:
         (self.folder / "go").touch()
 
-    @property
-    def state(self) -> str | None:
-        state: str | None = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
-        return state
-
-    @property
-    def log(self) -> str:
-        return self.deployment.log(self.dag_id, self.run_id)
-
-    def expect(self, state: str, runs: int) -> None:
+    def expect(self, state: str, runs: int, tries: int | None = None) -> None:
         found = outcome(self.deployment, self.service, self.dag_id, self.run_id)
         assert (found.state, len(found.runs)) == (state, runs), found.log
+        assert found.tries == tries or tries is None
         if found.result is not None:
             assert found.result["run_id"] == found.runs[-1]
 
@@ -116,7 +103,7 @@ def edited_to_fewer_in_a_dag_run_that_goes_on(case: Case) -> None:
         # It could as well be a retry: no second run, until the person clears once more.
         case.until("failed")
         wait_for("the log", lambda: AGAIN in case.log)
-        assert len(run_ids(case.service, case.run_id)) == 1
+        assert len(case.runs) == 1
         case.clear()
     case.until("success")
     case.let_go()
@@ -176,6 +163,141 @@ def cleared_with_its_state_kept(case: Case) -> None:
     assert "Returning that run, not starting another" in case.log
 
 
+def cleared_once_it_had_succeeded(case: Case) -> None:
+    case.begin()
+    case.expect("success", 1)
+    (first,) = case.runs
+    case.clear()
+    case.expect("success", 2)
+    if not clear_discards():
+        assert "Try 1 (" in case.log
+        assert f"started run {first}" in case.log
+
+
+def cleared_once_it_had_failed(case: Case) -> None:
+    case.begin_in_doubt()
+    case.expect("failed", 1)
+    assert UNKNOWN in case.log
+    case.clear()
+    case.expect("success", 2)
+
+
+def cleared_once_it_had_failed_without_its_run_id(case: Case) -> None:
+    case.service.faults.add("garbage", inputs={"case": case.run_id})
+    case.begin()
+    case.expect("failed", 1)
+    case.clear()
+    case.expect("success", 2)
+
+
+def cleared_while_running(case: Case) -> None:
+    case.begin()
+    wait_for("the task", (case.folder / "here").exists)
+    case.clear()
+    case.expect("success", 2)
+
+
+def cleared_while_the_service_works(case: Case) -> None:
+    fault = case.service.faults.add("delay", seconds=8, inputs={"case": case.run_id})
+    case.begin()
+    wait_for("the request", lambda: fault.struck)
+    case.clear()
+    found = outcome(case.deployment, case.service, case.dag_id, case.run_id)
+    assert found.state == "success"
+    if clear_discards():
+        # The task that ends may yet store its run, after the Clear: then the next try keeps it.
+        assert found.result is not None
+        assert found.result["run_id"] == case.runs[-1]
+    else:
+        wait_for("both runs", lambda: len(case.runs) == 2)
+        # The task was killed before it knew of its run: this is the one place that tells of it.
+        assert f"{UNKNOWN}. {CLEARED}" in case.log
+
+
+def cleared_with_its_dag_run(case: Case) -> None:
+    """It starts another run, but on Airflow 3.4, which keeps what the tasks have stored then."""
+    case.begin()
+    case.expect("success", 1)
+    case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
+    case.expect("success", 1 if clear_discards() else 2)
+    if clear_discards():
+        assert "clear it again, alone and without keeping its task state" in case.log
+        case.clear()
+        case.expect("success", 2)
+
+
+def deleted_with_its_dag_run_and_run_again(case: Case) -> None:
+    case.begin()
+    case.expect("success", 1)
+    case.api.ask("DELETE", f"/dags/{case.dag_id}/dagRuns/{case.run_id}")
+    case.begin()
+    case.expect("success", 2, tries=1)
+
+
+def retried_where_the_record_is_not_found(case: Case) -> None:
+    """A 404, as of an API server without the route."""
+    recorded = case.hold("after", "PUT", cases.RECORD, '"started"')
+    case.begin()
+    wait_for("the record", recorded.reached.is_set)
+    lost = case.deployment.gate.hold(Hold(case.run_id, "before", "GET", cases.RECORD, status=404))
+    lost.released.set()
+    case.kill_task()
+    recorded.released.set()
+    case.expect("success", 1, tries=2)
+    assert lost.reached.is_set()
+
+
+def retried_where_the_record_of_taskflow_is_not_found(case: Case) -> None:
+    retried_where_the_record_is_not_found(case)
+
+
+def retried_and_the_next_dag_reads_its_run(case: Case) -> None:
+    """Which the asset of the run starts."""
+    hold = case.hold("after", "PUT", cases.RECORD, '"started"')
+    case.begin()
+    wait_for("the record", hold.reached.is_set)
+    case.kill_task()
+    hold.released.set()
+    case.expect("success", 1, tries=2)
+    (continued,) = wait_for("the next DAG run", lambda: case.api.dag_runs("asset_continue"))
+    run_id = continued["dag_run_id"]
+    assert case.api.finished("asset_continue", run_id) == "success"
+    assert case.api.xcom("asset_continue", run_id, "read") == [
+        case.api.xcom(case.dag_id, case.run_id, "trigger")
+    ]
+
+
+def ended_by_a_person(case: Case, state: str) -> None:
+    """It ends by itself, before Airflow kills it, and starts nothing: a wait that is shorter would end in a run."""
+    fault = case.service.faults.add("busy", retry_after="30", inputs={"case": case.run_id})
+    case.begin()
+    wait_for("the request", lambda: fault.struck)
+    map_index = 0 if case.dag_id.endswith("mapped") else -1
+    case.api.mark(case.dag_id, case.run_id, "trigger", state, map_index=map_index)
+    (first,) = case.deployment.gate.tries_of(case.run_id)
+    wait_for("the end of the task", lambda: not alive(first.pid))
+    wait_for(
+        "its log", lambda: ENDED in case.deployment.log(case.dag_id, case.run_id, map_index=map_index), 10
+    )
+    assert case.runs == []
+
+
+def marked_as_failed(case: Case) -> None:
+    ended_by_a_person(case, "failed")
+
+
+def marked_as_success(case: Case) -> None:
+    ended_by_a_person(case, "success")
+
+
+def marked_as_failed_mapped(case: Case) -> None:
+    ended_by_a_person(case, "failed")
+
+
+def marked_as_success_mapped(case: Case) -> None:
+    ended_by_a_person(case, "success")
+
+
 CASES = {
     edited_to_fewer_in_a_dag_run_that_ended: "edited_to_fewer",
     edited_to_more: "edited_to_more",
@@ -185,42 +307,29 @@ CASES = {
     cleared_without_the_dag_run: "beside_a_hold",
     cleared_while_running_and_its_end_taken_for_a_failure: "waits_after",
     cleared_with_its_state_kept: "patient",
+    cleared_once_it_had_succeeded: "patient",
+    cleared_once_it_had_failed: "patient",
+    cleared_once_it_had_failed_without_its_run_id: "patient",
+    cleared_while_running: "waits_after",
+    cleared_while_the_service_works: "patient",
+    cleared_with_its_dag_run: "patient",
+    deleted_with_its_dag_run_and_run_again: "patient",
+    retried_where_the_record_is_not_found: "patient",
+    retried_where_the_record_of_taskflow_is_not_found: "taskflow",
+    retried_and_the_next_dag_reads_its_run: "asset_start",
+    marked_as_failed: "waits_for_the_service",
+    marked_as_success: "waits_for_the_service",
+    marked_as_failed_mapped: "waits_for_the_service_mapped",
+    marked_as_success_mapped: "waits_for_the_service_mapped",
 }
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    deployment: Deployment, service: LocalService, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[Callable[[Case], None], Future[None]]]:
-    folder = tmp_path_factory.mktemp("cases")
-    with ThreadPoolExecutor(len(CASES)) as pool:
-        yield {
-            run: pool.submit(run, Case(deployment, service, dag_id, run.__name__, folder / run.__name__))
-            for run, dag_id in CASES.items()
-        }
+def outcomes(deployment: Deployment, service: LocalService) -> Iterator[cases.Outcomes]:
+    with cases.at_once(CASES, lambda run, dag_id: Case(deployment, service, dag_id, run.__name__)) as found:
+        yield found
 
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
-def test_clear_or_retry(
-    outcomes: dict[Callable[[Case], None], Future[None]], run: Callable[[Case], None]
-) -> None:
+def test_clear_or_retry(outcomes: cases.Outcomes, run: Callable[[Case], None]) -> None:
     outcomes[run].result(300)
-
-
-@pytest.mark.parametrize("state", ["failed", "success"])
-@pytest.mark.parametrize("dag_id", ["waits_for_the_service", "waits_for_the_service_mapped"])
-def test_a_task_that_a_person_ended_starts_nothing(
-    deployment: Deployment, service: LocalService, dag_id: str, state: str
-) -> None:
-    case = f"{dag_id}-{state}".replace("_", "-")
-    fault = service.faults.add("busy", retry_after="30", inputs={"case": case})
-    deployment.api.trigger(dag_id, case)
-    wait_for("the request", lambda: fault.struck)
-    map_index = 0 if dag_id.endswith("mapped") else -1
-    deployment.api.mark(dag_id, case, "trigger", state, map_index=map_index)
-    (first,) = deployment.gate.tries_of(case)
-    wait_for("the end of the task", lambda: not alive(first.pid))
-
-    # It ended by itself, before Airflow killed it: a wait that is shorter would end in a run.
-    wait_for("its log", lambda: ENDED in deployment.log(dag_id, case, map_index=map_index), 10)
-    assert run_ids(service, case) == []

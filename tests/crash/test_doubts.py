@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cases
 from airflow_launcher.api import FINISHED
 from airflow_launcher.waiting import wait_for
-from gate import Hold
-from outcomes import Outcome, clear_discards, outcome, run_ids
+from outcomes import clear_discards
 
 if TYPE_CHECKING:
     from deployment import Deployment
@@ -23,22 +20,12 @@ STARTED, NOT_STARTED, FAIL = "A run was started", "No run was started", "Fail th
 SUCCEEDED, FAILED = "The run succeeded", "The run failed"
 
 
-class Case:
+class Case(cases.Case):
     """One DAG run whose start is in doubt."""
 
-    def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, name: str) -> None:
-        self.deployment, self.service, self.api = deployment, service, deployment.api
-        self.dag_id, self.run_id = dag_id, name.replace("_", "-")
-
-    def begin(self, fault: str | None = "drop_after") -> None:
-        if fault:
-            self.service.faults.add(fault, inputs={"case": self.run_id})
-        self.api.trigger(self.dag_id, self.run_id)
-
-    @property
-    def state(self) -> str:
-        found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
-        return found
+    def begin_in_doubt(self, fault: str = "drop_after") -> None:
+        self.service.faults.add(fault, inputs={"case": self.run_id})
+        self.begin()
 
     @property
     def _instance(self) -> str:
@@ -79,22 +66,9 @@ class Case:
             # A Clear in between would be overtaken by the end of the DAG run.
             self.api.finished(self.dag_id, self.run_id)
 
-    @property
-    def log(self) -> str:
-        return self.deployment.log(self.dag_id, self.run_id)
-
-    @property
-    def runs(self) -> list[str]:
-        return run_ids(self.service, self.run_id)
-
-    def end(self, state: str) -> Outcome:
-        found = outcome(self.deployment, self.service, self.dag_id, self.run_id)
-        assert found.state == state, found.log
-        return found
-
 
 def a_run_was_started(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     question = case.asked()
     assert question["subject"] == "Was a run started?"
     assert question["options"] == [STARTED, NOT_STARTED, FAIL]
@@ -112,7 +86,7 @@ def a_run_was_started(case: Case) -> None:
 
 
 def an_answer_without_the_run_id_is_asked_for_again(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     case.asked()
     (run_id,) = case.runs
     case.answer(STARTED, run_id=None, run_link=None)
@@ -122,7 +96,7 @@ def an_answer_without_the_run_id_is_asked_for_again(case: Case) -> None:
 
 
 def no_run_was_started(case: Case) -> None:
-    case.begin("drop_before")
+    case.begin_in_doubt("drop_before")
     case.asked()
     assert not case.runs
     case.answer(NOT_STARTED, run_id=None, run_link=None)
@@ -133,7 +107,7 @@ def no_run_was_started(case: Case) -> None:
 
 def no_run_was_started_and_the_next_start_is_in_doubt_as_well(case: Case) -> None:
     case.service.faults.add("drop_before", inputs={"case": case.run_id}, times=2)
-    case.begin(None)
+    case.begin()
     case.asked()
     case.answer(NOT_STARTED, run_id=None, run_link=None)
     case.asked(2)
@@ -143,7 +117,7 @@ def no_run_was_started_and_the_next_start_is_in_doubt_as_well(case: Case) -> Non
 
 def cleared_while_it_continues(case: Case) -> None:
     """Airflow continues the next try with the answer that was given to the earlier one."""
-    case.begin("drop_before")
+    case.begin_in_doubt("drop_before")
     case.asked()
     case.service.faults.add("hang_before", inputs={"case": case.run_id}, seconds=90)
     case.answer(NOT_STARTED, run_id=None, run_link=None)
@@ -155,7 +129,7 @@ def cleared_while_it_continues(case: Case) -> None:
 
 
 def fail(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     case.asked()
     case.answer(FAIL, run_id=None, run_link=None)
     found = case.end("failed")
@@ -165,13 +139,10 @@ def fail(case: Case) -> None:
 
 
 def killed_before_the_outcome_was_known(case: Case) -> None:
-    hold = case.deployment.gate.hold(
-        Hold(case.run_id, "after", "PUT", "/workflow_automation_start", "starting")
-    )
-    case.begin(None)
+    hold = case.hold("after", "PUT", cases.RECORD, "starting")
+    case.begin()
     wait_for("the record", hold.reached.is_set)
-    (first,) = case.deployment.gate.tries_of(case.run_id)
-    os.kill(first.pid, signal.SIGKILL)
+    case.kill_task()
     hold.released.set()
     question = case.asked(2)
     assert "ended before the outcome was known" in question["body"]
@@ -181,7 +152,7 @@ def killed_before_the_outcome_was_known(case: Case) -> None:
 
 
 def a_run_whose_id_is_unknown(case: Case) -> None:
-    case.begin("garbage")
+    case.begin_in_doubt("garbage")
     question = case.asked()
     assert question["options"] == [STARTED, FAIL]
     (run_id,) = case.runs
@@ -190,7 +161,7 @@ def a_run_whose_id_is_unknown(case: Case) -> None:
 
 
 def nobody_answers(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     found = case.end("failed")
     assert "Nobody answered within the ask_timeout (0:00:03)" in found.log
     assert found.tries == 1
@@ -198,7 +169,7 @@ def nobody_answers(case: Case) -> None:
 
 
 def a_run_that_ended_meanwhile(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     question = case.asked()
     assert question["options"] == [STARTED, NOT_STARTED, SUCCEEDED, FAILED, FAIL]
     (run_id,) = case.runs
@@ -208,12 +179,12 @@ def a_run_that_ended_meanwhile(case: Case) -> None:
 
 
 def a_run_that_then_ends(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     case.asked()
     (run_id,) = case.runs
     case.answer(STARTED, run_id=run_id, run_link=None, result=None, message=None)
     case.asked(2)
-    assert "Waiting for the end" in case.deployment.log(case.dag_id, case.run_id)
+    assert "Waiting for the end" in case.log
     case.answer(FAILED, run_id=None, run_link=None, result=None, message="the disk is full")
     found = case.end("failed")
     assert "said that the run failed: the disk is full" in found.log
@@ -221,10 +192,10 @@ def a_run_that_then_ends(case: Case) -> None:
 
 
 def a_failed_task_is_given_its_run(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     case.until("failed")
     (run_id,) = case.runs
-    assert "key workflow_automation_run" in case.deployment.log(case.dag_id, case.run_id)
+    assert "key workflow_automation_run" in case.log
     case.give({"run_id": run_id, "run_link": "https://service.example/runs/7"})
     case.clear()
     found = case.end("success")
@@ -233,7 +204,7 @@ def a_failed_task_is_given_its_run(case: Case) -> None:
 
 
 def a_run_is_given_once(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     case.until("failed")
     (run_id,) = case.runs
     case.give(run_id)
@@ -248,7 +219,7 @@ def a_run_is_given_once(case: Case) -> None:
 
 
 def a_rejected_task_is_given_a_run(case: Case) -> None:
-    case.begin("reject")
+    case.begin_in_doubt("reject")
     case.until("failed")
     case.give(77)
     case.clear()
@@ -258,7 +229,7 @@ def a_rejected_task_is_given_a_run(case: Case) -> None:
 
 
 def what_is_given_names_no_run(case: Case) -> None:
-    case.begin()
+    case.begin_in_doubt()
     case.until("failed")
     case.give({"run": "77"})
     case.clear()
@@ -288,18 +259,11 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    deployment: Deployment, service: LocalService
-) -> Iterator[dict[Callable[[Case], None], Future[None]]]:
-    with ThreadPoolExecutor(len(CASES)) as pool:
-        yield {
-            run: pool.submit(run, Case(deployment, service, dag_id, run.__name__))
-            for run, dag_id in CASES.items()
-        }
+def outcomes(deployment: Deployment, service: LocalService) -> Iterator[cases.Outcomes]:
+    with cases.at_once(CASES, lambda run, dag_id: Case(deployment, service, dag_id, run.__name__)) as found:
+        yield found
 
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
-def test_a_start_in_doubt(
-    outcomes: dict[Callable[[Case], None], Future[None]], run: Callable[[Case], None]
-) -> None:
+def test_a_start_in_doubt(outcomes: cases.Outcomes, run: Callable[[Case], None]) -> None:
     outcomes[run].result(300)

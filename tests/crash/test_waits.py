@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_launcher.waiting import wait_for
-from cases import RECORD, Case, Flow
+from cases import RECORD, Case, Flow, Outcomes, at_once
 from workflow_automation_provider.execution.callback import OPTIONS
 
 if TYPE_CHECKING:
@@ -265,18 +264,13 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    deployment: Deployment, service: LocalService
-) -> Iterator[dict[Callable[[Case], None], Future[None]]]:
-    with ThreadPoolExecutor(len(CASES)) as pool:
-        yield {
-            run: pool.submit(run, Case(deployment, service, dag_id, run.__name__))
-            for run, dag_id in CASES.items()
-        }
+def outcomes(deployment: Deployment, service: LocalService) -> Iterator[Outcomes]:
+    with at_once(CASES, lambda run, dag_id: Case(deployment, service, dag_id, run.__name__)) as found:
+        yield found
 
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
-def test_a_wait(outcomes: dict[Callable[[Case], None], Future[None]], run: Callable[[Case], None]) -> None:
+def test_a_wait(outcomes: Outcomes, run: Callable[[Case], None]) -> None:
     outcomes[run].result(300)
 
 

@@ -70,15 +70,6 @@ def test_each_mapped_task_tells_of_its_run(run, workflow_automation_service):
     assert all(told(workflow_automation_service, index=index) in extras for index in runs)
 
 
-def test_a_failed_start_makes_no_event(run, workflow_automation_service):
-    workflow_automation_service.faults.add("reject")
-    result = run("""
-        with DAG("failed_event", schedule=None, start_date=START):
-            TriggerFlowOperator(task_id="trigger", inputs={}, outlets=[Asset("file:///report")])
-    """)
-    assert (result.state, result.asset_events()) == ("failed", [])
-
-
 def test_an_upload(run, workflow_automation_service, tmp_path):
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text("1234")

@@ -96,9 +96,7 @@ def test_mapped_over_batches(run, workflow_automation_service):
     assert customers(workflow_automation_service) == ["Ada", "Edsger", "Grace"]
 
 
-@pytest.mark.parametrize(
-    "path", ["'{path}'", "Path('{path}')", "'file://{path}'", "ObjectStoragePath('file://{path}')"]
-)
+@pytest.mark.parametrize("path", ["Path('{path}')", "ObjectStoragePath('file://{path}')"])
 def test_a_file(run, workflow_automation_service, tmp_path, path):
     rows, output = tmp_path / "rows.jsonl", tmp_path / "output.jsonl"
     rows.write_text('{"customer": "Ada"}\n\n{"customer": "Grace"}\n')

@@ -8,8 +8,6 @@ from importlib.metadata import version
 import pytest
 from packaging.version import Version
 
-from workflow_automation_provider.exceptions import InvalidRequestError
-
 AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 
@@ -115,22 +113,6 @@ def test_expand_partial_override_and_kwargs(run_tasks, service):
     assert started[result.xcom("one", "run_id")].by == "key"
 
 
-def test_the_run_goes_on_to_an_upload(run_tasks, service):
-    result = run_tasks(
-        """
-        @task.trigger_flow
-        def trigger(customer):
-            return {"customer": customer}
-        """,
-        """
-        runs = trigger.expand(customer=["Ada", "Grace"])
-        UploadFilesOperator.partial(task_id="upload", files=[{"name": "terms"}]).expand(run_id=runs)
-        """,
-    )
-    assert result.state == "success"
-    assert sorted(upload.run_id for upload in service.uploads) == ["1001", "1002"]
-
-
 def test_inlets_and_outlets(run_tasks, service):
     """Of which Airflow 2 pushes XComs after the start, by the operator."""
     result = run_tasks(
@@ -166,42 +148,6 @@ def test_a_function_that_skips(run_tasks, service):
     assert inputs_of(service) == [{"customer": "Ada"}]
 
 
-def test_a_function_that_fails_is_retried(run_tasks, service, task_errors, tmp_path):
-    result = run_tasks(
-        f"""
-        from pathlib import Path
-
-        @task.trigger_flow(retries=1, retry_delay=0)
-        def trigger():
-            calls = Path({str(tmp_path / "calls")!r})
-            if not calls.exists():
-                calls.touch()
-                raise RuntimeError("The database is not there")
-            return {{"call": 2}}
-        """,
-        "trigger()",
-    )
-    assert result.state == "success"
-    assert inputs_of(service) == [{"call": 2}]
-    assert [str(error) for error in task_errors] == ["The database is not there"]
-
-
-def test_a_function_that_returns_something_else(run_tasks, service, task_errors):
-    result = run_tasks(
-        """
-        @task.trigger_flow(retries=3)
-        def trigger():
-            return "Ada"
-        """,
-        "trigger()",
-    )
-    assert result.state == "failed"
-    (error,) = task_errors
-    assert isinstance(error, InvalidRequestError)
-    assert "The function trigger returned a str: expected a dict of input names and values." in str(error)
-    assert service.runs == []
-
-
 # A function whose task fails once, after its run was started.
 FAILS_AFTER_THE_START = """
     from pathlib import Path
@@ -234,22 +180,6 @@ def test_a_retry_after_the_start(run_tasks, service, tmp_path):
     assert result.xcom("trigger", "run_id") == service.runs[-1].run_id
     # What the function returned is not shown of a try that is retried: Airflow 3.0 would call no callback then.
     assert calls.with_name("noted").exists()
-
-
-@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow 3.3 and later can wait")
-def test_it_waits_for_the_end_of_the_run(run_tasks, service, workflow_automation_callback_base_url):
-    service.callbacks.add(result={"rows": 3})
-    result = run_tasks(
-        """
-        @task.trigger_flow(wait_for_completion=True)
-        def trigger():
-            return {"a": 1}
-        """,
-        "trigger()",
-    )
-    assert result.state == "success"
-    assert result.xcom("trigger", "result") == {"rows": 3}
-    assert set(service.runs[0].inputs) == {"a", "callback_url"}
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 renders only before the task")

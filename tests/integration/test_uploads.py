@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
-import re
 import subprocess
 import sys
 import threading
@@ -13,8 +11,6 @@ import time
 
 import httpx
 import pytest
-
-from workflow_automation_provider.hooks import upload_progress
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -110,16 +106,6 @@ class TestTries:
         assert names(service.uploads) == [["a.csv", "b.csv"]]
         assert result.xcom("upload")["requests"][0]["files"] == ["a.csv", "b.csv"]
 
-    @pytest.mark.parametrize("kind", ["drop_after", "status_after", "reset_before"])
-    def test_unknown_is_sent_again_within_the_try(self, upload, service, folder, kind):
-        write(folder, a_csv=b"1", b_csv=b"22")
-        service.faults.add(kind, operation="upload")
-        result = upload(f"'{folder}/*.csv'", files_per_request=1)
-        assert result.state == "success"
-        taken = [["a.csv"]] if kind == "reset_before" else [["a.csv"], ["a.csv"]]
-        assert names(service.uploads) == [*taken, ["b.csv"]]
-        assert "Retrying in" in result.log
-
     def test_unknown_is_left_to_airflow_after_that(self, upload, service, folder):
         write(folder, a_csv=b"1")
         service.faults.add("drop_after", operation="upload")
@@ -147,14 +133,6 @@ class TestTries:
         assert result.task_state("upload") == "failed"
         assert len(service.journal.requests("upload")) == 1
         assert "An earlier try ended while it was uploading" in result.log
-
-    @pytest.mark.parametrize("on_unknown", ["'send_again'", "'fail'"])
-    def test_busy_is_sent_again(self, upload, service, folder, on_unknown):
-        write(folder, a_csv=b"1")
-        service.faults.add("busy", operation="upload", retry_after="0")
-        assert upload(f"'{folder}/*.csv'", on_unknown_upload=on_unknown).state == "success"
-        assert names(service.uploads) == [["a.csv"]]
-        assert len(service.journal.requests("upload")) == 2
 
     def test_not_sent_is_left_to_airflow(self, upload, service, folder, monkeypatch):
         write(folder, a_csv=b"1")
@@ -202,136 +180,29 @@ class TestElements:
         assert service.uploads[0].files == [{"file": {"name": "A.CSV", "parts": ["MQ==", "1"]}}, {"b": 1}]
 
 
-class TestSources:
-    @pytest.fixture(autouse=True)
-    def _tree(self, folder):
-        write(folder, a_csv=b"1", b_csv=b"22", c_txt=b"333")
-        (folder / "sub" / "deep").mkdir(parents=True)
-        write(folder / "sub", d_csv=b"4444")
-        write(folder / "sub" / "deep", e_csv=b"")
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ("'FOLDER/*.{{ params.ending }}'", "ab"),
+        ("'file://FOLDER/*.{{ params.ending }}'", "ab"),
+        ("['file://FOLDER/{{ \"b.csv\" }}', {'name': '{{ \"x\" }}'}]", "bx"),
+        ("[ObjectStoragePath('file://FOLDER') / 'b.csv', Path('FOLDER/a.csv')]", "ba"),
+        ("Asset('file://FOLDER/a.csv')", "a"),
+        ("[Asset(uri='file://FOLDER/b.csv')]", "b"),
+    ],
+)
+def test_source(upload, service, folder, files, expected):
+    """What an operator is given, rendered or as it is."""
+    write(folder, a_csv=b"1", b_csv=b"22", c_txt=b"333")
+    assert upload(files.replace("FOLDER", str(folder))).state == "success"
+    (taken,) = service.uploads
+    assert "".join(file["name"][0] for file in taken.files) == expected
 
-    @pytest.mark.parametrize(
-        ("files", "expected"),
-        [
-            ("'FOLDER/a.csv'", "a"),
-            ("Path('FOLDER') / 'a.csv'", "a"),
-            ("'FOLDER/*.csv'", "ab"),
-            ("'FOLDER/[bc].*'", "bc"),
-            ("'FOLDER/**/*.csv'", "abed"),
-            ("'FOLDER/*.{{ params.ending }}'", "ab"),
-            ("['FOLDER/c.txt', 'FOLDER/a.csv', 'FOLDER/c.txt']", "cac"),
-            ("'file://FOLDER/a.csv'", "a"),
-            ("'file://FOLDER/sub/'", "de"),
-            ("'file://FOLDER/'", "abcde"),
-            ("'file://FOLDER/*.csv'", "ab"),
-            ("'file://FOLDER/*.{{ params.ending }}'", "ab"),
-            ("['file://FOLDER/sub/{{ \"d.csv\" }}', {'name': 'x'}]", "dx"),
-            ("ObjectStoragePath('file://FOLDER/a.csv')", "a"),
-            ("[ObjectStoragePath('file://FOLDER/sub') / 'd.csv', Path('FOLDER/b.csv')]", "db"),
-            ("Asset('file://FOLDER/a.csv')", "a"),
-            ("[Asset(uri='file://FOLDER/b.csv')]", "b"),
-        ],
-    )
-    def test_source(self, upload, service, folder, files, expected):
-        result = upload(files.replace("FOLDER", str(folder)))
-        assert result.state == "success"
-        (taken,) = service.uploads
-        if "**" in files or "sub/'" in files or files == "'file://FOLDER/'":  # in the order of their paths
-            assert sorted(file["name"][0] for file in taken.files) == sorted(expected)
-        else:
-            assert "".join(file["name"][0] for file in taken.files) == expected
 
-    @pytest.mark.parametrize(
-        ("files", "named"),
-        [
-            ("'file://FOLDER/missing.csv'", "there is no file at 'file://FOLDER/missing.csv'"),
-            ("'file://FOLDER/*.nothing'", "there is no file at"),
-            ("'file://FOLDER/sub'", "is a directory: end it with /"),
-            ("'file://FOLDER/*'", "is a directory: let the glob match only files, or use **"),
-            ("'nothing://bucket/key'", "not a URL that Airflow's object storage reads"),
-            ("'hdfs://host/key'", "not a URL that Airflow's object storage reads"),
-            ("Asset('my-asset')", "my-asset"),
-        ],
-    )
-    def test_nothing_is_skipped_silently(self, upload, service, folder, files, named):
-        result = upload(files.replace("FOLDER", str(folder)))
-        assert result.task_state("upload") == "failed"
-        assert named.replace("FOLDER", str(folder)) in result.log
-        assert service.journal.requests("upload") == []
-
-    @pytest.mark.parametrize(
-        "files", ["FOLDER/*", "file://FOLDER/*", "file://FOLDER/", "file://FOLDER/link.csv"]
-    )
-    def test_a_link_to_a_file_is_followed(self, upload, service, folder, files, tmp_path):
-        links = tmp_path / "links"
-        links.mkdir()
-        (links / "link.csv").symlink_to(folder / "b.csv")
-        result = upload(repr(files.replace("FOLDER", str(links))))
-        assert result.state == "success"
-        (file,) = service.uploads[0].files
-        assert (file["name"], content_of(file)) == ("link.csv", b"22")
-
-    @pytest.mark.parametrize(
-        ("files", "target", "named"),
-        [
-            *(
-                (
-                    files,
-                    "../missing.csv",
-                    "is a link to '../missing.csv', which does not exist: fix the link, or",
-                )
-                for files in ("LINKS/*", "LINKS/link", "file://LINKS/*", "file://LINKS/", "file://LINKS/link")
-            ),
-            *(
-                (
-                    files,
-                    "../files/sub",
-                    "is a link to the directory '../files/sub': pass its files, or a glob",
-                )
-                for files in ("LINKS/*", "LINKS/link", "file://LINKS/*")
-            ),
-            (
-                "file://LINKS/link",
-                "../files/sub",
-                "is a directory: end it with / to upload everything below it.",
-            ),
-        ],
-    )
-    def test_any_other_link_is_named(self, upload, service, tmp_path, files, target, named):
-        links = tmp_path / "links"
-        links.mkdir()
-        (links / "link").symlink_to(target)
-        result = upload(repr(files.replace("LINKS", str(links))))
-        assert result.task_state("upload") == "failed"
-        assert f"{links}/link' {named}" in result.log
-        assert service.journal.requests("upload") == []
-
-    @pytest.mark.parametrize(
-        "files",
-        [
-            "ObjectStoragePath('file://FOLDER/sub/')",
-            "[ObjectStoragePath('file://FOLDER') / 'sub']",
-            "Asset('file://FOLDER/sub/')",
-        ],
-    )
-    def test_prefix_that_lost_its_slash(self, upload, service, folder, files):
-        result = upload(files.replace("FOLDER", str(folder)))
-        assert result.task_state("upload") == "failed"
-        url = f"file://{folder}/sub"
-        assert (
-            f"'{url}' is a directory: to upload everything below it, pass the text '{url}/', because "
-            in result.log
-        )
-        assert service.journal.requests("upload") == []
-
-    @pytest.mark.parametrize(
-        "files",
-        ["'file://FOLDER/sub/'", "'file://FOLDER/to_sub/'", "ObjectStoragePath('file://FOLDER/sub/') / '**'"],
-    )
-    def test_all_below_a_directory(self, upload, service, folder, files):
-        (folder / "to_sub").symlink_to("sub")
-        assert upload(files.replace("FOLDER", str(folder))).state == "success"
-        assert sorted(names(service.uploads)[0]) == ["d.csv", "e.csv"]
+def test_a_source_that_is_none_sends_nothing(upload, service, folder):
+    result = upload(f"['{folder}/missing.csv']")
+    assert result.task_state("upload") == "failed"
+    assert service.journal.requests("upload") == []
 
 
 class TestLargeFiles:
@@ -391,51 +262,3 @@ print(peak() - before)
 def _start(service):
     url = f"{service.base_url}/flows/demo-flow/trigger"
     return httpx.post(url, json={"inputs": {}}, trust_env=False).json()["run_id"]
-
-
-class TestProgress:
-    @pytest.fixture
-    def slow_sink(self, monkeypatch):
-        """A server that takes 1 MiB every twentieth of a second."""
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                left = int(self.headers["Content-Length"])
-                while left:
-                    left -= len(self.rfile.read(min(left, MIB)))
-                    time.sleep(0.05)
-                self.send_response(200)
-                self.send_header("Content-Length", "4")
-                self.end_headers()
-                self.wfile.write(b'"ok"')
-
-            def log_message(self, *_):
-                pass
-
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-            thread.start()
-            connection = {
-                "conn_type": "workflow_automation",
-                "host": f"http://127.0.0.1:{server.server_port}/api",
-                "password": "wak-123456",
-                "extra": {"flow_id": "f"},
-            }
-            monkeypatch.setenv("AIRFLOW_CONN_SLOW", json.dumps(connection))
-            yield
-            server.shutdown()
-            thread.join()
-
-    def test_long_upload_tells_how_far_it_is(self, upload, folder, slow_sink, monkeypatch):
-        monkeypatch.setattr(upload_progress, "_INTERVAL", 0.3)
-        with (folder / "large.bin").open("wb") as stream:
-            stream.truncate(30 * MIB)
-        result = upload(f"'{folder}/large.bin'", workflow_automation_conn_id="'slow'")
-        assert result.state == "success"
-        lines = re.findall(
-            r"Uploaded 0 of 1 file, ([\d.]+) MiB of 30\.0 MiB \((\d+) %\), [\d.]+ MiB/s, about (\d+) s left\. "
-            r"Sending large\.bin\.",
-            result.log,
-        )
-        assert 3 <= len(lines) <= 10
-        assert [int(percent) for _, percent, _ in lines] == sorted({int(percent) for _, percent, _ in lines})

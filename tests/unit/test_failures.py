@@ -120,13 +120,13 @@ def test_words():
     assert rendered() == GOLDEN.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("status", range(300, 600))
-def test_each_status_has_words_that_hold_the_status(status):
-    for request in REQUESTS:
-        for kind in (Rejected, Busy, Unknown, NotSent):
-            error = request_error(kind(request=request, status=status))
-            assert str(status) in error.message.splitlines()[0]
-            assert error.code == code_of(kind(request=request, status=status))
+def test_each_status_has_words_that_hold_the_status():
+    for status, request, kind in itertools.product(
+        range(300, 600), REQUESTS, (Rejected, Busy, Unknown, NotSent)
+    ):
+        error = request_error(kind(request=request, status=status))
+        assert str(status) in error.message.splitlines()[0]
+        assert error.code == code_of(kind(request=request, status=status))
 
 
 def test_an_error_has_the_facts_of_its_failure():

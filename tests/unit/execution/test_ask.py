@@ -305,12 +305,6 @@ class TestVersions:
         assert "Upgrade Airflow" not in str(caught.value)
         assert (requests(service), store.entries) == (0, {})
 
-    def test_another_value(self):
-        with pytest.raises(
-            ValueError, match="'guess' is not supported; expected 'fail', 'claim', 'ask' or 'start_again'"
-        ):
-            trigger(on_unknown_start="guess")
-
 
 def test_the_digest_is_no_part_of_the_question(service, store, now, endpoint, waits, parked, supervisor):
     service.faults.add("hang_after", seconds=1)

@@ -229,19 +229,17 @@ def test_wrong_extra_is_named_and_not_shown(connect, name, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "meant"),
     [
-        ("time_out", r"did you mean 'timeout'\?"),
-        ("timeouts", "did you mean 'timeout'"),
-        ("flowid", "did you mean 'flow_id'"),
-        ("Verify", "did you mean 'verify'"),
-        ("zzz", "expected one of flow_id, timeout"),
+        ("time_out", "'timeout'"),
+        ("timeouts", "'timeout'"),
+        ("flowid", "'flow_id'"),
+        ("Verify", "'verify'"),
+        ("zzz", "flow_id, timeout"),
     ],
 )
-def test_unknown_extra(connect, name, words):
-    with pytest.raises(
-        InvalidRequestError, match=f"The connection is not valid: extra '{name}' is not supported; {words}"
-    ):
+def test_unknown_extra(connect, name, meant):
+    with pytest.raises(InvalidRequestError, match=f"'{name}'.*{meant}"):
         connect(host="service.example", extra={name: "hush-1"}).get_conn()
 
 
@@ -252,13 +250,13 @@ def test_all_that_is_wrong_is_said_at_once(connect):
 
 @pytest.mark.parametrize("extra", ["hush-1", "{", "[1]", '"hush-1"', "5"])
 def test_extra_that_is_no_json_object(extra):
-    with pytest.raises(InvalidRequestError, match=r"The connection's extra is ") as caught:
+    with pytest.raises(InvalidRequestError, match="extra") as caught:
         ConnectionExtra.read(extra)
     assert "hush-1" not in str(caught.value)
 
 
 def test_login_is_an_error(connect):
-    with pytest.raises(InvalidRequestError, match=r"The connection's login is set") as caught:
+    with pytest.raises(InvalidRequestError, match="login") as caught:
         connect("workflow-automation://hush-1@service.example/api").get_conn()
     assert "hush-1" not in str(caught.value)
 
@@ -268,9 +266,7 @@ def test_key_in_the_flow_id(connect, flow_id):
     """A run's flow is in logs, results and events."""
     hook = connect(host="service.example", password="hush-hush", extra={"flow_id": flow_id})
     for prepare in (hook.prepare_trigger, lambda: hook.prepare_uploads("1001", [{"name": "a"}])):
-        with pytest.raises(
-            InvalidRequestError, match=r"The connection's flow_id contains the API key"
-        ) as caught:
+        with pytest.raises(InvalidRequestError, match="flow_id") as caught:
             prepare()
         assert "hush" not in str(caught.value)
 
@@ -293,21 +289,16 @@ def test_key_that_no_header_can_carry(connect, key):
     ],
 )
 def test_base_url_that_is_wrong(connect, host):
-    with pytest.raises(
-        InvalidRequestError, match=r"(?s)The (connection's )?base URL.*\nConnection: wa_test$"
-    ):
+    with pytest.raises(InvalidRequestError, match=r"(?s)base URL.*\nConnection: wa_test$"):
         connect(host=host).get_conn()
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"host": "http://127.0.0.1:8070/api", "port": 9999}, r"\(host\) has port 8070, and .* port is 9999"),
-        ({"host": "service.example", "schema": "HTTPS"}, r"schema is 'HTTPS': begin .* with https://"),
-        (
-            {"host": "https://service.example/some-long-key", "password": "some-long-key"},
-            "contains the API key",
-        ),
+        ({"host": "http://127.0.0.1:8070/api", "port": 9999}, "8070.* 9999"),
+        ({"host": "service.example", "schema": "HTTPS"}, "schema.*'HTTPS'"),
+        ({"host": "https://service.example/some-long-key", "password": "some-long-key"}, "API key"),
     ],
 )
 def test_fields_that_contradict_one_another(connect, fields, words):
@@ -360,9 +351,7 @@ def test_key_that_expires_soon(expiring, logged, tmp_path, days, operation):
 @pytest.mark.parametrize("days", [-1, -400])
 def test_key_that_expired(expiring, tmp_path, days, operation):
     hook, server, date = expiring(days)
-    with pytest.raises(
-        InvalidRequestError, match=f"(?s)expired on {date}.*Nothing was sent.*Connection: wa_test"
-    ):
+    with pytest.raises(InvalidRequestError, match=f"(?s){date}.*Connection: wa_test"):
         send(hook, operation, tmp_path)
     assert server.requests == []
 

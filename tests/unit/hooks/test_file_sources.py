@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.files import File, read_whole
 from workflow_automation_provider.exceptions import (
@@ -63,6 +64,28 @@ def test_sources(folder, files, expected):
     assert contents(files) == expected
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ("file://HERE/a.csv", ["a.csv"]),
+        ("file://HERE/c*.txt", ["c.txt"]),
+        ("file://HERE/sub/", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("file://HERE/to_sub/", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("file://HERE/link.*", ["c.txt"]),
+        ("file://HERE/link.txt", ["c.txt"]),
+        ("link.*", ["c.txt"]),
+        (lambda here: ObjectStoragePath(f"file://{here}/a.csv"), ["a.csv"]),
+        (lambda here: ObjectStoragePath(f"file://{here}/sub/") / "**", ["sub/d.csv", "sub/deep/e.csv"]),
+        (lambda here: Asset(f"file://{here}/a.csv"), ["a.csv"]),
+    ],
+)
+def test_urls_and_links(folder, files, expected):
+    Path("link.txt").symlink_to("c.txt")
+    Path("to_sub").symlink_to("sub")
+    source = files(folder) if callable(files) else files.replace("HERE", str(folder))
+    assert sorted(contents(source)) == expected
+
+
 def test_sources_of_a_generator(folder):
     assert contents(name for name in ("b.csv", "a.csv")) == ["b.csv", "a.csv"]
 
@@ -81,11 +104,21 @@ def test_what_a_file_is_told_as(folder):
         (["a.csv", "missing/x"], "'missing/x' cannot be read"),
         ("*.xml", r"files\[0\]: the glob '\*\.xml' matches no file"),
         (["a.csv", "nothing/*"], r"files\[1\]: the glob"),
-        ("dangling", "is a link to .nowhere., which does not exist"),
+        *(
+            (files, "is a link to .nowhere., which does not exist")
+            for files in ("dangling", "d*", "file://HERE/dangling", "file://HERE/d*", "file://HERE/links/")
+        ),
+        ("file://HERE/missing.csv", "there is no file at"),
+        ("file://HERE/*.nothing", "there is no file at"),
+        (Asset("my-asset"), "'my-asset' cannot be read"),
     ],
 )
 def test_files_that_may_be_there_later(folder, files, words):
     Path("dangling").symlink_to("nowhere")
+    Path("links").mkdir()
+    Path("links/dangling").symlink_to("nowhere")
+    if isinstance(files, str):
+        files = files.replace("HERE", str(folder))
     with pytest.raises(FileUnavailableError, match=f"(?s){words}.*Nothing was sent"):
         resolve(files)
 
@@ -98,6 +131,16 @@ def test_files_that_may_be_there_later(folder, files, words):
         ("s*", "'sub' is a directory"),
         ("/", "is a directory"),
         ("link", "'link' is a link to the directory 'sub'"),
+        ("li*", "link' is a link to the directory 'sub'"),
+        ("file://HERE/li*", "link' is a link to the directory 'sub'"),
+        ("file://HERE/link", "is a directory: end it with /"),
+        ("file://HERE/sub", "is a directory: end it with /"),
+        ("file://HERE/s*", "is a directory: let the glob match only files"),
+        ("nothing://bucket/key", "not a URL that Airflow's object storage reads"),
+        ("hdfs://host/key", "not a URL that Airflow's object storage reads"),
+        (lambda here: ObjectStoragePath(f"file://{here}/sub/"), "pass the text '.*/sub/', because "),
+        (lambda here: [ObjectStoragePath(f"file://{here}") / "sub"], "pass the text '.*/sub/', because "),
+        (lambda here: Asset(f"file://{here}/sub/"), "pass the text '.*/sub/', because "),
         ("fifo", "is not a regular file"),
         ("a.csv/b", "'a.csv/b' cannot be read: Not a directory"),
         ("a" * 300, "cannot be read: File name too long"),
@@ -108,6 +151,10 @@ def test_paths_that_are_never_those_of_files(folder, files, words):
     """No retry can help, so Airflow must not try one."""
     os.mkfifo("fifo")
     Path("link").symlink_to("sub")
+    if callable(files):
+        files = files(folder)
+    elif isinstance(files, str):
+        files = files.replace("HERE", str(folder))
     with pytest.raises(InvalidRequestError, match=f"(?s){words}.*Nothing was sent"):
         resolve(files)
 

@@ -11,7 +11,6 @@ import pytest
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
-    OutcomeUnknownError,
 )
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.testing import DEMO_KEY
@@ -169,11 +168,3 @@ def test_connection_that_does_not_exist():
     ok, message = WorkflowAutomationHook("nobody_made_it").test_connection()
     assert not ok
     assert "cannot be read" in message
-
-
-def test_a_login_page_is_no_confirmation_of_an_upload(connect, recording, key):
-    server = recording()
-    server.status, server.body, server.headers = 200, b"<p>Sign in</p>", {"Content-Type": "text/html"}
-    hook = connect(host=server.base_url, password=key)
-    with pytest.raises(OutcomeUnknownError, match="returned 200 OK with a web page"):
-        hook.upload_files("7", {"row": 1}, "demo-flow")
