@@ -3,6 +3,9 @@ Measure what starting a run costs, with and without a claim, beside the same req
 
 One scheduler runs all of them in turn, one task at a time, against the same local service. A task's duration is
 Airflow's own, from ``start_date`` to ``end_date``; the time in ``execute`` is taken inside the task.
+
+Then come starts whose response is lost: measured from the response to the run's first step, which claims, to the end
+of the task.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 STARTS, ROUNDS = 60, 12
 AIM, CLAIM_AIM = 1.2, 1.1
+LOST = 40
+FIRST_STEP = 1.0  # seconds after the start, so that the task waits for it
 
 # The DAG files -----------------------------------------------------------------------------------------
 
@@ -56,6 +61,7 @@ with DAG("NAME", schedule=None):
     TriggerFlowOperator(task_id="start", inputs=inputs, **timed)
 """
 CLAIM = PROVIDER.replace("**timed", 'on_unknown_start="claim", **timed')
+LOST_RESPONSE = CLAIM.replace("inputs=inputs", 'inputs={"lost": True}')
 
 HTTP = """
 from airflow.providers.http.operators.http import HttpOperator
@@ -83,6 +89,7 @@ def write_dags(folder: Path) -> None:
     folder.mkdir()
     for who, (_, text) in CONTENDERS.items():
         (folder / f"{who}.py").write_text(HEAD + text.replace("NAME", who))
+    (folder / "lost.py").write_text(HEAD + LOST_RESPONSE.replace("NAME", "lost"))
 
 
 # Rounds ------------------------------------------------------------------------------------------------
@@ -128,6 +135,20 @@ def measure(api: AirflowApi, times: Path, starts: int, rounds: int) -> Results:
     return {who: [taken(who, f"start_{number}") for number in range(starts)] for who in CONTENDERS}
 
 
+def continued(api: AirflowApi, service: LocalService) -> list[float]:
+    """Lose the responses to starts; return the seconds from the claim of each run to the end of its task."""
+    service.faults.add("drop_after", inputs={"lost": True}, times=LOST)
+    run_dags(api, [("lost", f"start_{number}") for number in range(LOST)])
+    claimed = {call.run_id: call.at for call in service.journal.callbacks()}
+
+    def taken(run_id: str) -> float:
+        ended = api.task("lost", run_id, "start")["end_date"]
+        at = claimed[api.xcom("lost", run_id, "start")["run_id"]]
+        return (datetime.fromisoformat(ended) - datetime.fromisoformat(at)).total_seconds()
+
+    return [taken(f"start_{number}") for number in range(LOST)]
+
+
 def run(scheme: str, starts: int, rounds: int) -> Results:
     """Measure against a service that speaks ``scheme``."""
     with temporary_home("bench") as home:
@@ -151,11 +172,18 @@ def run(scheme: str, starts: int, rounds: int) -> Results:
             ) as running,
         ):
             # The first step of each run that is given a URL.
+            service.callbacks.add(None, started=FIRST_STEP, inputs={"lost": True})
             service.callbacks.add(None, started=0)
             running.api.add_connection("workflow_automation_default", service.base_url, DEMO_KEY.value)
             http = {"connection_id": "http_default", "conn_type": "http", "host": service.url}
             running.api.ask("POST", "/connections", http)
-            return measure(running.api, home / "times", starts, rounds)
+            measured = measure(running.api, home / "times", starts, rounds)
+            seconds = continued(running.api, service)
+            print(
+                f"{scheme}: claim to the end of the task, after {LOST} lost responses: "
+                f"median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s"
+            )
+            return measured
 
 
 def spread(column: Sequence[float]) -> str:

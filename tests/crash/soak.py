@@ -70,7 +70,10 @@ SHARE_FAULTED = 0.35
 SHARE_WAITING = 0.2
 LATEST_CALLBACK = 20.0  # seconds after the run was started
 SHARE_CLAIMING, SHARE_CLAIMING_FAULTED = 1 / 3, 0.7
-SHARE_LATE, LATEST_FIRST_STEP = 0.6, 15.0  # of the claiming; seconds after the run was started
+# Of the claiming, those whose response is lost and whose first step comes about when the next try revokes its token;
+# seconds after the run was started.
+SHARE_LATE, LATE_FIRST_STEP = 0.9, (4.0, 30.0)
+LOST = [fault for fault in FAULTS if fault[0] in ("drop_after", "reset_after", "status_after", "garbage")]
 LONGEST_FAILING = timedelta(seconds=5)
 RAISED = "Task failed with exception"
 STARTED = "A run was started"
@@ -130,7 +133,7 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     run_id = f"soak-{seed}"
     faulted = 0
     waiting = []
-    claiming = []
+    claiming, late = [], []
     for n in range(instances):
         case = {"case": f"{run_id}/{n}"}
         call: dict[str, Any] = {}
@@ -139,14 +142,16 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
             call = {"result": case, "delay": chance.uniform(0, LATEST_CALLBACK)}
         if chance.random() < SHARE_CLAIMING:
             claiming.append(n)
-            latest = LATEST_FIRST_STEP if chance.random() < SHARE_LATE else 1.0
-            call = {"status": None, **call, "started": chance.uniform(0, latest)}
+            if chance.random() < SHARE_LATE:
+                late.append(n)
+            first_step = chance.uniform(*(LATE_FIRST_STEP if n in late else (0, 1)))
+            call = {"status": None, **call, "started": first_step}
             if n in waiting:
                 call["status"] = "success"
         if call:
             service.callbacks.add(inputs=case, wait=0.5, attempts=6, **call)
-        if chance.random() < (SHARE_CLAIMING_FAULTED if n in claiming else SHARE_FAULTED):
-            kind, options = chance.choice(FAULTS)
+        if n in late or chance.random() < (SHARE_CLAIMING_FAULTED if n in claiming else SHARE_FAULTED):
+            kind, options = chance.choice(LOST if n in late else FAULTS)
             service.faults.add(kind, inputs=case, **options)
             faulted += 1
     batches = max(instances // INSTANCES_PER_BATCH, 2)
@@ -175,15 +180,17 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     # Orphans, and requests that the service still works on, may yet start a run.
     ours = [found for found in deployment.gate.tries if found.run_id == run_id]
     wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
-    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS) + LATEST_FIRST_STEP)
+    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS) + LATE_FIRST_STEP[1])
     lines = judge(deployment, service, run_id, instances, waiting, claiming)
     lines += judge_waits(deployment, service, run_id, waiting, killer.pids)
     lines += judge_batches(deployment, service, run_id, batches)
+    runs = by_case(service.runs)
     return "\n".join(
         [
             (
                 f"{instances} task instances and {batches} batches of {ITEMS} items in {took:.0f} s (seed {seed}): "
                 f"{len(ours) - 2} executions, {faulted} faults, {len(waiting)} wait, {len(claiming)} claim, "
+                f"of which {sum(len(runs[f'{run_id}/{n}']) > 1 for n in claiming)} started a second run, "
                 f"killed {killer.killed['task']} tasks and {killer.killed['supervisor']} supervisors"
             ),
             *lines,
@@ -335,7 +342,7 @@ def judge_batches(deployment: Deployment, service: LocalService, run_id: str, ba
 
 def _told(logs: list[str], run_id: str) -> str:
     """Tell how the logs of a failed task's tries speak of its run."""
-    said = (STARTED, "started a run", f"Started run {run_id}:")
+    said = (STARTED, "started a run", f"Started run {run_id}:", f"Run {run_id} has claimed this start.")
     if any(words in log for log in logs for words in said):
         return "told that it exists"
     if any(UNKNOWN in log for log in logs):

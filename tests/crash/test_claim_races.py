@@ -143,7 +143,7 @@ def test_stop(task: WaitingTask, say: Say) -> None:
         task.change(max_tries=task.max_tries)
 
         def adopt() -> bool:
-            task.open()
+            task.reopen()
             task.max_tries -= 1
             try:
                 return "stopped" not in task.claim

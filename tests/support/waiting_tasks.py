@@ -18,6 +18,7 @@ from workflow_automation_provider.execution.callback import (
     new_token,
     receipt_key,
     token_key,
+    token_keys,
     word_key,
 )
 
@@ -145,6 +146,10 @@ class WaitingTask:
     def open(self) -> None:
         """Let an answer count."""
         self.enter(self.key)
+
+    def reopen(self) -> None:
+        """Let what its run says count again, once its token was deleted."""
+        self.enter(token_keys(digest_of(self.token), self.max_tries)[1])
 
     def close(self) -> None:
         """Let no answer count any more."""

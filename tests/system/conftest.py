@@ -30,6 +30,7 @@ ORDER = [
     "test_browser",
     "test_waits",
     "test_kills",
+    "test_claims",
     "test_restarts",
     "test_backfill",
     "test_key_is_nowhere",

@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from workflow_automation_provider.execution.callback import claim_key, digest_of, token_key
+from workflow_automation_provider.execution.callback import claim_key, digest_of, token_keys
 
 BRIEF = {"claim_timeout": timedelta(seconds=0.2)}
 
@@ -22,7 +22,7 @@ def now():
 def first_step(store, token, run_id=None, max_tries=3):
     """Claim as the endpoint lets a run: 200, 404 or 409."""
     digest, key = digest_of(token), claim_key(max_tries)
-    if token_key(digest, max_tries) not in store.entries:
+    if not any(opened in store.entries for opened in token_keys(digest, max_tries)):
         return 404
     claim = {"digest": digest, **({"run_id": run_id} if run_id else {})}
     known = store.entries.setdefault(key, {**claim, "at": now()})

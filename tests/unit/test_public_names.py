@@ -153,7 +153,7 @@ PUBLIC = {
         "UploadFilesOperator.template_fields_renderers": "{'files': 'json'}",
     },
     "testing": {
-        "Callback": "(status='success', result=None, message=None, delay=0.0, then=(), started=None, claims=1, running=(), obeys=True, names_run=True, body=None, token=None, attempts=4, wait=1.0, input='callback_url', flow_id=None, inputs=None, times=None)",
+        "Callback": "(status='success', result=None, message=None, delay=0.0, then=(), started=None, claims=1, running=(), asks=False, obeys=True, names_run=True, body=None, token=None, attempts=4, wait=1.0, input='callback_url', flow_id=None, inputs=None, times=None)",
         "Callback.shown": "(self)",
         "Callback.calls": "property",
         "Callback.first_steps": "(self, run, run_link)",

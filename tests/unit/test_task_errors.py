@@ -28,6 +28,7 @@ from workflow_automation_provider.failures import (
     Outlook,
     PreviousTry,
     request_error,
+    revoked_error,
     run_advice,
     silence_error,
     start_advice,
@@ -104,6 +105,8 @@ def errors() -> Iterator[WorkflowAutomationError]:
     for is_revoked, outlook in ((True, OUTLOOKS[2]), (False, OUTLOOKS[5])):
         unclaimed = unclaimed_error(unknown, timedelta(seconds=60), is_revoked=is_revoked)
         yield task_error(unclaimed, type(unclaimed), outlook, CLAIM_ADVICE)
+    revoked = revoked_error(request_error(Unknown(request=REQUEST, status=502)))
+    yield task_error(revoked, type(revoked), FAIL, start)
     for known in ("7", None):
         silent = silence_error(
             known, timedelta(minutes=10), "Its last word, at 2026-01-01T00:00:00+00:00: exporting (48%)"

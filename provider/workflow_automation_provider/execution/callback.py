@@ -54,6 +54,7 @@ __all__ = [
     "receipt_key",
     "task_of",
     "token_key",
+    "token_keys",
     "word_key",
 ]
 
@@ -142,6 +143,18 @@ def token_key(digest: str, max_tries: int) -> str:
     :param max_tries: of the task instance: a Clear changes it, and what was started before no longer counts
     """
     return f"workflow_automation_token/{digest}/{max_tries}"
+
+
+def token_keys(digest: str, max_tries: int) -> tuple[str, str]:
+    """
+    Return the keys of a token's entries: that of its send, and that by which a token that was deleted counts again.
+
+    Each is written once. A late repeat of its deletion, which Airflow makes if a request times out, cannot undo that.
+
+    :param max_tries: as for :func:`token_key`
+    """
+    key = token_key(digest, max_tries)
+    return key, f"{key}/again"
 
 
 def end_key(digest: str) -> str:

@@ -6,6 +6,7 @@ Entry                                              Written
 =================================================  ======================================================
 ``workflow_automation_token/{hash}/{n}``           by the task, before *starting*; deleting it revokes the
                                                    token, and the endpoint tells the run to stop
+``workflow_automation_token/{hash}/{n}/again``     by the task, if the run had claimed before that: it goes on
 ``workflow_automation_claim/{n}``                  by the endpoint: the one run that was told to go on
 ``workflow_automation_end/{hash}``                 by the endpoint: how the run ended, which says as much
 ``workflow_automation_word/{hash}``                by the endpoint: the last word of a run that works
@@ -14,8 +15,8 @@ Entry                                              Written
 ``n`` is the task instance's ``max_tries``, which a Clear changes. The endpoint writes a claim only while it holds the
 token's entry locked, so that after a deletion there is a claim, or there will never be one of that token.
 
-No entry is written by both: Airflow repeats a write that timed out, and a late one of the task's would erase what
-the endpoint had written since.
+No entry is written by both, and none of a token again: Airflow repeats a request that timed out, and a late write or
+deletion of the task's would undo what was written since.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.checks import one_line
-from workflow_automation_provider.execution.callback import claim_key, end_key, token_key, word_key
+from workflow_automation_provider.execution.callback import (
+    claim_key,
+    end_key,
+    token_key,
+    token_keys,
+    word_key,
+)
 from workflow_automation_provider.execution.ledger import State
 from workflow_automation_provider.execution.store import TaskRecord
 
@@ -83,9 +90,20 @@ class ClaimRecord(TaskRecord):
         :param token: its hash, as below
         :raises Exception: if it could not be written: then nothing may be sent with it
         """
+        self._open(token_key(token, self._now.max_tries))
+
+    def reopen(self, token: str) -> None:
+        """
+        Let the run that was given a token speak again, whether or not the token was deleted meanwhile.
+
+        :raises Exception: if it could not be written
+        """
+        self._open(token_keys(token, self._now.max_tries)[1])
+
+    def _open(self, key: str) -> None:
         if self._store is not None:
             # Its key says all.
-            self._put(self._store, token_key(token, self._now.max_tries), {"open": True})
+            self._put(self._store, key, {"open": True})
 
     def claim(self, max_tries: int | None = None) -> Claim | None:
         """
@@ -94,6 +112,14 @@ class ClaimRecord(TaskRecord):
         :param max_tries: those for which it was made, by default the current ones
         """
         return _claim(self._peek(claim_key(self._now.max_tries if max_tries is None else max_tries)))
+
+    def has_claimed(self, token: str) -> bool:
+        """Return whether the run with this token is seen to have claimed its start, also before a Clear."""
+        n = self._now.max_tries
+        earlier = range(n) if self.is_later_try else ()
+        return any(
+            (claim := self.claim(number)) and claim.token == token for number in (n, *reversed(earlier))
+        )
 
     def said(self, token: str) -> Claim | None:
         """
@@ -110,7 +136,7 @@ class ClaimRecord(TaskRecord):
         """
         Delete a token, and return what its run had said before that; if nothing, it never goes on.
 
-        A run that had claimed goes on: its token is written again.
+        A run that had claimed goes on.
 
         :raises Exception: if it is not certain that the token is gone, or that there is no claim
         """
@@ -137,15 +163,16 @@ class ClaimRecord(TaskRecord):
 
         :param max_tries: those for which it had claimed
         """
-        if claim is None or claim.is_stopped:
+        if claim is None:
             return None
-        self.open(claim.token)
-        # The endpoint records that it has told a run to stop before it tells it.
-        now = _claim(self._read_first(claim_key(max_tries)))
-        if now is None or now.is_stopped:
-            self._delete(token_key(claim.token, self._now.max_tries))
-            return None
-        return now
+        if not claim.is_stopped:
+            self.reopen(claim.token)
+            # The endpoint records that it has told a run to stop before it tells it.
+            now = _claim(self._read_first(claim_key(max_tries)))
+            if now is not None and not now.is_stopped:
+                return now
+        self._delete(token_keys(claim.token, self._now.max_tries)[1])
+        return None
 
     def claim_before_clear(self, token: str, max_tries: int) -> Claim | None:
         """
@@ -165,18 +192,25 @@ class ClaimRecord(TaskRecord):
         :raises Exception: if it is not certain that an earlier token is gone
         """
         key = claim_key(self._now.max_tries)
+        if token is not None:
+            self._delete(token_keys(token, self._now.max_tries)[1])
         if (self._read_first(key) if token is None else self._shut(token, key)) is not None:
             self._delete(key)
 
-    def close(self, token: str) -> None:
-        """Delete a token, where it does not matter what its run has said."""
-        self._delete(token_key(token, self._now.max_tries))
+    def close(self, token: str, max_tries: int | None = None) -> None:
+        """
+        Delete a token, where it does not matter what its run has said.
+
+        :param max_tries: those for which it was written, by default the current ones
+        """
+        for key in token_keys(token, self._now.max_tries if max_tries is None else max_tries):
+            self._delete(key)
 
     def forget(self, token: str, max_tries: int) -> None:
         """Delete what a run from before a Clear was given, and has said; at first, its token."""
         if max_tries == self._now.max_tries:
             self.start_over(token)
-        self._delete(token_key(token, max_tries))
+        self.close(token, max_tries)
         self._delete(end_key(token))
 
     @property
@@ -257,8 +291,8 @@ class StartClaims:
         return claim
 
     def _is_stopped(self, entry: StartEntry) -> bool:
-        """Return whether the run that an earlier try started was told to stop, where another may be started for it."""
-        claim = self.record.claim(entry.attempt.max_tries) if self._on_unknown == "claim" else None
+        """Return whether the run that an earlier try started was told to stop."""
+        claim = self.record.claim(entry.attempt.max_tries)
         return claim is not None and claim.is_stopped and claim.token == entry.token
 
     def _settle_before_clear(self, entry: StartEntry, token: str, ledger: Ledger) -> Claim | None:

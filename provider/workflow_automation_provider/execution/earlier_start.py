@@ -10,8 +10,8 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     ResponseUnusableError,
 )
-from workflow_automation_provider.execution.ledger import IN_DOUBT, Decision
-from workflow_automation_provider.failures import where_to_look
+from workflow_automation_provider.execution.ledger import IN_DOUBT, Decision, State
+from workflow_automation_provider.failures import revoked_error, where_to_look
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -65,7 +65,9 @@ class EarlierStart:
             )
         if decision is Decision.SEND:
             why = f"on_unknown_start is {self._on_unknown!r}"
-            if self._on_unknown == "claim":
+            if entry.state is State.STARTED:
+                why = "that run was told to stop"
+            elif self._on_unknown == "claim":
                 why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
             self._log.warning("%s Starting another run: %s.", _sentence(entry), why)
             return None
@@ -78,11 +80,13 @@ class EarlierStart:
             )
             self._record.telemetry.count("runs.returned")
             return entry.run
-        if entry.state in IN_DOUBT:
-            raise OutcomeUnknownError(_sentence(entry), next_step=f"{_LOOK} {hint}".strip())
-        raise ResponseUnusableError(
-            entry.message, consequence=_sentence(entry), next_step=f"{_LOOK} {hint}".strip()
+        next_step = f"{_LOOK} {hint}".strip()
+        error = (
+            OutcomeUnknownError(_sentence(entry), next_step=next_step)
+            if entry.state in IN_DOUBT
+            else ResponseUnusableError(entry.message, consequence=_sentence(entry), next_step=next_step)
         )
+        raise revoked_error(error) if self._ledger.state(0) is State.REVOKED else error
 
 
 def _sentence(entry: StartEntry) -> str:

@@ -8,7 +8,8 @@ reads the entries of the task state store into the ledger, asks it, writes what 
 State           Entered when                            What a later try does
 =============== ======================================= =====================================================
 *idle*          initially; the request was not sent,    sends
-                or was rejected as busy
+                or was rejected as busy; or its run
+                was told to stop after its claim
 *open*          :meth:`Ledger.open`: written before     in doubt: a run may exist
                 the request is sent; left if the try
                 dies, or gets no response
@@ -18,8 +19,7 @@ State           Entered when                            What a later try does
 *rejected*      the service rejected the request        reports it; a single start sends
 *unknown*       a run may have been started             in doubt: a run may exist
 *revoked*       in doubt before, but its token was      with ``claims``, sends: that run can never go on;
-                deleted, and its run had not claimed;   otherwise in doubt
-                or its run was told to stop
+                deleted, and its run had not claimed    otherwise in doubt
 any             a Clear since                           sends; one in doubt whose run had claimed returns it
 =============== ======================================= =====================================================
 
@@ -376,7 +376,7 @@ class Ledger:
         if index not in self._tokens or self.state(index) is not State.STARTED:
             raise LedgerError(f"Item {index} has no run to stop: it is {self.state(index).name.lower()}.")
         del self._tokens[index]
-        self._states[index] = State.REVOKED
+        self._states[index] = State.IDLE
 
     def is_open(self, index: int) -> bool:
         """Return whether this try opened an item and has not settled it."""

@@ -48,6 +48,7 @@ from workflow_automation_provider.failures import (
     error_class,
     reason_of,
     request_error,
+    revoked_error,
     unclaimed_error,
     where_to_look,
 )
@@ -200,6 +201,8 @@ class RunStarter:
             return self._adopt_claim(claim)
         if self._on_unknown == "claim":
             error = unclaimed_error(error, self._claims.timeout, is_revoked=self._ledger.token(0) is None)
+        elif self._ledger.token(0) is None:
+            error = revoked_error(error)
         raise error
 
     @property
@@ -226,7 +229,7 @@ class RunStarter:
             return
         if entry.run.get("run_id") in (None, run["run_id"]):
             self._record.token = entry.token
-            self._claims.record.open(entry.token)
+            self._claims.record.reopen(entry.token)
         else:
             self._claims.record.forget(entry.token, entry.attempt.max_tries)
 
@@ -272,7 +275,8 @@ class RunStarter:
         try:
             return claims.settle_earlier(entry, self._ledger)
         except Exception:
-            if self._ledger.was_cleared:
+            # A run that is known must be able to speak.
+            if self._ledger.was_cleared or entry.state is State.STARTED:
                 raise
             self._log.exception(_UNSETTLED)  # the doubt is reported
             return None

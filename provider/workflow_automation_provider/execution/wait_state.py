@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from workflow_automation_provider.execution.callback import Answer, end_key, token_key
+from workflow_automation_provider.execution.callback import Answer, end_key
 from workflow_automation_provider.execution.claim import ClaimRecord
 from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
@@ -87,7 +87,7 @@ class WaitRecord(TaskRecord):
         :return: the answer that came before that
         """
         if digest:
-            self._delete(token_key(digest, self._now.max_tries))
+            ClaimRecord(self._context).close(digest)
         return self.answer(digest)
 
     def begin_anew(self, token: str | None) -> None:
@@ -141,7 +141,7 @@ class WaitRecord(TaskRecord):
         self._write({**kept, "digest": digest, "answer": row})
         if digest:
             # The token first: after that, the endpoint writes no answer.
-            self._delete(token_key(digest, self._now.max_tries))
+            ClaimRecord(self._context).close(digest)
             self._delete(end_key(digest))
 
     @property

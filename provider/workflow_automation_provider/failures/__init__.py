@@ -8,7 +8,12 @@ An invalid argument is worded where it is checked.
 
 from __future__ import annotations
 
-from workflow_automation_provider.failures.claim import CLAIM_ADVICE, silence_error, unclaimed_error
+from workflow_automation_provider.failures.claim import (
+    CLAIM_ADVICE,
+    revoked_error,
+    silence_error,
+    unclaimed_error,
+)
 from workflow_automation_provider.failures.request import (
     check_text,
     code_of,
@@ -51,6 +56,7 @@ __all__ = [
     "reason_of",
     "request_error",
     "response_of",
+    "revoked_error",
     "run_advice",
     "run_of",
     "run_started",

@@ -16,7 +16,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.failures.request import consequence_of
 from workflow_automation_provider.failures.task import run_started
 
-__all__ = ["CLAIM_ADVICE", "silence_error", "unclaimed_error"]
+__all__ = ["CLAIM_ADVICE", "revoked_error", "silence_error", "unclaimed_error"]
 
 CLAIM_ADVICE: Mapping[Accepted, str] = {
     Accepted.NO: "Fix the cause, then clear the task.",
@@ -51,6 +51,13 @@ def unclaimed_error(
         next_step="If the flow has no first step that claims its start, look in the workflow's list of runs.",
         status=error.status,
     )
+
+
+def revoked_error(error: WorkflowAutomationError) -> WorkflowAutomationError:
+    """Return the error of a start in doubt, with a note that its run, if there is one, can no longer claim it."""
+    told = "A run of it that claims its start from now on is told to stop."
+    error.consequence = "\n".join(filter(None, (error.consequence, told)))
+    return error
 
 
 def silence_error(run_id: str | None, limit: timedelta, last: str) -> RunTimeoutError:

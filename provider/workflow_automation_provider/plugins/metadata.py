@@ -34,6 +34,7 @@ from workflow_automation_provider.execution.callback import (
     receipt_key,
     task_of,
     token_key,
+    token_keys,
     word_key,
 )
 from workflow_automation_provider.plugins.decision import Receipt, Seen, Verdict, decide
@@ -147,10 +148,10 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
     if ti is None:
         return None
     digest = digest_of(token)
-    key = token_key(digest, ti.max_tries)
-    is_locked = lock and _lock_entry(session, at, key)
+    keys = token_keys(digest, ti.max_tries)
+    is_locked = lock and _lock_entries(session, at, keys)
     entries = _entries(session, at)
-    is_open = is_locked if lock else key in entries
+    is_open = is_locked if lock else any(key in entries for key in keys)
     return _Task(ti, at, dag_run_id, digest, is_open, _seen(ti, digest, is_open, entries))
 
 
@@ -165,13 +166,13 @@ def _dag_run_id(session: Session, at: Mapping[str, Any], *, lock: bool = False) 
     return dag_run_id
 
 
-def _lock_entry(session: Session, at: Mapping[str, Any], key: str) -> bool:
-    """Lock an entry, so that its deletion waits; return whether it exists."""
+def _lock_entries(session: Session, at: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    """Lock entries, so that their deletion waits; return whether any exists."""
     from airflow.models.task_state_store import TaskStateStoreModel as Model
     from sqlalchemy import select
 
-    query = select(Model.id).where(*_at(Model, at), Model.key == key)
-    return session.scalar(query.with_for_update()) is not None
+    query = select(Model.id).where(*_at(Model, at), Model.key.in_(keys))
+    return bool(session.scalars(query.with_for_update()).all())
 
 
 def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
@@ -191,7 +192,9 @@ def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
 
 def _seen(ti: TaskInstance, digest: str, is_open: bool, entries: Mapping[str, str]) -> Seen:
     claims: list[ClaimRow] = [json.loads(entries[key]) for key in entries if key.startswith(_CLAIMS)]
-    open_ones = [claim for claim in claims if token_key(claim["digest"], ti.max_tries) in entries]
+    open_ones = [
+        claim for claim in claims if any(key in entries for key in token_keys(claim["digest"], ti.max_tries))
+    ]
     current = json.loads(entries.get(claim_key(ti.max_tries), "null"))
     if current is not None and _is_over(current, digest, entries):
         current = None
@@ -335,7 +338,7 @@ def _stop(session: Session, task: _Task, claim: ClaimRow, now: datetime) -> None
         if json.loads(entry.value) == claim:
             entry.value, entry.updated_at = json.dumps({**claim, "stopped": _text(now)}), now
     if not task.is_open:
-        guard = _add(session, task, token_key(task.digest, task.ti.max_tries), {})
+        guard = _add(session, task, token_keys(task.digest, task.ti.max_tries)[1], {})
         session.flush()
         session.delete(guard)
 

@@ -16,7 +16,7 @@ from workflow_automation_provider.taskflow import trigger_flow_once
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
 THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}
-CLAIM_TIMEOUT = timedelta(seconds=5)
+CLAIM_TIMEOUT = timedelta(seconds=2)
 CONN_ID = "{{ dag_run.conf.get('conn_id', 'workflow_automation_default') }}"
 
 

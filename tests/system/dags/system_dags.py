@@ -79,12 +79,13 @@ ONCE = {"retries": 0}
 with DAG("system_wait", schedule=None, default_args=ONCE, **TEST):
     trigger(wait_for_completion=True)
 
+
+@task
+def rows(dag_run=None) -> list[dict]:
+    return [{"case": dag_run.run_id, "row": row} for row in range(dag_run.conf["rows"])]
+
+
 with DAG("system_wait_mapped", schedule=None, default_args=ONCE, **TEST):
-
-    @task
-    def rows(dag_run=None) -> list[dict]:
-        return [{"case": dag_run.run_id, "row": row} for row in range(dag_run.conf["rows"])]
-
     TriggerFlowOperator.partial(
         task_id="trigger",
         workflow_automation_conn_id=CONN_ID,
@@ -97,3 +98,12 @@ with DAG("system_wait_objects", schedule=None, default_args={**ONCE, "queue": "o
 
 with DAG("system_ask_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
     trigger(request_timeout=2, on_unknown_start="ask", wait_for_completion=True)
+
+with DAG("system_claim", schedule=None, default_args=THRICE, **TEST):
+    TriggerFlowOperator.partial(
+        task_id="trigger",
+        workflow_automation_conn_id=CONN_ID,
+        send_retry_timeout=0,
+        on_unknown_start="claim",
+        claim_timeout=timedelta(seconds=5),
+    ).expand(inputs=rows())

@@ -16,7 +16,7 @@ from workflow_automation_provider.execution.callback import (
     digest_of,
     end_key,
     new_token,
-    token_key,
+    token_keys,
 )
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
@@ -65,7 +65,7 @@ class Endpoint:
     def answer(self, url, body):
         self.urls.append(url)
         digest = digest_of(self.token)
-        is_open = token_key(digest, self.max_tries) in self.store.entries
+        is_open = any(key in self.store.entries for key in token_keys(digest, self.max_tries))
         status = 200 if urlsplit(url).path == f"/team{PATH}" and is_open else 404
         if status == 200:
             self.store.set(end_key(digest), Answer.read(body).row("2026-01-01T00:00:00+00:00"))

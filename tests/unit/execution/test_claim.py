@@ -20,6 +20,7 @@ from workflow_automation_provider.execution.callback import (
     claim_key,
     digest_of,
     token_key,
+    token_keys,
 )
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -119,7 +120,7 @@ class TestDoubt:
             store.entries[claim_key(3)]["stopped"] = now()
 
         def stop_and_set(key, value, **options):
-            if key == token_key(digest_of(token), 3):
+            if key in token_keys(digest_of(token), 3):
                 stop()
             write(key, value, **options)
 
@@ -130,7 +131,7 @@ class TestDoubt:
             claim_at_deletion(store, token)
             store.set = stop_and_set
         assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
-        assert token_key(digest_of(token), 3) not in store.entries
+        assert not {*token_keys(digest_of(token), 3)} & store.entries.keys()
 
     def test_without_retries_left_no_run_can_go_on(self, service, store, context, claims):
         service.faults.add("drop_after")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import strategies as st
@@ -307,3 +309,44 @@ class Fence(RuleBasedStateMachine):
 
 
 TestFence = Fence.TestCase
+
+
+# What a driver must not do ------------------------------------------------------------------------------
+
+
+def ledger_of(*settled, token="t1"):
+    """Return a ledger with one item that was opened, and then settled as given."""
+    ledger = Ledger(Attempt(2, 3))
+    ledger.open(0, b"", token)
+    for outcome in settled:
+        ledger.settle(0, outcome)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("ledger", "forbidden"),
+    [
+        (Ledger(Attempt(1, 3)), {"stopped", "revoked", "settle"}),
+        (ledger_of(), {"stopped", "revoked", "claimed"}),
+        (ledger_of(State.UNKNOWN), {"stopped", "settle"}),
+        (ledger_of(State.UNKNOWN, token=None), {"stopped", "revoked", "settle"}),
+        (ledger_of(State.STARTED), {"revoked", "settle"}),
+        (ledger_of(State.STARTED, token=None), {"stopped", "revoked", "settle"}),
+    ],
+    ids=["idle", "open", "in doubt", "in doubt, no token", "started", "started, no token"],
+)
+def test_a_driver_that_does_what_is_forbidden_hears_so(ledger, forbidden):
+    steps = {
+        "settle": lambda one: one.settle(0, State.UNKNOWN),
+        "claimed": lambda one: one.claimed(0, "t1"),
+        "revoked": lambda one: one.revoked(0),
+        "stopped": lambda one: one.stopped(0),
+    }
+    for name, step in steps.items():
+        with pytest.raises(LedgerError, match=r"^Item 0 [a-z :]+\.$") if name in forbidden else nullcontext():
+            step(copy.deepcopy(ledger))
+
+
+def test_a_start_that_was_taken_back_has_no_try():
+    assert ledger_of(State.UNKNOWN).try_of(0) == 2
+    assert ledger_of(State.IDLE).try_of(0) is None

@@ -34,6 +34,7 @@ from workflow_automation_provider.execution.callback import (
     end_key,
     new_token,
     token_key,
+    token_keys,
 )
 from workflow_automation_provider.execution.wait_state import WaitRecord
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
@@ -59,7 +60,7 @@ def tokens(store):
 def answer(store, body, max_tries=3):
     """Answer as the endpoint does, for the token that counts."""
     digest = store.entries[KEY]["token"]
-    assert token_key(digest, max_tries) in store.entries
+    assert {*token_keys(digest, max_tries)} & store.entries.keys()
     store.set(end_key(digest), Answer.read(json.dumps(body).encode()).row("2026-01-01T00:00:00+00:00"))
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from workflow_automation_provider.execution.callback import Answer, end_key, token_key
+from workflow_automation_provider.execution.callback import Answer, end_key, token_key, token_keys
 from workflow_automation_provider.execution.claim import ClaimRecord
 from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
 
@@ -100,7 +100,7 @@ def test_the_token_is_closed_before_the_answer_is_deleted(record, store):
     """Or the endpoint could write it again."""
     opened(record())
     record().store_answer("a", Answer("success"))
-    assert store.deleted == [token_key("a", 3), end_key("a")]
+    assert store.deleted == [*token_keys("a", 3), end_key("a")]
 
 
 @pytest.mark.parametrize("row", [{}, {"status": "done"}, "success", ["success"], 7])

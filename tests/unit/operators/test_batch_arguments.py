@@ -78,7 +78,7 @@ def test_a_wrong_argument_is_an_error_of_the_dag_file(arguments, words):
 )
 def test_a_wrong_value_is_named_before_anything_is_sent(batch, service, arguments, kind, words):
     with pytest.raises(kind, match=words) as caught:
-        batch(arguments.pop("batch"), **arguments)
+        batch(arguments["batch"], **{name: value for name, value in arguments.items() if name != "batch"})
     assert "Nothing was sent." in str(caught.value)
     assert service.journal.requests() == []
 

@@ -90,6 +90,20 @@ def test_revoked_token(starting, say):
     assert status(say(revoked, "started")) == 409
 
 
+def test_token_that_was_opened_again(starting, say):
+    """The run had claimed before its token was deleted; a late repeat of that deletion changes nothing."""
+    task = starting()
+    assert status(say(task.url, "started")) == 200
+    task.close()
+    task.reopen()
+    task.close()
+    assert [status(say(task.url, *call)) for call in [("started",), (), ("running",)]] == [200] * 3
+    late = task.url
+    task.renew()
+    assert status(say(task.url, "started")) == 409
+    assert status(say(late, "success")) == 200
+
+
 def test_late_token_where_the_task_looks_for_a_claim(starting, say):
     """The one that has claimed is closed for a moment: its run is the task's, unless it calls just then."""
     task = starting()
@@ -407,7 +421,7 @@ def test_stop_and_return_at_once(starting, say):
         task.max_tries += 1
 
         def adopt(task=task, key=key):
-            task.open()
+            task.reopen()
             return "stopped" not in task.read(key)
 
         with ThreadPoolExecutor(2) as pool:

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,17 +31,19 @@ class Receiver:
 
     def __init__(self):
         self.received: list[tuple[str, Any, bytes]] = []
-        self.responses: deque[tuple[int, dict[str, str], bytes] | None] = deque()
+        self.responses: deque[tuple[int, dict[str, str], bytes] | Callable[[], object] | None] = deque()
         self.times: list[float] = []
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
                 receiver.times.append(time.monotonic())
                 receiver.received.append((self.path, self.headers, body))
                 response = receiver.responses.popleft() if receiver.responses else (200, {}, b"{}")
-                if response is None:
+                if response is None or callable(response):
+                    if response:
+                        response()  # for as long as it says nothing
                     self.close_connection = True
                     return
                 status, headers, content = response
@@ -50,6 +53,8 @@ class Receiver:
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
+
+            do_GET = do_POST  # noqa: N815
 
             def log_message(self, *arguments):
                 pass

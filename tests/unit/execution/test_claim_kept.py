@@ -1,0 +1,143 @@
+"""A run that has claimed is kept, and one that was told to stop is not: whatever the policy, Clear or late repeat."""
+
+from __future__ import annotations
+
+import pytest
+
+from workflow_automation_provider.exceptions import OutcomeUnknownError
+from workflow_automation_provider.execution.callback import claim_key, digest_of, token_key, token_keys
+
+from ..claims import BRIEF, claim_at_deletion, first_step, now, token_of
+from ..starts import KEY, requests
+from .test_claim import POLICIES
+
+pytestmark = pytest.mark.usefixtures("issued")
+
+
+STOPPED = "is told to stop"
+
+
+def claiming(waits):
+    return lambda **options: waits(on_unknown_start="claim", **options)
+
+
+def is_open(store, token, max_tries=3):
+    return any(key in store.entries for key in token_keys(digest_of(token), max_tries))
+
+
+def lose(service, store, context, claims, **options):
+    """Have the response of a try lost, and return the token of its run."""
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        claims(**BRIEF).execute(context(store, **options))
+    return token_of(service.runs[0])
+
+
+class TestLateRepeat:
+    """Airflow repeats a request that timed out, and the first one may be carried out after all."""
+
+    def test_of_a_deletion_does_not_stop_the_run_that_claimed_before_it(
+        self, service, store, context, claims
+    ):
+        token = lose(service, store, context, claims)
+        claim_at_deletion(store, token)
+        assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1001"
+        for key in list(store.deleted):
+            store.delete(key)
+        assert is_open(store, token)
+        assert first_step(store, token, "1001") == 200
+
+    def test_of_a_deletion_of_another_token_does_not_matter(self, service, store, context, claims):
+        lose(service, store, context, claims)
+        claims(**BRIEF).execute(context(store, try_number=2))
+        for key in list(store.deleted):
+            store.delete(key)
+        assert [is_open(store, token_of(run)) for run in service.runs] == [False, True]
+
+    def test_a_token_that_was_opened_again_is_closed_with_the_wait(
+        self, service, store, context, waits, endpoint
+    ):
+        service.callbacks.add(delay=1.5)
+        token = lose(service, store, context, claiming(waits))
+        claim_at_deletion(store, token)
+        assert claiming(waits)(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1001"
+        assert endpoint.statuses == [200]
+        assert not is_open(store, token)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_known_run_that_was_told_to_stop_is_not_returned(
+    service, store, context, waits, parked, endpoint, log, policy
+):
+    """The task was cleared while it ran, which Airflow has counted as a failed try."""
+    operator = waits(on_unknown_start=policy)
+    parked(operator, context(store))
+    assert first_step(store, token_of(service.runs[0]), "1001") == 200
+    store.entries[claim_key(3)]["stopped"] = now()
+    then, _ = parked(operator, context(store, try_number=2))
+    assert then["run"]["run_id"] == "1002"
+    assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
+    assert "told to stop" in log()
+
+
+def test_a_run_that_was_kept_by_a_clear_but_cannot_be_let_go_on(service, store, context, claims):
+    """On Airflow 3.4, where the user keeps the task's state: its run would be told to stop at its next word."""
+    claims().execute(context(store))
+
+    def again():
+        found = context(store, try_number=2, max_tries=4)
+        found["ti"].region_id = 0
+        return found
+
+    write = store.set
+
+    def fail_to_open(key, value, **options):
+        if "_token/" in key:
+            store.set = write
+            raise RuntimeError
+        write(key, value, **options)
+
+    store.set = fail_to_open
+    with pytest.raises(RuntimeError):
+        claims().execute(again())
+    assert claims().execute(again())["run_id"] == "1001"
+    assert is_open(store, token_of(service.runs[0]), 4)
+
+
+def test_a_claim_of_before_a_clear_is_one(service, store, context, waits, endpoint, log):
+    service.callbacks.add(delay=1.5)
+    token = lose(service, store, context, claiming(waits))
+    assert first_step(store, token, "1001") == 200
+    endpoint.max_tries = 4
+    again = context(store, try_number=2, max_tries=4)
+    assert claiming(waits)(**BRIEF).execute(again)["run_id"] == "1001"
+    assert endpoint.statuses == [200]
+    assert "has not claimed" not in log()
+
+
+@pytest.mark.parametrize(
+    ("policy", "max_tries", "is_revoked"),
+    [("fail", 3, True), ("start_again", 0, True), ("start_again", 3, False)],
+)
+def test_an_unknown_start_says_whether_its_run_may_go_on(
+    service, store, context, waits, endpoint, supervisor, policy, max_tries, is_revoked
+):
+    """In this try, and in the one that reports it."""
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError) as caught:
+        waits(on_unknown_start=policy).execute(context(store, max_tries=max_tries))
+    assert (STOPPED in str(caught.value)) is is_revoked
+    assert first_step(store, token_of(service.runs[0]), "1001", max_tries) == (404 if is_revoked else 200)
+
+
+def test_a_try_that_died_is_reported_with_what_became_of_its_run(service, store, context, waits, endpoint):
+    service.faults.add("drop_after")
+    operator = waits()
+    with pytest.raises(OutcomeUnknownError):
+        operator.execute(context(store))
+    store.set(token_key(store.entries[KEY]["token"], 3), {})  # as if it had died before it was revoked
+    with pytest.raises(OutcomeUnknownError) as caught:
+        operator.execute(context(store, try_number=2))
+    assert STOPPED in str(caught.value)
+    assert first_step(store, token_of(service.runs[0]), "1001") == 404
+    assert requests(service) == 1
