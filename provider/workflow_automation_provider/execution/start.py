@@ -38,7 +38,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.earlier_start import EarlierStart
+from workflow_automation_provider.execution.earlier_start import earlier_run
 from workflow_automation_provider.execution.ledger import IN_DOUBT, State
 from workflow_automation_provider.execution.start_record import started_run
 from workflow_automation_provider.execution.telemetry import metric_of
@@ -121,7 +121,6 @@ class RunStarter:
             claims=on_unknown_start == "claim",
             resends_rejected=True,
         )
-        self._earlier = EarlierStart(record, self._ledger, self._log, on_unknown_start=on_unknown_start)
         self.previous: PreviousTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
         self._run: StartedRun = {}
@@ -163,7 +162,11 @@ class RunStarter:
             self._record.token = entry.token
             if (claim := self._settle_earlier(entry, self._claims)) is not None:
                 return self._adopt_claim(claim)
-        if entry and (run := self._earlier.run_of(entry)) is not None:
+        if (
+            entry
+            and (run := earlier_run(entry, self._record, self._ledger, self._log, self._on_unknown))
+            is not None
+        ):
             return run
         if not self._record.outlives_try:
             self._log.warning(
