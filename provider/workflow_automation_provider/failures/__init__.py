@@ -9,7 +9,6 @@ An invalid argument is worded where it is checked.
 from __future__ import annotations
 
 from workflow_automation_provider.failures.claim import (
-    CLAIM_ADVICE,
     revoked_error,
     silence_error,
     unclaimed_error,
@@ -28,6 +27,7 @@ from workflow_automation_provider.failures.request import (
 )
 from workflow_automation_provider.failures.task import (
     BATCH_ADVICE,
+    CLAIM_ADVICE,
     START_ADVICE,
     SUPPLIED_RUN_KEY,
     UPLOAD_ADVICE,
