@@ -38,7 +38,9 @@ __all__ = [
     "MAX_BODY",
     "OPTIONS",
     "PATH",
+    "START_KEY",
     "TOKEN_LENGTH",
+    "WAIT_KEY",
     "Answer",
     "ClaimRow",
     "Running",
@@ -132,6 +134,12 @@ def digest_of(token: str) -> str:
     """Return what is kept of a token: its SHA-256, in hex."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
+
+START_KEY = "workflow_automation_start"
+"""Key of the entry of the task's start, which the endpoint reads."""
+
+WAIT_KEY = "workflow_automation_wait"
+"""Key of the entry of its wait, likewise."""
 
 # The hash is part of the keys, because a value may be kept elsewhere ([workers] state_store_backend).
 

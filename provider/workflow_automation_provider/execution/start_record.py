@@ -18,13 +18,12 @@ from typing import Any, Literal, TypedDict, cast
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.callback import START_KEY
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 
 __all__ = ["StartEntry", "StartRecord", "StartedRun", "started_run"]
-
-_START = "workflow_automation_start"
 
 _STATES = {"starting": State.OPEN, "started": State.STARTED, "unidentified": State.UNIDENTIFIED}
 
@@ -198,7 +197,7 @@ class StartRecord(TaskRecord):
 
     @property
     def _key(self) -> str:
-        return f"{_START}{self._suffix}"
+        return f"{START_KEY}{self._suffix}"
 
     @property
     def _supplied_key(self) -> str:

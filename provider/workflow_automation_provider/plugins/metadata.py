@@ -25,6 +25,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.execution.callback import (
+    START_KEY,
+    WAIT_KEY,
     Answer,
     Running,
     Started,
@@ -58,9 +60,6 @@ _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region
 
 _CLAIMS = claim_key(0).removesuffix("0")
 _TOKENS, _RECEIPTS = f"{token_key('', 0).partition('/')[0]}/", receipt_key("")
-
-# The task writes them: see execution/start_record.py and execution/wait_state.py.
-_START, _WAIT = "workflow_automation_start", "workflow_automation_wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
     query = select(Model.key, Model.value).where(
         *_at(Model, at),
         or_(
-            Model.key.in_([_START, _WAIT]),
+            Model.key.in_([START_KEY, WAIT_KEY]),
             *(Model.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)),
         ),
     )
@@ -221,7 +220,7 @@ def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
     return (
         "stopped" in claim
         or receipt_key(claim["digest"]) in entries
-        or (claim["digest"] != digest and json_object(entries.get(_START)).get("token") == digest)
+        or (claim["digest"] != digest and json_object(entries.get(START_KEY)).get("token") == digest)
     )
 
 
@@ -246,11 +245,12 @@ def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
     # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked. An entry
     # of before a Clear is that of a task that waited then.
     waits = (
-        _WAIT in entries and json_object(entries.get(_WAIT)).get("max_tries", ti.max_tries) == ti.max_tries
+        WAIT_KEY in entries
+        and json_object(entries.get(WAIT_KEY)).get("max_tries", ti.max_tries) == ti.max_tries
     )
-    if waits or _START not in entries:
+    if waits or START_KEY not in entries:
         return False
-    start = json_object(entries.get(_START))
+    start = json_object(entries.get(START_KEY))
     return bool(start.get("state", "started") == "started" and not start.get("waits"))
 
 
