@@ -107,6 +107,8 @@ class StartRecord(TaskRecord):
     """The ``conn_id`` and the ``flow_id`` of what is sent, as far as known."""
     _sent: str | None = None
     _entry: dict[str, Any] | None = None
+    # A deletion of Airflow's that comes late would take the entry of a request that is being sent.
+    _may_be_cleared_again = False
 
     def read(self) -> StartEntry | None:
         """Return what was written last, also before a Clear; None if nothing was."""
@@ -131,6 +133,11 @@ class StartRecord(TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to another
             process: then nothing may be started
         """
+        if self._may_be_cleared_again:
+            raise RuntimeError(
+                "Airflow's task state store was slow to delete an entry, and may delete the next one as well: nothing else "
+                "is sent in this try."
+            )
         self._write("starting", {})
 
     def started(self, run: StartedRun) -> None:
@@ -148,7 +155,7 @@ class StartRecord(TaskRecord):
         :raises Exception: if it could not be written, even at the second attempt: a later try then assumes
             that a run may exist
         """
-        self._delete(self._key)
+        self._may_be_cleared_again |= self._delete(self._key)
         self.release()
 
     def restore(self) -> None:

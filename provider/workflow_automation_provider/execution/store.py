@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 from collections.abc import Hashable, Iterator
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -34,6 +35,9 @@ _PROBE = "workflow_automation_probe"
 
 # How often in a row the store must return the probe, and no entry: of several API servers, one may lack the route.
 _PROBES = 3
+
+# After how many seconds at least Airflow's SDK repeats a request that had no response.
+_REPEATED_AFTER = 1.0
 
 
 class _Store(Protocol):
@@ -214,13 +218,17 @@ class TaskRecord:
         retries = self._context["task"].retries or 0
         return self._clear_deletes or not attempt_of(entry).is_from_before_a_clear(self._now, retries)
 
-    def _delete(self, key: str) -> None:
+    def _delete(self, key: str) -> bool:
+        """Delete an entry; return whether Airflow may have been asked twice, and may do it again later."""
         if self._store is None:
-            return
+            return False
+        began = time.monotonic()
         try:
             self._store.delete(key)
         except Exception:  # retried once, because otherwise it stays unknown whether a run was started
             self._store.delete(key)
+            return True
+        return time.monotonic() - began >= _REPEATED_AFTER
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         self._is_set = True

@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -524,3 +525,21 @@ def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
     with ThreadPoolExecutor(4) as pool:
         runs = list(pool.map(lambda name: trigger_flow_once(name, context=now, send_retry_timeout=0), "abcd"))
     assert len({run["run_id"] for run in runs}) == 4
+
+
+@pytest.mark.parametrize("how", ["fails once", "slow"])
+def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(service, store, start, how):
+    """Airflow's SDK repeats a request without a response, and the API server may carry out the first one last."""
+    service.faults.add("busy", retry_after=0)
+    if how == "slow":
+        delete = store.delete
+        store.delete = lambda key: (time.sleep(1), delete(key))
+    else:
+        store.failures["delete"] = 1
+
+    with pytest.raises(RuntimeError, match="was slow to delete an entry"):
+        start(send_retry_timeout=60)
+
+    assert requests(service) == 1
+    assert f"{KEY}/ada" not in store.entries
+    assert start(try_number=2)["run_id"] == "1001"
