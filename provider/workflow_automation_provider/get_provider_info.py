@@ -94,7 +94,7 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "label": "Busy statuses",
         "schema": {"type": ["string", "null"], "examples": ["503", "408,503"]},
         "description": (
-            "Statuses, besides 425 and 429, with which this service refuses a request before it has done anything. "
+            "Statuses, besides 425 and 429, with which this service rejects a request before it has done anything. "
             "If that is not so, a retry starts a second run."
         ),
     },

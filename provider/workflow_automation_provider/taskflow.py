@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.providers.common.compat.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds, one_line
+from workflow_automation_provider.client.checks import check_seconds, one_line
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -117,7 +117,4 @@ def _check(on_unknown_start: object, send_retry_timeout: object) -> None:
         raise InvalidRequestError(
             f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
         )
-    if not is_seconds(send_retry_timeout):
-        raise InvalidRequestError(
-            f"send_retry_timeout is {send_retry_timeout!r}: expected seconds, 0 or more and at most {MAX_TIMEOUT} (a week)."
-        )
+    check_seconds("send_retry_timeout", send_retry_timeout, InvalidRequestError, zero=True)

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, new_token
+from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Answer, new_token
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 from workflow_automation_provider.plugins import callback_endpoint
 from workflow_automation_provider.testing import CallbackEndpoint
@@ -109,5 +109,5 @@ def test_names_and_numbers_of_the_page():
     assert f"`{{callback_base_url}}{PATH}?token=…`" in TEXT
     assert f"location = {PATH} {{" in TEXT
     assert f"`{SUPPLIED_RUN_KEY}`" in TEXT
-    assert LARGEST_BODY == 64 * 1024
+    assert MAX_BODY == 64 * 1024
     assert TEXT.count("64 KiB") == 2

@@ -22,7 +22,7 @@ from airflow_launcher.airflow import Airflow, temporary_home
 from airflow_launcher.components import API_SERVER
 from airflow_launcher.databases import PostgreSQL
 from workflow_automation_provider.execution.callback import (
-    LARGEST_BODY,
+    MAX_BODY,
     PATH,
     digest_of,
     new_token,
@@ -131,7 +131,7 @@ def memory(processes: list[psutil.Process]) -> float:
 
 def test_strangers(airflow: Airflow, waiting: tuple[UUID, str], note: Callable[[str], None]) -> None:
     """The API server serves others meanwhile, uses little memory, takes a flow's answer, and ends when asked to."""
-    assert LARGEST_BODY - 200 < len(NESTED) <= LARGEST_BODY
+    assert MAX_BODY - 200 < len(NESTED) <= MAX_BODY
     assert len(json.loads(NESTED)["result"]) > 20_000
     ti_id, token = waiting
     server = airflow.programs[API_SERVER.name].family()

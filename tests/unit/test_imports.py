@@ -30,7 +30,7 @@ client = FlowClient("{base_url}", api_key="{key}")
 def trigger():
     return client.send(trigger_request(client.base_url, {{}}, "demo-flow")).run.run_id
 def upload(run_id, files):
-    client.send(client.upload_request(run_id, client.measured(files, None), "demo-flow"))
+    client.send(*client.upload_requests(run_id, files, "demo-flow"))
 """
 
 HOOK = """

@@ -4,15 +4,56 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MAX_TIMEOUT", "is_limit", "is_seconds", "kind_of", "one_line"]
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+__all__ = [
+    "MAX_TIMEOUT",
+    "check_rendered",
+    "check_seconds",
+    "is_limit",
+    "kind_of",
+    "one_line",
+    "unusable_path",
+]
 
 MAX_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
 
 
-def is_seconds(value: object) -> bool:
-    """Return whether a value is a number of seconds from 0 to :data:`MAX_TIMEOUT`."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
+def check_seconds(
+    name: str, value: object, kind: type[Exception] = ValueError, *, zero: bool = False, none: bool = False
+) -> None:
+    """Raise an error unless an argument is a number of seconds, at most :data:`MAX_TIMEOUT`; or 0 or None, if these may be."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
+    if not (number and (value or zero)) and not (none and value is None):
+        least, or_none = "0 or more" if zero else "more than 0", ", or None" if none else ""
+        raise kind(
+            f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week){or_none}."
+        )
+
+
+def check_rendered(name: str, value: object) -> None:
+    """Raise an InvalidRequestError if a value is None or empty, or the text "None" that a template makes of None."""
+    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
+        raise InvalidRequestError(
+            f"{name} is {value!r}: the template or XCom that it comes from has no value.",
+            next_step="The upstream task may have been skipped, or its result may have no such key.",
+        )
+
+
+def unusable_path(name: str, path: str) -> InvalidRequestError | None:
+    """Return an error if a path is a template that was not rendered, or begins with ``~``."""
+    if "{{" in path or "{%" in path:
+        return InvalidRequestError(
+            f"{name} is {path!r}, a template that was not rendered.",
+            next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
+        )
+    if path.startswith("~"):
+        return InvalidRequestError(
+            f"{name} is {path!r}, and ~ is not expanded, because it means a different folder for each user.",
+            next_step="Give an absolute path.",
+        )
+    return None
 
 
 def is_limit(value: object) -> bool:

@@ -10,7 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT
+from workflow_automation_provider.client.checks import check_seconds
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 __all__ = [
@@ -82,11 +82,7 @@ def checked_timeout(timeout: float) -> float:
 
     :raises InvalidRequestError: if it is not more than 0 and at most a week
     """
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not (number and 0 < timeout <= MAX_TIMEOUT):
-        raise InvalidRequestError(
-            f"timeout is {timeout!r}: expected seconds, more than 0 and at most {MAX_TIMEOUT} (a week)."
-        )
+    check_seconds("timeout", timeout, InvalidRequestError)
     return float(timeout)
 
 

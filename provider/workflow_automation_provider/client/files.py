@@ -6,6 +6,8 @@ The interface does not show what an element of ``files`` looks like, so a *file 
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, Protocol, get_args
@@ -31,6 +33,7 @@ __all__ = [
     "Reading",
     "changed",
     "check_file_format",
+    "is_wrong_path",
     "read_exactly",
     "read_whole",
     "reason",
@@ -52,6 +55,8 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
+
+_WRONG_PATHS = (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 # A message of a store's client may quote a whole response.
 _REASON = 200
@@ -264,6 +269,18 @@ def reason(error: Exception) -> str:
     line = str(error).strip().partition("\n")[0]
     text = without_credentials(line[: 10 * _REASON])[:_REASON]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_wrong_path(error: Exception) -> bool:
+    """
+    Return whether no file can be at a path, which a retry cannot fix: a folder, a path through a file, or no path at all.
+
+    :param error: of a file system, or of the client of a store
+    """
+    if isinstance(error, OSError):
+        return isinstance(error, IsADirectoryError | NotADirectoryError) or error.errno in _WRONG_PATHS
+    # But for what a store responded, clients check their arguments.
+    return isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError)
 
 
 def read_exactly(stream: IO[bytes], size: int) -> bytes:

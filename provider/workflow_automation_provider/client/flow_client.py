@@ -6,10 +6,10 @@ import contextlib
 import hashlib
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 import httpcore
@@ -46,9 +46,6 @@ from workflow_automation_provider.client.outcome import (
 )
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError, WorkflowAutomationError
-
-if TYPE_CHECKING:
-    from workflow_automation_provider.client.upload_body import Measured
 
 __all__ = ["FlowClient"]
 
@@ -234,28 +231,33 @@ class FlowClient:
                 return self._post(request, pieces, timeout, before_last_byte)
         return self._post(request, content, timeout, before_last_byte)
 
-    def measured(self, files: Iterable[Element], file_format: FileFormat | None) -> list[Measured]:
-        """Measure files and mappings, in the client's file format if there is no other."""
-        # Not at the top: only uploads need it.
-        from workflow_automation_provider.client.upload_body import measure
+    def upload_requests(
+        self,
+        run_id: str,
+        files: Iterable[Element],
+        flow_id: str,
+        file_format: FileFormat | None = None,
+        **limits: int | None,
+    ) -> list[protocol.Request]:
+        """
+        Build and validate the requests that upload files and mappings, without the API key.
 
+        :param file_format: the format of each file, by default the client's
+        :param limits: those of :func:`~.upload_body.split`
+        """
+        # Not at the top: only uploads need it.
+        from workflow_automation_provider.client.upload_body import measure, split, upload_body
+
+        file_format = self.file_format if file_format is None else check_file_format(file_format)
         try:
-            return measure(files, self._format(file_format), stopped=lambda: self._stopped)
+            measured = measure(files, file_format, stopped=lambda: self._stopped)
         except StoppedError:
             raise NotSentError("Nothing was sent: the task was ended.") from None
-
-    def _format(self, file_format: FileFormat | None) -> FileFormat:
-        return self.file_format if file_format is None else check_file_format(file_format)
-
-    def upload_request(self, run_id: str, measured: Sequence[Measured], flow_id: str) -> protocol.Request:
-        """Build and validate the request that uploads what :meth:`measured` returned, without the API key."""
-        # Not at the top: only uploads need it.
-        from workflow_automation_provider.client.upload_body import upload_body
-
-        body = upload_body(flow_id, run_id, measured)
-        return self.checked(
-            protocol.upload_request(self.base_url, flow_id, body, [file.element for file in measured])
-        )
+        requests = []
+        for group in split(flow_id, run_id, measured, **limits):
+            body, elements = upload_body(flow_id, run_id, group), [file.element for file in group]
+            requests.append(self.checked(protocol.upload_request(self.base_url, flow_id, body, elements)))
+        return requests
 
     def check(self) -> Check:
         """Check that the service can be reached, with a request that starts nothing, without the API key."""

@@ -1,4 +1,4 @@
-"""Turn each response of the service into an :mod:`~.outcome`: the only place that does, without any I/O."""
+"""Turn each response of the service into an :mod:`~.outcome`, without any I/O."""
 
 from __future__ import annotations
 

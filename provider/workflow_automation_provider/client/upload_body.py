@@ -19,7 +19,7 @@ from typing import Any
 import pybase64
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.checks import is_limit, kind_of
+from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
     ChangedError,
@@ -29,10 +29,10 @@ from workflow_automation_provider.client.files import (
     FileFormat,
     Reading,
     changed,
+    is_wrong_path,
     read_whole,
     version_of,
 )
-from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.client.protocol import UploadBody, identifier
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
@@ -107,16 +107,11 @@ def split(
     """
     Split files into requests, in order.
 
-    :param files_per_request: the maximum number of elements in one request, None for no limit
+    :param files_per_request: the maximum number of elements in one request, at least 1; None for no limit
     :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
     :return: the elements of each request
     :raises InvalidRequestError: if a single element exceeds ``max_request_bytes``, naming it
     """
-    for name, limit in (("files_per_request", files_per_request), ("max_request_bytes", max_request_bytes)):
-        if limit is not None and not is_limit(limit):
-            raise InvalidRequestError(
-                f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
-            )
     empty = len(_head(flow_id, run_id)) + len(_TAIL)
     requests: list[list[Measured]] = []
     size = 0

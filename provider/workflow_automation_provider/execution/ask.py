@@ -23,6 +23,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.ledger import State
 from workflow_automation_provider.execution.parking import Question, Reply
+from workflow_automation_provider.execution.start_record import started_run
 from workflow_automation_provider.execution.wait import ANSWER_FIELDS, FAILED, SUCCEEDED
 from workflow_automation_provider.failures import consequence_of, where_to_look
 
@@ -163,7 +164,8 @@ class UnknownStartPrompt:
             raise self._failure(pending, f"{reply.by} answered: {FAIL}.")
         if reply.option and reply.fields.get("run_id"):
             self._log.info("%s answered that run %s was started.", reply.by, reply.fields["run_id"])
-            return _run(reply, pending)
+            link = reply.fields.get("run_link") or None
+            return started_run(reply.fields["run_id"], link, pending["flow_id"] or None)
         if _left(pending) <= timedelta(seconds=1):
             raise self._failure(pending, f"Nobody answered within the ask_timeout ({self._timeout}).")
         if reply.option == NOT_STARTED:  # offered by an earlier question of this try
@@ -226,15 +228,6 @@ class UnknownStartPrompt:
                 **(ANSWER_FIELDS if self._then_waits else {}),
             },
         )
-
-
-def _run(reply: Reply, pending: PendingStart) -> StartedRun:
-    run: StartedRun = {"run_id": reply.fields["run_id"]}
-    if link := reply.fields.get("run_link"):
-        run["run_link"] = link
-    if pending["flow_id"]:
-        run["flow_id"] = pending["flow_id"]
-    return run
 
 
 def _is_certain(pending: PendingStart) -> bool:

@@ -27,7 +27,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 from uuid import UUID
 
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
@@ -35,18 +35,18 @@ from workflow_automation_provider.execution.callback_json import Float, check, d
 
 __all__ = [
     "CALLBACK_USER",
-    "LARGEST_BODY",
+    "MAX_BODY",
     "OPTIONS",
     "PATH",
+    "START_KEY",
     "TOKEN_LENGTH",
+    "WAIT_KEY",
     "Answer",
-    "CallbackRow",
     "ClaimRow",
     "Running",
     "Said",
     "Started",
     "Status",
-    "WordRow",
     "claim_key",
     "digest_of",
     "end_key",
@@ -65,8 +65,8 @@ PATH = CALLBACK_PATH
 
 _WITHHELD = "(withheld: the token of the callback)"
 
-LARGEST_BODY = 64 * 1024
-"""The largest body of a callback in bytes: its result becomes an XCom."""
+MAX_BODY = 64 * 1024
+"""The maximum size of a callback's body in bytes: its result becomes an XCom."""
 
 TOKEN_LENGTH = 64
 """Of a token: 48 bytes, in base64url without padding."""
@@ -92,20 +92,6 @@ _FIELDS = {
 }
 
 
-class CallbackRow(TypedDict, total=False):
-    """An answer, as an entry of the task state store."""
-
-    status: Status
-    result: Any
-    """What the flow returned, missing if nothing."""
-    message: str
-    """What the flow said, missing if nothing."""
-    run_id: str
-    """What the flow said, missing if nothing."""
-    at: str
-    """When the answer came, as ISO 8601 text in UTC."""
-
-
 class ClaimRow(TypedDict, total=False):
     """A run's claim, as an entry of the task state store."""
 
@@ -121,14 +107,8 @@ class ClaimRow(TypedDict, total=False):
     """When it was first told to stop, missing if it was not."""
 
 
-class WordRow(TypedDict, total=False):
-    """The last word of a run that works, as an entry of the task state store."""
-
-    message: str
-    progress: float
-    """From 0 to 1."""
-    at: str
-    """When it came, as ISO 8601 text in UTC."""
+def _row(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def new_token(ti_id: UUID) -> str:
@@ -154,6 +134,12 @@ def digest_of(token: str) -> str:
     """Return what is kept of a token: its SHA-256, in hex."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
+
+START_KEY = "workflow_automation_start"
+"""Key of the entry of the task's start, which the endpoint reads."""
+
+WAIT_KEY = "workflow_automation_wait"
+"""Key of the entry of its wait, likewise."""
 
 # The hash is part of the keys, because a value may be kept elsewhere ([workers] state_store_backend).
 
@@ -217,12 +203,7 @@ class Started:
 
     def row(self, digest: str, at: str) -> ClaimRow:
         """Return the entry to store."""
-        row: ClaimRow = {"digest": digest, "at": at}
-        if self.run_id is not None:
-            row["run_id"] = self.run_id
-        if self.run_link is not None:
-            row["run_link"] = self.run_link
-        return row
+        return cast("ClaimRow", _row(digest=digest, at=at, run_id=self.run_id, run_link=self.run_link))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +224,13 @@ class Running:
         """Return it with a note in place of the token."""
         return replace(self, message=_withhold(token, self.message), run_id=_withhold(token, self.run_id))
 
-    def row(self, at: str) -> WordRow:
-        """Return the entry to store."""
-        row: WordRow = {"at": at}
-        if self.message is not None:
-            row["message"] = self.message
-        if self.progress is not None:
-            row["progress"] = self.progress
-        return row
+    def row(self, at: str) -> dict[str, Any]:
+        """
+        Return the entry to store.
+
+        :param at: when it came, as ISO 8601 text in UTC
+        """
+        return _row(at=at, message=self.message, progress=self.progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,16 +269,13 @@ class Answer:
             run_id=_withhold(token, self.run_id),
         )
 
-    def row(self, at: str) -> CallbackRow:
-        """Return the entry to store."""
-        row: CallbackRow = {"status": self.status, "at": at}
-        if self.result is not None:
-            row["result"] = self.result
-        if self.message is not None:
-            row["message"] = self.message
-        if self.run_id is not None:
-            row["run_id"] = self.run_id
-        return row
+    def row(self, at: str) -> dict[str, Any]:
+        """
+        Return the entry to store.
+
+        :param at: when it came, as ISO 8601 text in UTC
+        """
+        return _row(status=self.status, at=at, result=self.result, message=self.message, run_id=self.run_id)
 
     def fingerprint(self, token: str) -> str:
         """Return what tells two answers apart, and nothing else to those who do not know the token."""

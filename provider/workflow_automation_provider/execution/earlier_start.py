@@ -19,74 +19,60 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.ledger import Ledger
     from workflow_automation_provider.execution.start_record import StartedRun, StartEntry, StartRecord
 
-__all__ = ["EarlierStart"]
+__all__ = ["earlier_run"]
 
 _LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
 
 
-class EarlierStart:
+def earlier_run(
+    entry: StartEntry, record: StartRecord, ledger: Ledger, log: Logger, on_unknown_start: str
+) -> StartedRun | None:
     """
-    Does as the ledger says about an earlier try, and tells so.
+    Return the run that an earlier try started, None if the request is to be sent.
 
-    :param record: what the task instance knows about the run
-    :param ledger: which decides
-    :param on_unknown_start: why it does, as a user writes it
+    :param entry: what that try wrote, and the ledger has read
+    :param on_unknown_start: the argument, to say why
+    :raises InvalidRequestError: if it sent another request under the same name
+    :raises WorkflowAutomationError: if it may have started a run, and nothing is to be sent
     """
-
-    def __init__(self, record: StartRecord, ledger: Ledger, log: Logger, *, on_unknown_start: str) -> None:
-        self._record = record
-        self._ledger = ledger
-        self._log = log
-        self._on_unknown = on_unknown_start
-
-    def run_of(self, entry: StartEntry) -> StartedRun | None:
-        """
-        Return the run that an earlier try started, None if the request is to be sent.
-
-        :param entry: what that try wrote, and the ledger has read
-        :raises InvalidRequestError: if it sent another request under the same name
-        :raises WorkflowAutomationError: if it may have started a run, and nothing is to be sent
-        """
-        if self._ledger.was_cleared:
-            self._log.warning("%s The task has been cleared since: starting another run.", _sentence(entry))
-            return None
-        decision = self._ledger.decide(0, self._record.digest)
-        if decision is Decision.CHANGED:
-            # For example, names by position in a list that changed: it is the run of another request.
-            raise InvalidRequestError(
-                f"{self._record.name!r} has other inputs or another flow_id than in try {entry.attempt.try_number}.",
-                consequence="Nothing was sent for it in this try.",
-                next_step="Inside a task, use a name for each start that means the same in every try.",
-            )
-        if entry.request and self._record.request and entry.request != self._record.request:
-            self._log.warning(
-                "The inputs or the flow_id differ from those of try %d, which its run has.",
-                entry.attempt.try_number,
-            )
-        if decision is Decision.SEND:
-            why = f"on_unknown_start is {self._on_unknown!r}"
-            if entry.state is State.STARTED:
-                why = "that run was told to stop"
-            elif self._on_unknown == "claim":
-                why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
-            self._log.warning("%s Starting another run: %s.", _sentence(entry), why)
-            return None
-        hint = ""
-        if self._ledger.is_ambiguous:
-            hint = "If you cleared the task to start another run, clear it again, alone and without keeping its task state."
-        if decision is Decision.RETURN:
-            self._log.info(
-                "%s", f"{_sentence(entry)} Returning that run, not starting another. {hint}".strip()
-            )
-            self._record.telemetry.count("runs.returned")
-            return entry.run
-        next_step = f"{_LOOK} {hint}".strip()
-        error = (
-            OutcomeUnknownError(_sentence(entry), next_step=next_step)
-            if entry.state in IN_DOUBT
-            else ResponseUnusableError(entry.message, consequence=_sentence(entry), next_step=next_step)
+    if ledger.was_cleared:
+        log.warning("%s The task has been cleared since: starting another run.", _sentence(entry))
+        return None
+    decision = ledger.decide(0, record.digest)
+    if decision is Decision.CHANGED:
+        # For example, names by position in a list that changed: it is the run of another request.
+        raise InvalidRequestError(
+            f"{record.name!r} has other inputs or another flow_id than in try {entry.attempt.try_number}.",
+            consequence="Nothing was sent for it in this try.",
+            next_step="Inside a task, use a name for each start that means the same in every try.",
         )
-        raise revoked_error(error) if self._ledger.state(0) is State.REVOKED else error
+    if entry.request and record.request and entry.request != record.request:
+        log.warning(
+            "The inputs or the flow_id differ from those of try %d, which its run has.",
+            entry.attempt.try_number,
+        )
+    if decision is Decision.SEND:
+        why = f"on_unknown_start is {on_unknown_start!r}"
+        if entry.state is State.STARTED:
+            why = "that run was told to stop"
+        elif on_unknown_start == "claim":
+            why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
+        log.warning("%s Starting another run: %s.", _sentence(entry), why)
+        return None
+    hint = ""
+    if ledger.is_ambiguous:
+        hint = "If you cleared the task to start another run, clear it again, alone and without keeping its task state."
+    if decision is Decision.RETURN:
+        log.info("%s", f"{_sentence(entry)} Returning that run, not starting another. {hint}".strip())
+        record.telemetry.count("runs.returned")
+        return entry.run
+    next_step = f"{_LOOK} {hint}".strip()
+    error = (
+        OutcomeUnknownError(_sentence(entry), next_step=next_step)
+        if entry.state in IN_DOUBT
+        else ResponseUnusableError(entry.message, consequence=_sentence(entry), next_step=next_step)
+    )
+    raise revoked_error(error) if ledger.state(0) is State.REVOKED else error
 
 
 def _sentence(entry: StartEntry) -> str:

@@ -28,8 +28,8 @@ and this try starts nothing, it stays in doubt: of the task, a run may still exi
 
 **Tokens.** A run may be given a token, by which it asks, as its first step, whether it may go on: it *claims* its
 start. One token is for one send. While the token's entry exists, the run may claim at any moment; so before another
-token is opened, the driver deletes the entry and only then looks for a claim (:attr:`Decision.REVOKE`). A claim settles
-what no response has settled, and what a response has settled wrongly:
+token is opened, the driver deletes the entry and only then looks for a claim: :meth:`Ledger.claimed` or
+:meth:`Ledger.revoked`. A claim settles what no response has settled, and what a response has settled wrongly:
 
 =================  =========================  ==========================  ==========================================
 Token              Entered by                 Its run may claim           Left by
@@ -114,8 +114,6 @@ class Decision(enum.Enum):
     """Return the run that an earlier try started."""
     REPORT = "report"
     """Send nothing, and report what an earlier try did."""
-    REVOKE = "revoke"
-    """Delete its token, then look for a claim, and say what there was: :meth:`Ledger.claimed` or :meth:`Ledger.revoked`."""
     CHANGED = "changed"
     """Send nothing: an earlier try sent another request under this item."""
 
@@ -287,8 +285,8 @@ class Ledger:
             return Decision.CHANGED
         if state is State.STARTED:
             return Decision.RETURN
-        if index in self._tokens:
-            return Decision.REVOKE
+        if index in self._tokens:  # its run may claim at any moment
+            return Decision.REPORT
         if state is State.REVOKED and self._claims:
             return Decision.SEND
         if (state in IN_DOUBT and self._start_again) or (state is State.REJECTED and self._resends_rejected):
@@ -301,7 +299,10 @@ class Ledger:
 
     def open(self, index: int, digest: bytes, token: str | None = None) -> None:
         """
-        Open an item: before its request is sent, which must wait until the write that says so is durable.
+        Open an item; its request is sent only once the write that says so is durable.
+
+        A single start opens before the write, so that what interrupts that can be settled. A batch opens after it: what
+        a write that failed leaves unopened was not sent.
 
         :param token: what its run claims with, None if it cannot
         :raises LedgerError: unless :meth:`decide` says that it may be sent, it is not open in this try, and no other

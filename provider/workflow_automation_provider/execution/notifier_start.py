@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import threading
 import time
 import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from workflow_automation_provider.client.outcome import NotSent, Reason, Unknown
 from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import Accepted, NotSentError, WorkflowAutomationError
-from workflow_automation_provider.execution.ledger import Attempt, Ledger
 from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.start import RunStarter
 from workflow_automation_provider.execution.start_record import StartRecord
-from workflow_automation_provider.execution.telemetry import NoTelemetry
 from workflow_automation_provider.failures import consequence_of, request_error
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
     from airflow.sdk.types import Logger
 
     from workflow_automation_provider.client.protocol import Request
@@ -39,22 +35,6 @@ __all__ = ["NotifierStart", "log_failure"]
 
 # How long to wait for the thread once the time is up, in seconds: what it logs is more exact.
 _GRACE = 0.5
-
-
-class _NoRecord(StartRecord):
-    """A start that no later try will read."""
-
-    def __init__(self) -> None:
-        super().__init__(cast("Context", {}))
-
-    @functools.cached_property
-    def telemetry(self) -> NoTelemetry:
-        """None: Airflow has no metrics of callbacks."""
-        return NoTelemetry()
-
-    def ledger(self, **options: bool) -> Ledger:
-        """Return the ledger of the only try."""
-        return Ledger(Attempt(1, 1), **options)
 
 
 class NotifierStart:
@@ -74,7 +54,8 @@ class NotifierStart:
         self._done = threading.Event()
         self._is_abandoned = False
         retrier = SendRetrier(seconds, log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False)
-        self._starter = RunStarter(_NoRecord(), hook, retrier)
+        # A record without a context: no later try reads it.
+        self._starter = RunStarter(StartRecord({}), hook, retrier)
 
     def run(self, inputs: Mapping[str, Any], flow_id: str | None) -> None:
         """

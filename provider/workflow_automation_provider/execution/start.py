@@ -38,8 +38,9 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.earlier_start import EarlierStart
+from workflow_automation_provider.execution.earlier_start import earlier_run
 from workflow_automation_provider.execution.ledger import IN_DOUBT, State
+from workflow_automation_provider.execution.start_record import started_run
 from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import (
     PreviousTry,
@@ -120,7 +121,6 @@ class RunStarter:
             claims=on_unknown_start == "claim",
             resends_rejected=True,
         )
-        self._earlier = EarlierStart(record, self._ledger, self._log, on_unknown_start=on_unknown_start)
         self.previous: PreviousTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
         self._run: StartedRun = {}
@@ -162,7 +162,11 @@ class RunStarter:
             self._record.token = entry.token
             if (claim := self._settle_earlier(entry, self._claims)) is not None:
                 return self._adopt_claim(claim)
-        if entry and (run := self._earlier.run_of(entry)) is not None:
+        if (
+            entry
+            and (run := earlier_run(entry, self._record, self._ledger, self._log, self._on_unknown))
+            is not None
+        ):
             return run
         if not self._record.outlives_try:
             self._log.warning(
@@ -245,11 +249,11 @@ class RunStarter:
         run = self._run = self._claims.run_of(claim)
         self._ledger.claimed(0, claim.token)
         self._record.token = claim.token
-        self._telemetry.count("starts.claimed")
         try:
             self._record_started(run)
         except Exception:
             self._log.exception("The run that claimed this start could not be recorded.")
+        self._telemetry.count("starts.claimed")
         return run
 
     def adopt(self, run: StartedRun) -> StartedRun:
@@ -423,16 +427,8 @@ class RunStarter:
             self._log.info(
                 "Started run %s: %s", one_line(run.run_id), one_line(run.run_link or "no run_link")
             )
-        # Airflow 3.0 cannot store None as an XCom, and would fail a task whose run was started.
-        started: StartedRun = {}
-        if run.run_id is not None:
-            started["run_id"] = run.run_id
-        if run.run_link is not None:
-            started["run_link"] = run.run_link
-        if run.flow_id is not None:
-            started["flow_id"] = run.flow_id
-        if run.run_id is None and run.response is not None:
-            started["response"] = run.response
+        response = run.response if run.run_id is None else None
+        started = started_run(run.run_id, run.run_link, run.flow_id, response)
         try:
             self._record_started(started)
         except Exception:

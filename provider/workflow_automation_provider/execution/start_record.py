@@ -3,9 +3,9 @@ The entry of a start in the task state store: one, under the name of the start, 
 
 ``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
 *starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Where the run was
-given a token by that send, ``token`` is its hash, and ``waits`` says that the task waits for the run. For the page **Flow runs**, it names the ``conn_id``, the ``flow_id`` if
-that is known, and when the request was ``sent``. Beside it, a person may enter the run that a task is to return, once:
-before all that the ledger decides.
+given a token by that send, ``token`` is its hash, and ``waits`` says that the task waits for the run. For the page
+**Flow runs**, it names the ``conn_id``, the ``flow_id`` if that is known, and when the request was ``sent``. Beside it, a
+person may enter the run that a task is to return, once, as ``workflow_automation_run``: before all that the ledger decides.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.callback import START_KEY
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 
-__all__ = ["StartEntry", "StartRecord", "StartedRun"]
-
-_START = "workflow_automation_start"
+__all__ = ["StartEntry", "StartRecord", "StartedRun", "started_run"]
 
 _STATES = {"starting": State.OPEN, "started": State.STARTED, "unidentified": State.UNIDENTIFIED}
 
@@ -42,6 +41,14 @@ class StartedRun(TypedDict, total=False):
     """The service's whole JSON response, only if it has no ``run_id``."""
     result: Any
     """What the flow returned, only if the task waited for its end."""
+
+
+def started_run(
+    run_id: str | None, run_link: str | None = None, flow_id: str | None = None, response: object = None
+) -> StartedRun:
+    """Return a run without what is not known: Airflow 3.0 cannot store None as an XCom, and would fail its task."""
+    run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
+    return cast("StartedRun", {name: value for name, value in run.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +187,11 @@ class StartRecord(TaskRecord):
                 'object such as {"run_id": "1001", "run_link": "https://…"}.',
                 next_step="Correct the entry, or delete it.",
             )
-        run: StartedRun = {"run_id": str(run_id).strip()}
-        if isinstance(link := fields.get("run_link"), str) and link.strip():
-            run["run_link"] = link.strip()
-        if isinstance(flow := fields.get("flow_id"), str) and flow.strip():
-            run["flow_id"] = flow.strip()
-        return run
+        link, flow_id = (
+            (text.strip() or None) if isinstance(text := fields.get(name), str) else None
+            for name in ("run_link", "flow_id")
+        )
+        return started_run(str(run_id).strip(), link, flow_id)
 
     def consume_supplied_run(self) -> None:
         """Delete what a person entered: it is used once."""
@@ -198,7 +204,7 @@ class StartRecord(TaskRecord):
 
     @property
     def _key(self) -> str:
-        return f"{_START}{self._suffix}"
+        return f"{START_KEY}{self._suffix}"
 
     @property
     def _supplied_key(self) -> str:

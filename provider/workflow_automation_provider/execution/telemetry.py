@@ -18,7 +18,7 @@ from workflow_automation_provider.client.outcome import Outcome, Rejected, Start
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["PREFIX", "NoTelemetry", "Telemetry", "metric_of"]
+__all__ = ["PREFIX", "Telemetry", "metric_of"]
 
 PREFIX = "workflow_automation"
 """Of the names of all metrics, spans and attributes."""
@@ -42,11 +42,11 @@ class Telemetry:
     """
     The metrics and traces of one task.
 
-    :param context: of the task, whose tags the metrics get
+    :param context: of the task, whose tags the metrics get; where there is no task, there are neither
     """
 
     def __init__(self, context: Context) -> None:
-        self._ti = context["ti"]
+        self._ti = context.get("ti")
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter, unless there is nothing to add."""
@@ -58,6 +58,8 @@ class Telemetry:
         self._emit("timing", name, timedelta(seconds=seconds))
 
     def _emit(self, method: str, name: str, value: object) -> None:
+        if self._ti is None:
+            return
         try:
             from airflow.providers.common.compat.sdk import Stats
 
@@ -92,7 +94,7 @@ class Telemetry:
         # Not imported: where Airflow traces its tasks, it has done that.
         trace = sys.modules.get("opentelemetry.trace")
         try:
-            if trace is None or not trace.get_current_span().is_recording():
+            if self._ti is None or trace is None or not trace.get_current_span().is_recording():
                 return None
             return trace.get_tracer(__name__).start_span(f"{PREFIX}.{name}")
         except Exception:
@@ -111,16 +113,3 @@ class Telemetry:
             span.end()
         except Exception:
             _log.debug("A span could not be ended.", exc_info=True)
-
-
-class NoTelemetry(Telemetry):
-    """The metrics and traces of what is no task: none."""
-
-    def __init__(self) -> None:
-        super().__init__({"ti": None})  # type: ignore[typeddict-item]
-
-    def _emit(self, method: str, name: str, value: object) -> None:
-        pass
-
-    def _begin(self, name: str) -> Any:
-        return None

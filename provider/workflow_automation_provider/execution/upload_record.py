@@ -96,7 +96,7 @@ class UploadRecord(TaskRecord):
         """
         entry = self._get(_UPLOAD)
         # Once it is confirmed, what was written before it was sent counts no more.
-        return bool(entry and self._counts(entry) and entry.get("number", self._count) >= self._count)
+        return bool(entry and self._counts(entry) and entry["number"] >= self._count)
 
     def take_back(self) -> None:
         """Record that the outcome of the request is known."""

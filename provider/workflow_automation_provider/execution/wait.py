@@ -71,14 +71,6 @@ class ResultUnreadableError(InvalidRequestError):
     """The run has ended, but its result cannot be redacted: the connection is broken. A later try returns the result."""
 
 
-class _EndedError(Exception):
-    """Carries an answer that came at the last moment."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__()
-        self.answer = answer
-
-
 class CompletionWait:
     """
     The wait of one task for the end of its run.
@@ -152,10 +144,7 @@ class CompletionWait:
         waiting = self._record.read()
         self._since = waiting.since
         try:
-            try:
-                ended = self._wait(run, reply, checks, waiting)
-            except _EndedError as late:
-                ended = self.settle(run, late.answer)
+            ended = self._wait(run, reply, checks, waiting)
         except RunTimeoutError:
             self._count_end("timed_out")
             raise
@@ -203,9 +192,8 @@ class CompletionWait:
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
         left = self._left(waiting)
-        if left <= timedelta():
+        if left <= timedelta() or (silence := self._silence_left(waiting)) <= timedelta():
             return self._end_late(run, waiting)
-        silence = self._silence(run, waiting)
         check = min(left, silence, _MAX_CHECK, _FIRST_CHECK * 4 ** min(checks, 10))
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
@@ -275,33 +263,13 @@ class CompletionWait:
             )
         return {**run, **shown}
 
-    def _silence(self, run: StartedRun, waiting: Waiting) -> timedelta:
-        """
-        Return how long the run may still say nothing.
-
-        :raises RunTimeoutError: if it said nothing for too long
-        """
+    def _silence_left(self, waiting: Waiting) -> timedelta:
+        """Return how long the run may still say nothing."""
         if self._heartbeat is None or waiting.digest is None:
             return timedelta.max
         claim, word = self._claims.claim(), self._claims.word(waiting.digest)
         said = (waiting.since, claim and claim.at, word and word.at)
-        left = max(at for at in said if at) + self._heartbeat - datetime.now(UTC)
-        if left > timedelta():
-            return left
-        # In this order: what the endpoint has confirmed to a flow must not be lost.
-        if answer := self._record.close(waiting.digest):
-            raise _EndedError(answer)
-        last = (
-            "It has said nothing."
-            if word is None
-            else f"Its last word, at {word.at.isoformat(timespec='seconds')}: "
-        )
-        if word is not None:
-            with self._hook:
-                said = self._redacted(word.message)
-            done = "" if word.progress is None else f" ({word.progress:.0%})"
-            last += f"{one_line(said or 'running')}{done}"
-        raise self._located(silence_error(run.get("run_id"), self._heartbeat, last), run)
+        return max(at for at in said if at) + self._heartbeat - datetime.now(UTC)
 
     def _ask(self, question: Question) -> bool:
         """List the question, and return whether that was possible."""
@@ -338,7 +306,21 @@ class CompletionWait:
         # In this order: what the endpoint has confirmed to a flow must not be lost.
         if answer := self._record.close(waiting.digest):
             return self.settle(run, answer)
-        raise self._overdue(run, waiting)
+        error = (
+            self._overdue(run, waiting) if self._left(waiting) <= timedelta() else self._silent(run, waiting)
+        )
+        raise self._located(error, run)
+
+    def _silent(self, run: StartedRun, waiting: Waiting) -> RunTimeoutError:
+        assert waiting.digest  # noqa: S101
+        assert self._heartbeat  # noqa: S101
+        last = "It has said nothing."
+        if (word := self._claims.word(waiting.digest)) is not None:
+            with self._hook:
+                said = self._redacted(word.message)
+            done = "" if word.progress is None else f" ({word.progress:.0%})"
+            last = f"Its last word, at {word.at.isoformat(timespec='seconds')}: {one_line(said or 'running')}{done}"
+        return silence_error(run.get("run_id"), self._heartbeat, last)
 
     def _overdue(self, run: StartedRun, waiting: Waiting) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
@@ -347,7 +329,7 @@ class CompletionWait:
             if waiting.digest
             else "It was given no callback URL.\n"
         )
-        error = RunTimeoutError(
+        return RunTimeoutError(
             f"No result was reported within completion_timeout ({self._timeout}).",
             consequence=run_started(run.get("run_id")),
             next_step=(
@@ -356,7 +338,6 @@ class CompletionWait:
                 "If it succeeded, mark the task as success. If it failed, clear the task to start another run."
             ),
         )
-        return self._located(error, run)
 
     def _located(self, error: RunTimeoutError, run: StartedRun) -> RunTimeoutError:
         error.locate(None, run.get("flow_id"), run.get("run_id"))
@@ -383,7 +364,7 @@ class CompletionWait:
         while True:
             if answer := self._record.answer(waiting.digest):
                 return self.settle(run, answer)
-            if self._left(waiting) <= timedelta():
+            if self._left(waiting) <= timedelta() or self._silence_left(waiting) <= timedelta():
                 return self._end_late(run, waiting)
             if self._retrier.is_ended():
                 error = RunTimeoutError(
@@ -392,7 +373,6 @@ class CompletionWait:
                 )
                 raise self._located(error, run)
             run = self._claimed(run, waiting.digest)
-            self._silence(run, waiting)
             time.sleep(POLL_INTERVAL)
 
     def _shown(self, answer: Answer, by: str) -> Answer:

@@ -26,14 +26,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from workflow_automation_provider.execution.callback import Answer, end_key
+from workflow_automation_provider.execution.callback import WAIT_KEY, Answer, end_key
 from workflow_automation_provider.execution.claim import ClaimRecord
 from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
 
 __all__ = ["WaitRecord", "Waiting"]
-
-_WAIT = "workflow_automation_wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class WaitRecord(TaskRecord):
 
     def read(self) -> Waiting:
         """Return what is known since the last Clear, which may be nothing."""
-        entry = self._entry = self._get(_WAIT) or {}
+        entry = self._entry = self._get(WAIT_KEY) or {}
         if not entry or not self._counts(entry) or self.token not in (None, entry["digest"]):
             self._entry = {}
             return Waiting(self.token)
@@ -106,7 +104,7 @@ class WaitRecord(TaskRecord):
     def forget(self) -> None:
         """Delete the entry: the task waits for another run."""
         if self._known():
-            self._delete(_WAIT)
+            self._delete(WAIT_KEY)
         self._entry = {}
 
     def began(self, waiting: Waiting, *, asked: bool) -> Waiting:
@@ -150,11 +148,11 @@ class WaitRecord(TaskRecord):
 
     def _known(self) -> dict[str, Any]:
         if self._entry is None:
-            self._entry = self._get(_WAIT) or {}
+            self._entry = self._get(WAIT_KEY) or {}
         return self._entry
 
     def _write(self, entry: dict[str, Any]) -> None:
-        self._set(_WAIT, entry)
+        self._set(WAIT_KEY, entry)
         self._entry = {**asdict(self._now), **entry}
 
     def _move(self, entry: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 
 from workflow_automation_provider.client.protocol import Operation
@@ -16,13 +15,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.failures.request import consequence_of
 from workflow_automation_provider.failures.task import run_started
 
-__all__ = ["CLAIM_ADVICE", "revoked_error", "silence_error", "unclaimed_error"]
-
-CLAIM_ADVICE: Mapping[Accepted, str] = {
-    Accepted.NO: "Fix the cause, then clear the task.",
-    Accepted.MAYBE: "Clear the task to start another run.",
-}
-"""What to do about a start whose run would have claimed it: never that a second one may be started."""
+__all__ = ["revoked_error", "silence_error", "unclaimed_error"]
 
 
 def unclaimed_error(

@@ -20,6 +20,7 @@ from workflow_automation_provider.failures.request import where_to_look
 
 __all__ = [
     "BATCH_ADVICE",
+    "CLAIM_ADVICE",
     "START_ADVICE",
     "SUPPLIED_RUN_KEY",
     "UPLOAD_ADVICE",
@@ -67,6 +68,12 @@ UPLOAD_ADVICE: Mapping[Accepted, str] = {
     ),
 }
 """What to do about an upload that Airflow does not retry, depending on what the service did."""
+
+CLAIM_ADVICE: Mapping[Accepted, str] = {
+    Accepted.NO: "Fix the cause, then clear the task.",
+    Accepted.MAYBE: "Clear the task to start another run.",
+}
+"""What to do about a start whose run would have claimed it: never that a second one may be started."""
 
 
 def start_advice(name: str | None = None, *, has_store: bool = True) -> Mapping[Accepted, str]:
@@ -185,8 +192,8 @@ def task_error(
 
 
 def _is_risky(accepted: Accepted, advice: Mapping[Accepted, str]) -> bool:
-    """Return whether a retry may start a second run: files may be uploaded twice, and their advice knows no run."""
-    return accepted is Accepted.MAYBE and Accepted.YES in advice
+    """Return whether a retry may start a second run: an upload starts none, and a second one would not claim its start."""
+    return accepted is Accepted.MAYBE and advice not in (UPLOAD_ADVICE, CLAIM_ADVICE)
 
 
 def _outlook_text(outlook: Outlook, accepted: Accepted, advice: Mapping[Accepted, str]) -> str:

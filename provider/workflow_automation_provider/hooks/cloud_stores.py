@@ -2,6 +2,9 @@
 The stores that can be asked for a version of an object: S3, Google Cloud Storage and Azure.
 
 Where one says in its response that it is that version, an object costs one request.
+
+Private names of s3fs and gcsfs are used where nothing public serves: ``_call_s3`` and ``_set_session`` are the asynchronous
+halves of what is public, gcsfs builds headers and parameters only in private, and s3fs's public ``s3`` would connect.
 """
 
 from __future__ import annotations

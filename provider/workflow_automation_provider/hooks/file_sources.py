@@ -13,9 +13,8 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import kind_of
-from workflow_automation_provider.client.files import Element, File, reason
-from workflow_automation_provider.client.paths import is_wrong_path
+from workflow_automation_provider.client.checks import kind_of, unusable_path
+from workflow_automation_provider.client.files import Element, File, is_wrong_path, reason
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.cloud_stores import store_of
@@ -97,7 +96,8 @@ def _elements(source: FileSource, name: str) -> Iterator[Element]:
 def _local_paths(text: str, name: str) -> list[str]:
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequestError(f"{name} is an empty path: give a path, a glob, a URL or a mapping.")
-    _check_path(text, name)
+    if (error := unusable_path(name, text)) and not os.path.lexists(text):
+        raise error
     # A file whose own name looks like a pattern is meant as it is written.
     if not glob.has_magic(text) or os.path.lexists(text):
         return [text]
@@ -128,24 +128,6 @@ def _listing(
         if is_wrong_path(error.error):
             raise InvalidRequestError(what) from None
         raise FileUnavailableError(what) from None
-
-
-def _check_path(path: str, name: str) -> None:
-    """
-    Reject paths that a retry cannot fix.
-
-    :raises InvalidRequestError: if a path is not one
-    """
-    if ("{{" in path or "{%" in path) and not os.path.lexists(path):
-        raise InvalidRequestError(
-            f"{name} is {path!r}, a template that was not rendered.",
-            next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
-        )
-    if path.startswith("~") and not os.path.lexists(path):
-        raise InvalidRequestError(
-            f"{name} is {path!r}, and ~ is not expanded, because it means a different folder for each user.",
-            next_step="Give an absolute path.",
-        )
 
 
 # Object storage ---------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from workflow_automation_provider.client.files import File
-from workflow_automation_provider.client.paths import is_wrong_path
+from workflow_automation_provider.client.files import File, is_wrong_path
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
 __all__ = ["is_link", "local_file", "path_hint"]

@@ -1,7 +1,8 @@
 """
 Objects in the stores of fsspec: the version that a listing identifies, and how exactly that version is read.
 
-After an object was read, its metadata is requested again, unless the response names the version.
+After an object was read, its metadata is requested again, unless the response names the version. Names with an underscore
+are fsspec's asynchronous API.
 """
 
 from __future__ import annotations

@@ -240,20 +240,16 @@ class WorkflowAutomationHook(BaseHook):
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """
-        # Imported here, because only uploads need it.
-        from workflow_automation_provider.client.upload_body import split
-
         with self._locating(flow_id):
             client = self.get_conn()
-            flow_id = self.flow_of_upload(flow_id)
-            groups = split(
-                flow_id,
+            requests = client.upload_requests(
                 run_id,
-                client.measured(files, file_format),
+                files,
+                self.flow_of_upload(flow_id),
+                file_format=file_format,
                 files_per_request=files_per_request,
                 max_request_bytes=max_request_bytes,
             )
-            requests = [client.upload_request(run_id, group, flow_id) for group in groups]
             self._check_key_expiry()
         return requests
 

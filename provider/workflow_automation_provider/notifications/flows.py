@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds
+from workflow_automation_provider.client.checks import check_seconds
 from workflow_automation_provider.operators.base import rendered
 
 if TYPE_CHECKING:
@@ -58,10 +58,7 @@ class FlowNotifier(BaseNotifier):
         super().__init__(**kwargs)
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, {} for none.")
-        if not (is_seconds(timeout) and timeout > 0):
-            raise ValueError(
-                f"timeout is {timeout!r}: expected seconds, more than 0 and at most {MAX_TIMEOUT} (a week)."
-            )
+        check_seconds("timeout", timeout)
         self.inputs = inputs
         self.flow_id = flow_id
         self.workflow_automation_conn_id = workflow_automation_conn_id

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds
+from workflow_automation_provider.client.checks import check_rendered, check_seconds
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier, error_of_task
 
@@ -55,12 +55,7 @@ def rendered(name: str, value: Any) -> Any:
     :raises InvalidRequestError: if it is None or empty, the text "None" that a template makes of None, or a
         template that was not rendered
     """
-    text = value.strip() if isinstance(value, str) else value
-    if text is None or text in ("", "None"):
-        raise InvalidRequestError(
-            f"{name} is {value!r}: the template or XCom that it comes from has no value.",
-            next_step="The upstream task may have been skipped, or its result may have no such key.",
-        )
+    check_rendered(name, value)
     if isinstance(value, str) and ("{{" in value or "{%" in value):
         raise InvalidRequestError(
             f"{name} is {value!r}, a template that was not rendered.",
@@ -98,15 +93,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(f"flow_id is None: pass an identifier, or leave it out {self._flow_left_out}.")
-        at_most = f"at most {MAX_TIMEOUT} (a week)"
-        if request_timeout is not None and not (is_seconds(request_timeout) and request_timeout > 0):
-            raise ValueError(
-                f"request_timeout is {request_timeout!r}: expected seconds, more than 0 and {at_most}, or None."
-            )
-        if not is_seconds(send_retry_timeout):
-            raise ValueError(
-                f"send_retry_timeout is {send_retry_timeout!r}: expected seconds, 0 or more and {at_most}."
-            )
+        check_seconds("request_timeout", request_timeout, none=True)
+        check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
         self._flow_id: str | None = None
         self._is_flow_given = False
         if flow_id is not UNSET:

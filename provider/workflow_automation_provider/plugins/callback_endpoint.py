@@ -13,7 +13,7 @@ Status  When
 404     there is no token, or what cannot be one
 501     this Airflow cannot take callbacks
 404     no task has given out this token, or it was cleared since
-413     the body is larger than ``LARGEST_BODY``: it is read no further
+413     the body is larger than ``MAX_BODY``: it is read no further
 408     the body is not complete after 10 seconds
 400     the body is not what a flow may say
 404     the run is not wanted: the task has ended, or was cleared; the run should stop
@@ -42,7 +42,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from workflow_automation_provider.execution.callback import LARGEST_BODY, PATH, Answer, Said, is_token, read
+from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Answer, Said, is_token, read
 from workflow_automation_provider.plugins import metadata
 from workflow_automation_provider.plugins.daemon_threads import DaemonThreads, OverloadedError
 from workflow_automation_provider.plugins.decision import Verdict
@@ -187,10 +187,10 @@ def _token(scope: _Message) -> str | None:
 
 
 async def _body(scope: _Message, receive: _Receive) -> bytes:
-    too_large = _RejectedError(_Response(413, f"The body is larger than {LARGEST_BODY} bytes."))
+    too_large = _RejectedError(_Response(413, f"The body is larger than {MAX_BODY} bytes."))
     for name, value in scope["headers"]:
         # Of more digits than Python reads, too.
-        if name == b"content-length" and value.isdigit() and (len(value) > 20 or int(value) > LARGEST_BODY):
+        if name == b"content-length" and value.isdigit() and (len(value) > 20 or int(value) > MAX_BODY):
             raise too_large
     body = bytearray()
     try:
@@ -200,7 +200,7 @@ async def _body(scope: _Message, receive: _Receive) -> bytes:
                 if message["type"] == "http.disconnect":
                     raise _ClientGoneError
                 body += message.get("body", b"")
-                if len(body) > LARGEST_BODY:
+                if len(body) > MAX_BODY:
                     raise too_large
                 if not message.get("more_body", False):
                     return bytes(body)

@@ -25,6 +25,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.execution.callback import (
+    START_KEY,
+    WAIT_KEY,
     Answer,
     Running,
     Started,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.callback import ClaimRow, Said
 
-__all__ = ["Reply", "is_known", "respond"]
+__all__ = ["Reply", "is_known", "json_object", "respond"]
 
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
@@ -58,9 +60,6 @@ _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region
 
 _CLAIMS = claim_key(0).removesuffix("0")
 _TOKENS, _RECEIPTS = f"{token_key('', 0).partition('/')[0]}/", receipt_key("")
-
-# The task writes them: see execution/start_record.py and execution/wait_state.py.
-_START, _WAIT = "workflow_automation_start", "workflow_automation_wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
     query = select(Model.key, Model.value).where(
         *_at(Model, at),
         or_(
-            Model.key.in_([_START, _WAIT]),
+            Model.key.in_([START_KEY, WAIT_KEY]),
             *(Model.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)),
         ),
     )
@@ -221,17 +220,16 @@ def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
     return (
         "stopped" in claim
         or receipt_key(claim["digest"]) in entries
-        or (claim["digest"] != digest and _recorded(_START, entries).get("token") == digest)
+        or (claim["digest"] != digest and json_object(entries.get(START_KEY)).get("token") == digest)
     )
 
 
-def _recorded(key: str, entries: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what the task has recorded, nothing if that is kept elsewhere."""
-    try:
-        entry = json.loads(entries.get(key, "{}"))
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return what an entry holds; nothing if there is none, or it is kept elsewhere."""
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(text or "{}")
+        return value if isinstance(value, dict) else {}
+    return {}
 
 
 def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:
@@ -246,10 +244,13 @@ def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
         return ti.state not in {*State.finished, TaskInstanceState.RESTARTING}
     # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked. An entry
     # of before a Clear is that of a task that waited then.
-    waits = _WAIT in entries and _recorded(_WAIT, entries).get("max_tries", ti.max_tries) == ti.max_tries
-    if waits or _START not in entries:
+    waits = (
+        WAIT_KEY in entries
+        and json_object(entries.get(WAIT_KEY)).get("max_tries", ti.max_tries) == ti.max_tries
+    )
+    if waits or START_KEY not in entries:
         return False
-    start = _recorded(_START, entries)
+    start = json_object(entries.get(START_KEY))
     return bool(start.get("state", "started") == "started" and not start.get("waits"))
 
 

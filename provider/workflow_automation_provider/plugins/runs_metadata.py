@@ -8,8 +8,6 @@ Nothing is written or locked.
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -241,19 +239,12 @@ def _read_values(session: Session, tasks: Iterable[FlowTask], without: tuple[str
     for ti_id, key, text in session.execute(query):
         entry = by_id[ti_id].entries.get(key)
         if entry and (not key.startswith(_BATCH) or key == _last_of_batch(by_id[ti_id])):
-            by_id[ti_id].entries[key] = Entry(entry.at, _object(text))
+            by_id[ti_id].entries[key] = Entry(entry.at, metadata.json_object(text) or None)
 
 
 def _last_of_batch(task: FlowTask) -> str | None:
     numbers = [key[len(_BATCH) :] for key in task.entries if key.startswith(_BATCH)]
     return f"{_BATCH}{max(map(int, numbers))}" if numbers and all(map(str.isdecimal, numbers)) else None
-
-
-def _object(text: str | None) -> dict[str, Any] | None:
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(text or "null")
-        return value if isinstance(value, dict) else None
-    return None
 
 
 def _read_questions(session: Session, tasks: Iterable[FlowTask]) -> None:

@@ -13,12 +13,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from workflow_automation_provider.execution.callback import OPTIONS, claim_key, end_key, receipt_key, word_key
+from workflow_automation_provider.execution.callback import (
+    OPTIONS,
+    START_KEY,
+    WAIT_KEY,
+    claim_key,
+    end_key,
+    receipt_key,
+    word_key,
+)
 from workflow_automation_provider.plugins.runs_metadata import PREFIX, Entry, FlowTask
 
 __all__ = ["ENDED", "URGENT", "Conversation", "RunState", "conversations", "time"]
 
-_START = f"{PREFIX}start"
 _ASK_WHETHER = "No run was started"
 """The option that only the question has whether a run was started at all (``execution/ask.py``)."""
 
@@ -146,7 +153,7 @@ def conversations(task: FlowTask) -> list[Conversation]:
 
 def _starts(task: FlowTask) -> Iterator[str]:
     for key, entry in task.entries.items():
-        if (key == _START or key.startswith(f"{_START}/")) and _counts(task, entry):
+        if (key == START_KEY or key.startswith(f"{START_KEY}/")) and _counts(task, entry):
             yield key
 
 
@@ -155,10 +162,10 @@ def _counts(task: FlowTask, entry: Entry) -> bool:
 
 
 def _of_start(task: FlowTask, key: str) -> Conversation:
-    name, start = key[len(_START) + 1 :], task.entries[key].value
+    name, start = key[len(START_KEY) + 1 :], task.entries[key].value
     if name:  # none of them waits, and one task has one claim
         return Conversation(task, name, _state(task, start, {}, {}, {}), start or {})
-    wait = _value(task, f"{PREFIX}wait")
+    wait = _value(task, WAIT_KEY)
     digests = _digests(task, start or {}, wait)
     claim = _claim(task, digests)
     word = _latest(task, [word_key(digest) for digest in digests])
@@ -176,8 +183,8 @@ def _without_start(task: FlowTask) -> Iterator[Conversation]:
             counts = value.get("counts")
             numbers = {name: n for name, n in _object(counts).items() if type(n) is int}
             yield Conversation(task, "", RunState.SENDING, counts=numbers)
-    elif task.question is not None and f"{PREFIX}wait" in task.entries:
-        yield Conversation(task, "", _state(task, None, {}, {}, {}), wait=_value(task, f"{PREFIX}wait"))
+    elif task.question is not None and WAIT_KEY in task.entries:
+        yield Conversation(task, "", _state(task, None, {}, {}, {}), wait=_value(task, WAIT_KEY))
     elif any(key.startswith(f"{PREFIX}upload") for key in task.entries):
         yield Conversation(task, "", RunState.UPLOADING)
 

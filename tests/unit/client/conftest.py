@@ -27,7 +27,7 @@ def trigger_flow(client, inputs, flow_id=None, **options):
 
 def upload_files(client, run_id, files, flow_id, *, file_format=None, **options):
     """Send an upload request, and return its outcome."""
-    request = client.upload_request(run_id, client.measured(files, file_format), flow_id)
+    (request,) = client.upload_requests(run_id, files, flow_id, file_format=file_format)
     return client.send(request, **options)
 
 

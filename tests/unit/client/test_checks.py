@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT, is_seconds, kind_of, one_line
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, check_seconds, kind_of, one_line
 
 
 @given(st.text(st.characters()))
@@ -24,14 +26,20 @@ def test_one_line_leaves_what_can_be_shown():
 
 @pytest.mark.parametrize("value", [0, 0.5, 60, MAX_TIMEOUT])
 def test_seconds(value):
-    assert is_seconds(value)
+    check_seconds("wait", value, zero=True)
+    with pytest.raises(ValueError, match="more than 0") if value == 0 else nullcontext():
+        check_seconds("wait", value)
 
 
 @pytest.mark.parametrize(
     "value", [-1, -0.1, MAX_TIMEOUT + 1, float("nan"), float("inf"), True, False, "5", None, 1j]
 )
 def test_what_is_no_number_of_seconds(value):
-    assert not is_seconds(value)
+    with pytest.raises(
+        ZeroDivisionError, match=r"^wait is .*: expected seconds, 0 or more and at most 604800"
+    ):
+        check_seconds("wait", value, ZeroDivisionError, zero=True)
+    check_seconds("wait", None, none=True)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_failure_that_echoes_the_key(service, client, key, wire_log, operation, 
     trigger_flow(client, {}, "demo-flow")
     service.faults.add("echo_key", status=status, operation=operation)
     if operation == "upload":
-        failure = upload_files(client, "1001", [], "demo-flow")
+        failure = upload_files(client, "1001", [{}], "demo-flow")
     else:
         failure = trigger_flow(client, {})
     assert failure.quote is Unquoted.SECRET
@@ -55,7 +55,7 @@ def test_success_that_echoes_the_key(service, client, key, wire_log):
     service.faults.add("echo_key", status=201, times=None)
     run = trigger_flow(client, {}).run
     assert run.run_id == "1001"
-    response = upload_files(client, run.run_id, [], "demo-flow").response
+    response = upload_files(client, run.run_id, [{}], "demo-flow").response
     assert response == run.response == WITHHELD
     assert WITHHELD in wire_log.text
     nowhere(key, wire_log.text + json.dumps(run.response) + repr(run) + response)

@@ -129,7 +129,7 @@ def test_flow_id_is_always_one_segment(flow_id):
 def test_body_of_a_request_is_not_in_its_repr(client):
     requests = [
         protocol.trigger_request("https://x.example", {"secret": "hush"}),
-        client.upload_request("1", client.measured([{"x": "hush"}], None), "f"),
+        *client.upload_requests("1", [{"x": "hush"}], "f"),
     ]
     assert "hush" not in repr(requests)
 
@@ -138,6 +138,6 @@ def test_body_of_a_request_is_not_in_its_repr(client):
 def test_run_and_flow_id_of_an_upload_stay_as_they_are(answering, flow_id, key):
     server = answering(b'"ok"')
     with FlowClient(server.base_url, api_key=key) as client:
-        upload_files(client, flow_id, [], flow_id)
+        upload_files(client, flow_id, [{}], flow_id)
     ((_, body),) = server.requests
-    assert json.loads(body) == {"flow_id": flow_id, "run_id": flow_id, "files": []}
+    assert json.loads(body) == {"flow_id": flow_id, "run_id": flow_id, "files": [{}]}

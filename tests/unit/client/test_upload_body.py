@@ -451,7 +451,7 @@ def test_split_names_the_element_that_is_too_large():
 
 
 @given(
-    st.lists(st.tuples(text_names, st.binary(max_size=2000)), max_size=4),
+    st.lists(st.tuples(text_names, st.binary(max_size=2000)), min_size=1, max_size=4),
     st.sampled_from(
         ["base64", "data_url", DEFAULT_FILE_FORMAT, lambda file: {"n": [file.name], "c": [file.base64]}]
     ),

@@ -247,7 +247,7 @@ class Fence(RuleBasedStateMachine):
     )
     def sends(self, outcome, ran):
         """Or a try dies after it has; None is a response that comes to nobody."""
-        while (decision := self.ledger.decide(0, b"")) is Decision.REVOKE:
+        while (decision := self.ledger.decide(0, b"")) is Decision.REPORT and self.ledger.token(0):
             self._revoke()
         if decision is Decision.RETURN:
             self.green = True

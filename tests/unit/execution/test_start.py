@@ -533,7 +533,12 @@ def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(servic
     service.faults.add("busy", retry_after=0)
     if how == "slow":
         delete = store.delete
-        store.delete = lambda key: (time.sleep(1), delete(key))
+
+        def delete_slowly(key):
+            time.sleep(1)
+            delete(key)
+
+        store.delete = delete_slowly
     else:
         store.failures["delete"] = 1
 

@@ -20,7 +20,7 @@ import pytest
 
 from workflow_automation_provider.execution.callback import (
     CALLBACK_USER,
-    LARGEST_BODY,
+    MAX_BODY,
     PATH,
     new_token,
     read,
@@ -415,15 +415,15 @@ def test_bad_body(waiting, post, body, words):
 
 def test_largest_body(waiting, http):
     frame = len(json.dumps({"status": "success", "result": ""}))
-    body = json.dumps({"status": "success", "result": "x" * (LARGEST_BODY - frame)}).encode()
-    assert len(body) == LARGEST_BODY
+    body = json.dumps({"status": "success", "result": "x" * (MAX_BODY - frame)}).encode()
+    assert len(body) == MAX_BODY
     task, chunked = waiting(), waiting()
     assert http.post(task.url, content=body).status_code == 200
     assert http.post(chunked.url, content=iter([body[:1000], body[1000:]])).status_code == 200
-    assert len(chunked.row["result"]) == LARGEST_BODY - frame
+    assert len(chunked.row["result"]) == MAX_BODY - frame
 
 
-@pytest.mark.parametrize("size", [LARGEST_BODY + 1, 30 * LARGEST_BODY])
+@pytest.mark.parametrize("size", [MAX_BODY + 1, 30 * MAX_BODY])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_too_large_body(waiting, post, size, chunked):
     task = waiting()

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.callback import LARGEST_BODY, Answer, read
+from workflow_automation_provider.execution.callback import MAX_BODY, Answer, read
 from workflow_automation_provider.testing import Callback, Callbacks, Journal, LocalService
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.control_client import ControlClient
@@ -212,11 +212,11 @@ def test_any_body(service, call, receiver, body, arrives):
 
 
 def test_a_body_that_is_too_large_is_summarized(service, call, receiver):
-    service.callbacks.add(result="x" * LARGEST_BODY)
+    service.callbacks.add(result="x" * MAX_BODY)
     call.by_path({"callback_url": receiver.url})
     (callback,) = sent(service)
-    assert len(receiver.received[0][2]) > LARGEST_BODY
-    assert callback.body["result"]["long_string"]["length"] == LARGEST_BODY
+    assert len(receiver.received[0][2]) > MAX_BODY
+    assert callback.body["result"]["long_string"]["length"] == MAX_BODY
 
 
 # Retries ------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from workflow_automation_provider.client.paths import is_wrong_path
+from workflow_automation_provider.client.files import is_wrong_path
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.execution.batch.locations import check_regular, local_path
+from workflow_automation_provider.execution.batch.paths import check_regular, local_path
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem

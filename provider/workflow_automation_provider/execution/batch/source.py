@@ -17,15 +17,15 @@ from typing import IO, Any, cast
 
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
+from workflow_automation_provider.client.files import is_wrong_path
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.paths import is_wrong_path
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.locations import check_regular, is_same_file, local_path
+from workflow_automation_provider.execution.batch.paths import check_regular, is_same_file, local_path
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES
 
 __all__ = ["MAX_LINE", "Batch", "BatchSource", "Item"]
@@ -249,18 +249,6 @@ def _check_path(text: str) -> None:
             "batch is the text of a whole value: pass the XCom itself, such as upstream.output, or set "
             "render_template_as_native_obj on the DAG."
         )
-    if text.strip() in ("", "None"):
-        raise InvalidRequestError(
-            f"batch is {text!r}: the template or XCom that it comes from has no value.",
-            next_step="The upstream task may have been skipped, or its result may have no such key.",
-        )
-    if "{{" in text or "{%" in text:
-        raise InvalidRequestError(
-            f"batch is {text!r}, a template that was not rendered.",
-            next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
-        )
-    if text.startswith("~"):
-        raise InvalidRequestError(
-            f"batch is {text!r}, and ~ is not expanded, because it means a different folder for each user.",
-            next_step="Give an absolute path.",
-        )
+    check_rendered("batch", text)
+    if error := unusable_path("batch", text):
+        raise error

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 _TIMEOUT = 30.0
 _MAX_WAIT = 60.0
-_LARGEST_RESPONSE = 64 * 1024
+_MAX_RESPONSE = 64 * 1024
 _RETRIED = {408, 429}
 # httpx would load the default certificates for None, which takes longer than a call.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -182,7 +182,7 @@ class _Sending:
             body = b""
             async for part in response.aiter_bytes():
                 body += part
-                if len(body) > _LARGEST_RESPONSE:
+                if len(body) > _MAX_RESPONSE:
                     break
             self.response = self._safe(body.decode("utf-8", errors="replace"))[:LONG_STRING]
             await response.aclose()

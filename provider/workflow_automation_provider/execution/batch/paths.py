@@ -1,4 +1,4 @@
-"""Where the files of a batch are: local or in a store, and whether two paths mean the same file."""
+"""The paths of a batch and of its output: local or in a store, regular, and whether two mean the same file."""
 
 from __future__ import annotations
 
