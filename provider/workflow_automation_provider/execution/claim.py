@@ -259,7 +259,7 @@ class StartClaims:
     :param on_unknown_start: what the task is to do about a start that no run has claimed
     :param timeout: how long to wait for a claim with ``"claim"``; otherwise, it is only looked for
     :param flow_id: of the run, None for that of the connection
-    :param has_ended: returns whether it is known how the run with a token has ended
+    :param has_ended: returns whether it is known how the run with a token has ended, or the task no longer waits for it
     """
 
     def __init__(

@@ -203,10 +203,10 @@ class FlowRun:
             prompt.ask(error, self._task.flow_id or self._hook.extra.flow_id, entry.at if entry else None)
 
     def _has_ended(self, token: str) -> bool:
-        """Return whether the flow, or a person, has said how the run with this token ended."""
+        """Return whether it is known how the run with this token ended, or the task no longer waits for it."""
         from workflow_automation_provider.execution.wait_state import WaitRecord
 
-        return WaitRecord(self._context).answer(token) is not None
+        return WaitRecord(self._context).is_over(token)
 
     def _start_over(self, token: str | None) -> None:
         """Have the next try start another run, because the flow said that this one failed."""

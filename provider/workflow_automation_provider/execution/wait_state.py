@@ -9,7 +9,8 @@ Entry                                              Written                      
                                                    hash of the token; what a person
                                                    answered, or the flow, if the
                                                    entry with its answer had a
-                                                   secret in it
+                                                   secret in it; whether the time
+                                                   was up
 ``workflow_automation_end/{hash}``                 by the endpoint: the answer       by every execution of the
                                                                                      task
 ``workflow_automation_receipt/{hash}``             by the endpoint, together with    by the endpoint, if the flow
@@ -85,8 +86,20 @@ class WaitRecord(TaskRecord):
         :return: the answer that came before that
         """
         if digest:
+            kept = {
+                name: value for name, value in self._known().items() if name in ("digest", "since", "asked")
+            }
+            if kept and self.answer(digest) is None:
+                # First: a run that is told to stop because of this must not be taken for one to start over.
+                self._write({**kept, "closed": True})
             ClaimRecord(self._context).close(digest)
         return self.answer(digest)
+
+    def is_over(self, digest: str) -> bool:
+        """Return whether it is known how the run ended, or the task no longer waits for it, since the last Clear."""
+        entry = self._known()
+        closed = entry.get("closed") and entry["digest"] == digest
+        return bool(closed and entry["max_tries"] == self._now.max_tries) or self.answer(digest) is not None
 
     def begin_anew(self, token: str | None) -> None:
         """

@@ -81,6 +81,28 @@ class TestWait:
         assert ("half of it (50%)" in str(caught.value)) is bool(word)
         assert first_step(store, token) == 404
 
+    @pytest.mark.parametrize("over", ["silent", "timeout"])
+    def test_a_run_that_asks_after_the_wait_is_not_started_over(
+        self, service, store, context, waits, parked, resume, endpoint, over
+    ):
+        """The task was killed before it had failed."""
+        operator, now_ = (
+            waits(heartbeat_timeout=timedelta(minutes=1 if over == "silent" else 9e3)),
+            context(store),
+        )
+        then, _ = parked(operator, now_)
+        token = token_of(service.runs[0])
+        assert first_step(store, token, "1001") == 200
+        long_ago = (datetime.now(UTC) - timedelta(days=2 if over == "timeout" else 0.5)).isoformat()
+        store.entries["workflow_automation_wait"]["since"] = store.entries[claim_key(3)]["at"] = long_ago
+        with pytest.raises(RunTimeoutError):
+            resume(operator, now_, **then)
+        assert first_step(store, token, "1001") == 404
+        store.entries[claim_key(3)]["stopped"] = now()
+        with pytest.raises(RunTimeoutError):
+            operator.execute(context(store, try_number=2))
+        assert len(service.runs) == 1
+
     @pytest.mark.parametrize("said", ["word", "claim"])
     def test_a_word_in_time(self, service, store, context, waits, parked, resume, endpoint, said):
         now_, operator = context(store), waits(heartbeat_timeout=timedelta(seconds=40))
