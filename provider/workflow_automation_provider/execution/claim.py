@@ -38,7 +38,7 @@ from workflow_automation_provider.execution.ledger import State
 from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from workflow_automation_provider.execution.ledger import Ledger
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -248,6 +248,7 @@ class StartClaims:
     :param on_unknown_start: what the task is to do about a start that no run has claimed
     :param timeout: how long to wait for a claim with ``"claim"``; otherwise, it is only looked for
     :param flow_id: of the run, None for that of the connection
+    :param has_ended: returns whether it is known how the run with a token has ended
     """
 
     def __init__(
@@ -259,6 +260,7 @@ class StartClaims:
         on_unknown_start: str,
         timeout: timedelta,
         flow_id: str | None,
+        has_ended: Callable[[str], bool],
     ) -> None:
         self.record = record
         self._hook = hook
@@ -267,6 +269,7 @@ class StartClaims:
         self._on_unknown = on_unknown_start
         self.timeout = timeout
         self._flow_id = flow_id
+        self._has_ended = has_ended
 
     def settle_earlier(self, entry: StartEntry, ledger: Ledger) -> Claim | None:
         """
@@ -293,7 +296,9 @@ class StartClaims:
     def _is_stopped(self, entry: StartEntry) -> bool:
         """Return whether the run that an earlier try started was told to stop."""
         claim = self.record.claim(entry.attempt.max_tries)
-        return claim is not None and claim.is_stopped and claim.token == entry.token
+        is_stopped = claim is not None and claim.is_stopped and claim.token == entry.token
+        # One that asks after its end is told to stop as well.
+        return is_stopped and not self._has_ended(entry.token or "")
 
     def _settle_before_clear(self, entry: StartEntry, token: str, ledger: Ledger) -> Claim | None:
         record, claim = self.record, None

@@ -123,6 +123,7 @@ class FlowRun:
                 on_unknown_start=task.on_unknown_start,
                 timeout=task.claim_timeout,
                 flow_id=task.flow_id,
+                has_ended=self._has_ended,
             ),
             url=self._url,
         )
@@ -200,6 +201,12 @@ class FlowRun:
                 raise
             entry = self._record.read()
             prompt.ask(error, self._task.flow_id or self._hook.extra.flow_id, entry.at if entry else None)
+
+    def _has_ended(self, token: str) -> bool:
+        """Return whether the flow, or a person, has said how the run with this token ended."""
+        from workflow_automation_provider.execution.wait_state import WaitRecord
+
+        return WaitRecord(self._context).answer(token) is not None
 
     def _start_over(self, token: str | None) -> None:
         """Have the next try start another run, because the flow said that this one failed."""
