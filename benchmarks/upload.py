@@ -257,12 +257,15 @@ def connect(given: Given) -> None:
 
 def this_provider(given: Given) -> Send:
     """Send with this provider's hook."""
+    from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
+
     from workflow_automation_provider.hooks import file_sources  # noqa: F401 - what an upload imports
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
     connect(given)
     hook = WorkflowAutomationHook("bench")
     hook.get_conn()
+    get_hook_lineage_collector()  # loads all plugins, as Airflow does before a task begins
     return lambda paths: check(hook.upload_files("1", paths, "flow"))
 
 
