@@ -59,7 +59,7 @@ class Claim:
     :param token: the hash of its token
     :param run_id: what the run said, None if nothing
     :param run_link: what the run said, None if nothing
-    :param is_claimed: False if it has not claimed its start, and only told its end
+    :param has_only_ended: whether it has not claimed its start, and only told its end
     :param is_stopped: whether it was told to stop since
     """
 
@@ -67,7 +67,7 @@ class Claim:
     run_id: str | None = None
     run_link: str | None = None
     at: datetime | None = None
-    is_claimed: bool = True
+    has_only_ended: bool = False
     is_stopped: bool = False
 
 
@@ -116,10 +116,7 @@ class ClaimRecord(TaskRecord):
     def has_claimed(self, token: str) -> bool:
         """Return whether the run with this token is seen to have claimed its start, also before a Clear."""
         n = self._now.max_tries
-        earlier = range(n) if self.is_later_try else ()
-        return any(
-            (claim := self.claim(number)) and claim.token == token for number in (n, *reversed(earlier))
-        )
+        return any((claim := self.claim(i)) and claim.token == token for i in (n, *range(n)))
 
     def said(self, token: str) -> Claim | None:
         """
@@ -130,7 +127,7 @@ class ClaimRecord(TaskRecord):
         claim = self.claim()
         if claim is not None and not claim.is_stopped:
             return claim
-        return Claim(token, is_claimed=False) if self._peek(end_key(token)) else None
+        return Claim(token, has_only_ended=True) if self._peek(end_key(token)) else None
 
     def revoke(self, token: str) -> Claim | None:
         """
@@ -194,7 +191,8 @@ class ClaimRecord(TaskRecord):
         key = claim_key(self._now.max_tries)
         if token is not None:
             self._delete(token_keys(token, self._now.max_tries)[1])
-        if (self._read_first(key) if token is None else self._shut(token, key)) is not None:
+            self._shut(token)
+        if self._read_first(key) is not None:
             self._delete(key)
 
     def stop(self, token: str, max_tries: int) -> None:
@@ -221,7 +219,8 @@ class ClaimRecord(TaskRecord):
         """Delete what a run from before a Clear was given, and has said; at first, its token."""
         if max_tries == self._now.max_tries:
             self.start_over(token)
-        self.close(token, max_tries)
+        else:
+            self.close(token, max_tries)
         self._delete(end_key(token))
 
     @property
@@ -232,10 +231,9 @@ class ClaimRecord(TaskRecord):
     def word(self, token: str) -> Word | None:
         """Return the last word of a run."""
         entry = self._read(word_key(token))
-        at = _time(entry)
-        if entry is None or at is None:
+        if entry is None:
             return None
-        return Word(at, _text(entry.get("message")), entry.get("progress"))
+        return Word(datetime.fromisoformat(entry["at"]), _text(entry.get("message")), entry.get("progress"))
 
     @staticmethod
     def shown(claim: Claim, hook: WorkflowAutomationHook) -> StartedRun:
@@ -296,9 +294,8 @@ class StartClaims:
         if ledger.was_cleared or entry.attempt.max_tries != self.record.max_tries:
             return self._settle_before_clear(entry, entry.token, ledger)
         claim = self._wait_for(entry.token, datetime.fromisoformat(entry.at))
-        if (
-            claim and claim.is_claimed
-        ):  # the earlier try may have deleted its token, and not have seen the claim
+        # The earlier try may have deleted its token, and not have seen the claim.
+        if claim and not claim.has_only_ended:
             claim = self.record.let_go_on(claim)
         if claim is None and self._on_unknown != "ask":
             claim = self.revoke(entry.token, ledger)
@@ -394,7 +391,7 @@ class StartClaims:
         run_id = run.get("run_id")
         if flow_id:
             run["flow_id"] = flow_id
-        if claim.is_claimed:
+        if not claim.has_only_ended:
             self._log.info("%s has claimed this start.", one_line(f"Run {run_id}" if run_id else "A run"))
         if not run_id:
             self._log.warning(
@@ -411,14 +408,10 @@ def _claim(entry: Mapping[str, Any] | None) -> Claim | None:
         str(entry["digest"]),
         _text(entry.get("run_id")),
         _text(entry.get("run_link")),
-        _time(entry),
+        datetime.fromisoformat(entry["at"]),
         is_stopped=bool(entry.get("stopped")),
     )
 
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _time(entry: Mapping[str, Any] | None) -> datetime | None:
-    return datetime.fromisoformat(entry["at"]) if entry and entry.get("at") else None

@@ -17,8 +17,10 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
 )
 from workflow_automation_provider.execution.callback import (
+    Answer,
     claim_key,
     digest_of,
+    end_key,
     token_key,
     token_keys,
 )
@@ -82,6 +84,25 @@ class TestDoubt:
         service.faults.add("drop_after")
         with flow(service, store, name=lambda _: None):
             assert claims().execute(context(store)) == {"flow_id": "demo-flow"}
+        assert "A run has claimed" in log()
+
+    @pytest.mark.parametrize("ends", [False, True])
+    def test_what_the_run_said_of_itself(self, service, store, context, claims, log, ends):
+        """A run that has ended need not have claimed."""
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError):
+            claims(**BRIEF).execute(context(store))
+        digest, run = (
+            digest_of(token_of(service.runs[0])),
+            {"run_id": "1001", "run_link": "http://there/1001"},
+        )
+        if ends:
+            store.entries[end_key(digest)] = Answer("success").row(now())
+        else:
+            store.entries[claim_key(3)] = {"digest": digest, **run, "at": now()}
+        result = claims().execute(context(store, try_number=2))
+        assert result == {"flow_id": "demo-flow", **({} if ends else run)}
+        assert ("Run 1001 has claimed" in log(), "A run has claimed" in log()) == (not ends, False)
 
     def test_the_token_stays_open_until_the_next_try(self, service, store, context, claims):
         service.faults.add("drop_after")
@@ -133,17 +154,18 @@ class TestDoubt:
         assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
         assert not {*token_keys(digest_of(token), 3)} & store.entries.keys()
 
-    def test_without_retries_left_no_run_can_go_on(self, service, store, context, claims):
+    def test_without_retries_left_no_run_can_go_on(self, service, store, context, claims, log):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError, match=r"\[start-revoked\]"):
             claims(**BRIEF).execute(context(store, max_tries=0))
+        assert "No run has claimed" in log()
         assert first_step(store, token_of(service.runs[0]), "1001", max_tries=0) == 404
         claims().execute(context(store, try_number=2, max_tries=1))
         assert requests(service) == 2
 
     @pytest.mark.parametrize(("lost", "error"), [("delete", OutcomeUnknownError), ("set", RuntimeError)])
     def test_a_revocation_that_is_not_certain_sends_nothing(
-        self, service, store, context, claims, lost, error
+        self, service, store, context, claims, log, lost, error
     ):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
@@ -155,6 +177,8 @@ class TestDoubt:
         with pytest.raises(error):
             claims(**BRIEF).execute(context(store, try_number=2))
         assert requests(service) == 1
+        key = token_key(digest_of(token_of(service.runs[0])), 3)
+        assert (f"still has the entry {key}" in log()) is (lost == "delete")
 
     def test_a_revocation_that_fails_leaves_the_doubt(self, service, store, context, claims):
         service.faults.add("drop_after")

@@ -8,8 +8,10 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
 )
 from workflow_automation_provider.execution.callback import (
+    Answer,
     claim_key,
     digest_of,
+    end_key,
     token_keys,
 )
 
@@ -24,11 +26,12 @@ class TestClear:
             claims(**BRIEF).execute(context(store, **options))
         return token_of(service.runs[0])
 
-    def test_a_run_that_had_claimed_goes_on(self, service, store, context, claims):
+    def test_a_run_that_had_claimed_goes_on(self, service, store, context, claims, log):
         token = self.lose(service, store, context, claims)
         assert first_step(store, token, "1001") == 200
         result = claims().execute(context(store, try_number=2, max_tries=4))
         assert result["run_id"] == "1001"
+        assert "cleared since try 1, but a run" in log()
         assert first_step(store, token, "1001", max_tries=4) == 200
         assert requests(service) == 1
 
@@ -53,10 +56,15 @@ class TestClear:
         assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
         assert not {*token_keys(digest_of(token), 4)} & store.entries.keys()
 
-    def test_one_that_had_not_claimed_never_goes_on(self, service, store, context, claims):
+    @pytest.mark.parametrize("another", [False, True])
+    def test_one_that_had_not_claimed_never_goes_on(self, service, store, context, claims, log, another):
+        """Nobody had, or one with another token."""
         token = self.lose(service, store, context, claims)
+        if another:
+            store.entries[claim_key(3)] = {"digest": digest_of("another"), "run_id": "77", "at": now()}
         assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
         assert first_step(store, token, "1001", max_tries=4) == 404
+        assert "goes on" not in log()
 
     def test_a_start_that_was_known_is_another_after_it(self, service, store, context, claims):
         claims().execute(context(store))
@@ -92,3 +100,17 @@ class TestClear:
         assert claims().execute(again)["run_id"] == "1002"
         assert requests(service) == 2
         assert not any(digest_of(token) in key for key in store.entries)
+
+    @pytest.mark.parametrize(("said", "run_id"), [("claim", "1001"), ("end", None), ("nothing", "1002")])
+    def test_that_kept_a_start_in_doubt(self, service, store, context, claims, log, said, run_id):
+        """On Airflow 3.4+, where the user keeps the task's state."""
+        token = self.lose(service, store, context, claims)
+        if said == "claim":
+            assert first_step(store, token, "1001") == 200
+        elif said == "end":
+            store.entries[end_key(digest_of(token))] = Answer("success").row(now())
+        again = context(store, try_number=2, max_tries=4)
+        again["ti"].region_id = 0
+        assert claims(**BRIEF).execute(again).get("run_id") == run_id
+        assert requests(service) == (2 if said == "nothing" else 1)
+        assert "has been cleared" not in log()

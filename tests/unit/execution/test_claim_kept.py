@@ -208,6 +208,17 @@ def test_an_unknown_start_says_whether_its_run_may_go_on(
     assert first_step(store, token_of(service.runs[0]), "1001", max_tries) == (404 if is_revoked else 200)
 
 
+def test_while_a_person_is_asked_a_run_may_claim_or_end(service, store, context, waits, parked, endpoint):
+    service.faults.add("drop_after")
+    for try_number in (1, 2):
+        parked(waits(on_unknown_start="ask"), context(store, try_number=try_number, max_tries=0))
+        token = token_of(service.runs[0])
+        assert is_open(store, token, 0)
+    store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
+    again = context(store, try_number=3, max_tries=0)
+    assert waits(on_unknown_start="ask").execute(again)["result"] == 5
+
+
 def test_a_try_that_died_is_reported_with_what_became_of_its_run(service, store, context, waits, endpoint):
     service.faults.add("drop_after")
     operator = waits()

@@ -17,6 +17,7 @@ from workflow_automation_provider.execution.callback import (
     claim_key,
     digest_of,
     end_key,
+    token_keys,
     word_key,
 )
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -171,6 +172,27 @@ class TestRunFailed:
             operator.execute(context(store, try_number=2))
         then, _ = parked(operator, context(store, try_number=3))
         assert then["run"]["run_id"] == "1002"
+
+    def test_there_is_room_for_its_claim(self, service, store, context, waits, endpoint):
+        """Also if the token of the one that failed could not be deleted when the wait ended."""
+        delete, failures = store.delete, [RuntimeError()] * 2
+
+        def fail(key):
+            if "_token/" in key and failures:
+                raise failures.pop()
+            delete(key)
+
+        def fail_and_claim(_):
+            digest = digest_of(token_of(service.runs[0]))
+            for key in (claim_key(3), *token_keys(digest, 3)):
+                store.entries[key] = {"digest": digest, "at": now()}
+            store.delete = fail
+
+        service.callbacks.add("failed", result=fail_and_claim, delay=0.2)
+        with pytest.raises(RunFailedError):
+            waits(on_run_failed="start_again").execute(context(store))
+        assert failures == []
+        assert not [key for key in store.entries if "_token/" in key or "_claim/" in key]
 
     @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
     def test_without_retries_left_it_is_kept(self, service, store, context, waits, endpoint, policy):

@@ -347,6 +347,16 @@ def test_a_driver_that_does_what_is_forbidden_hears_so(ledger, forbidden):
             step(copy.deepcopy(ledger))
 
 
+def test_a_run_that_claimed_is_of_the_try_that_opened_it():
+    ledger = Ledger(Attempt(3, 3))
+    ledger.claimed(0, "t1")
+    assert ledger.try_of(0) == 3
+    ledger = Ledger(Attempt(3, 3))
+    ledger.read(Entry(Attempt(2, 3), [(0, b"")], token="t1"))
+    ledger.claimed(0, "t1")
+    assert ledger.try_of(0) == 2
+
+
 def test_a_start_that_was_taken_back_has_no_try():
     assert ledger_of(State.UNKNOWN).try_of(0) == 2
     assert ledger_of(State.IDLE).try_of(0) is None

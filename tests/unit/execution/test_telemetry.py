@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, Stats
 
-from workflow_automation_provider.exceptions import WorkflowAutomationError
+from workflow_automation_provider.exceptions import OutcomeUnknownError, WorkflowAutomationError
 from workflow_automation_provider.execution.callback import OPTIONS
 from workflow_automation_provider.execution.telemetry import PREFIX, Telemetry
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 from ..answers import TIMEOUT, person
+from ..claims import BRIEF
 from ..starts import WithoutTextError, trigger
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -112,6 +113,13 @@ def test_a_later_try(service, store, context, statsd):
     trigger().execute(context(store))
     trigger().execute(context(store, try_number=2))
     assert statsd.counters == {"runs.started": 1, "runs.returned": 1}
+
+
+def test_a_start_that_no_run_may_claim_any_more(service, store, context, claims, statsd):
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        claims(**BRIEF).execute(context(store, max_tries=0))
+    assert statsd.counters == {"runs.unknown": 1, "starts.revoked": 1}
 
 
 def test_an_upload(service, context, statsd, tmp_path):
