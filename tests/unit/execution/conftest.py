@@ -67,9 +67,9 @@ class Endpoint:
         digest = digest_of(self.token)
         is_open = any(key in self.store.entries for key in token_keys(digest, self.max_tries))
         status = 200 if urlsplit(url).path == f"/team{PATH}" and is_open else 404
+        self.statuses.append(status)  # before the answer, with which the task goes on
         if status == 200:
             self.store.set(end_key(digest), Answer.read(body).row("2026-01-01T00:00:00+00:00"))
-        self.statuses.append(status)
         return status
 
 
