@@ -379,7 +379,10 @@ class StartClaims:
             if left <= 0 or self._retrier.is_ended():
                 return None
             if not is_logged:
-                self._log.info("Waiting up to %.0f s for a run to claim this start.", left)
+                # The last word of a try that is killed while it waits, if no later one gets to say more.
+                self._log.info(
+                    "A run may have been started. Waiting up to %.0f s for one to claim this start.", left
+                )
                 is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
 

@@ -27,7 +27,7 @@ from workflow_automation_provider.execution.callback import (
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..claims import BRIEF, ISSUED, claim_at_deletion, first_step, flow, now, token_of
-from ..starts import KEY, TaskTimeout, requests
+from ..starts import KEY, MAYBE, TaskTimeout, requests
 
 pytestmark = pytest.mark.usefixtures("issued")
 
@@ -315,7 +315,7 @@ class TestCheck:
         assert (requests(service), store.entries) == (0, {})
 
 
-def test_a_kill_while_it_waits_for_the_claim_loses_nothing(service, store, context, claims, monkeypatch):
+def test_a_kill_while_it_waits_for_the_claim_loses_nothing(service, store, context, claims, monkeypatch, log):
     def killed(_):
         raise TaskTimeout
 
@@ -324,6 +324,7 @@ def test_a_kill_while_it_waits_for_the_claim_loses_nothing(service, store, conte
         patch.setattr("workflow_automation_provider.execution.claim.time.sleep", killed)
         with pytest.raises(TaskTimeout):
             claims().execute(context(store))
+    assert MAYBE in [line for line in log().splitlines() if "workflow_automation_provider" in line][-1]
     assert first_step(store, token_of(service.runs[0]), "1001") == 200
     assert claims().execute(context(store, try_number=2))["run_id"] == "1001"
     assert requests(service) == 1
