@@ -33,7 +33,7 @@ test: ARGS ?= -n $(if $(filter 3.0,$(AIRFLOW)),0,logical) --dist worksteal
 test: $(STAMP) ## Run the unit and integration tests (about 3 minutes of CPU time); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
-test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 7 minutes)
+test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 9 minutes)
 	@$(RUN) pytest tests/crash $(ARGS)
 
 # On one Airflow, for some code is for the others. Tracing Airflow's own code takes a third as long again, so of the
