@@ -360,3 +360,17 @@ def test_a_run_that_claimed_is_of_the_try_that_opened_it():
 def test_a_start_that_was_taken_back_has_no_try():
     assert ledger_of(State.UNKNOWN).try_of(0) == 2
     assert ledger_of(State.IDLE).try_of(0) is None
+
+
+def test_entries_are_read_before_an_item_is_opened():
+    with pytest.raises(LedgerError, match=r"^Entries are read before "):
+        ledger_of().read(Entry(Attempt(1, 3)))
+
+
+@pytest.mark.parametrize("max_tries", [3, 4])
+def test_an_entry_that_a_clear_has_kept_counts(max_tries):
+    """On Airflow 3.4+, where it may be that of the whole DAG run: that was perhaps to start over."""
+    ledger = Ledger(Attempt(2, max_tries), clear_deletes=True)
+    assert ledger.read(Entry(Attempt(1, 3), [(0, b"")], [(0, State.STARTED)]))
+    assert ledger.decide(0, b"") is Decision.RETURN
+    assert ledger.is_ambiguous == (max_tries == 4)
