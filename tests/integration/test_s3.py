@@ -21,9 +21,10 @@ def bucket(s3, monkeypatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_S3_TEST", json.dumps(s3.connection))
-    yield s3.client
+    # Before, as an example DAG uses the same one.
     for entry in s3.client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
         s3.client.delete_object(Bucket=BUCKET, Key=entry["Key"])
+    return s3.client
 
 
 def put(bucket, **contents):
