@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
+import airflow
 import pytest
 from packaging.version import Version
 
@@ -269,7 +270,9 @@ def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_pat
     flow.start()
     source = (EXAMPLES / "workflow_automation_wait_for_file.py").read_text()
     assert "poke_interval=30," in source
-    source = source.replace("poke_interval=30,", "poke_interval=1,")
+    # On Airflow 3.0, dag.test() fails if the second look comes soon.
+    if not airflow.__version__.startswith("3.0."):
+        source = source.replace("poke_interval=30,", "poke_interval=1,")
     result = run_dag(source, preamble="", run_conf={"folder": f"file://{tmp_path}"})
     flow.join(10)
 
