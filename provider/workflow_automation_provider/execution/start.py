@@ -162,12 +162,10 @@ class RunStarter:
             self._record.token = entry.token
             if (claim := self._settle_earlier(entry, self._claims)) is not None:
                 return self._adopt_claim(claim)
-        if (
-            entry
-            and (run := earlier_run(entry, self._record, self._ledger, self._log, self._on_unknown))
-            is not None
-        ):
-            return run
+        if entry:
+            run = earlier_run(entry, self._record, self._ledger, self._log, self._on_unknown)
+            if run is not None:
+                return run
         if not self._record.outlives_try:
             self._log.warning(
                 "Task state does not persist across tries before Airflow 3.3: if this try fails after it triggered "

@@ -288,7 +288,7 @@ class BatchDriver:
         unsettled: list[Job] = []
         for job in self._under_way.values():
             (unsettled if job.is_under_way else done).append(job)
-        # The write that was to open them failed, and may be durable all the same.
+        # The write that opens them raised, but may be durable.
         unopened = [job for job in done if not job.result and not self._ledger.is_open(job.index)]
         for job in unopened:
             self._ledger.open(job.index, job.digest)
