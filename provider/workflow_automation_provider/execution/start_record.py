@@ -106,15 +106,16 @@ class StartRecord(TaskRecord):
     target: Mapping[str, str | None] = MappingProxyType({})
     """The ``conn_id`` and the ``flow_id`` of what is sent, as far as known."""
     _sent: str | None = None
-    _entry: dict[str, Any] | None = None
+    _entry: dict[str, Any]
     # A deletion of Airflow's that comes late would take the entry of a request that is being sent.
     _may_be_cleared_again = False
 
     def read(self) -> StartEntry | None:
         """Return what was written last, also before a Clear; None if nothing was."""
-        self._entry = entry = self._get(self._key)
+        entry = self._get(self._key)
         if not entry:
             return None
+        self._entry = entry
         state, result = _STATES[entry["state"]], entry["result"]
         return StartEntry(
             attempt_of(entry),
@@ -155,8 +156,9 @@ class StartRecord(TaskRecord):
         :raises Exception: if it could not be written, even at the second attempt: a later try then assumes
             that a run may exist
         """
-        self._may_be_cleared_again |= self._delete(self._key)
-        self.release()
+        self._may_be_cleared_again = self._delete(self._key)
+        if not self._may_be_cleared_again:
+            self.release()
 
     def restore(self) -> None:
         """
@@ -164,7 +166,7 @@ class StartRecord(TaskRecord):
 
         :raises Exception: if it could not be written: the entry then names this try in place of the earlier one
         """
-        if self._store is not None and self._entry:
+        if self._store is not None:
             self._put(self._store, self._key, self._entry)
 
     def supplied_run(self) -> StartedRun | None:

@@ -528,7 +528,9 @@ def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
 
 
 @pytest.mark.parametrize("how", ["fails once", "slow"])
-def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(service, store, start, how):
+def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(
+    service, store, context, start, how
+):
     """Airflow's SDK repeats a request without a response, and the API server may carry out the first one last."""
     service.faults.add("busy", retry_after=0)
     if how == "slow":
@@ -542,8 +544,11 @@ def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(servic
     else:
         store.failures["delete"] = 1
 
+    now = context(store, task_id="customers")
     with pytest.raises(RuntimeError, match="was slow to delete an entry"):
-        start(send_retry_timeout=60)
+        start(send_retry_timeout=60, now=now)
+    with pytest.raises(InvalidRequestError):
+        start(now=now)
 
     assert requests(service) == 1
     assert f"{KEY}/ada" not in store.entries
