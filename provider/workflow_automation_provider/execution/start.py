@@ -35,7 +35,6 @@ from workflow_automation_provider.client.protocol import Run
 from workflow_automation_provider.exceptions import (
     Accepted,
     InvalidRequestError,
-    OutcomeUnknownError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.earlier_start import earlier_run
@@ -44,13 +43,12 @@ from workflow_automation_provider.execution.start_record import started_run
 from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import (
     PreviousTry,
-    consequence_of,
     error_class,
     reason_of,
     request_error,
     revoked_error,
     unclaimed_error,
-    where_to_look,
+    unsettled_error,
 )
 
 if TYPE_CHECKING:
@@ -363,18 +361,15 @@ class RunStarter:
 
     def _settle_rejected(self, outcome: Rejected | Busy) -> Outcome:
         """Settle a request that the service says it rejected: unless its run has claimed, it has none."""
-        was_in_doubt = self._ledger.was_in_doubt(0)
         state = self._ledger.settle(0, State.REJECTED)
         token = self._ledger.token(0)
         claim = self._claim_of_rejected(outcome, token) if token else None
         if claim is not None:
             self._log.warning("The request was rejected, but its run has begun: %s", reason_of(outcome))
             run = self._adopt_claim(claim)
-            return Started(
-                request=outcome.request, run=Run(run.get("run_id"), run.get("run_link"), run.get("flow_id"))
-            )
+            return Started(request=outcome.request, run=Run(run.get("run_id"), None))
         self._request = None
-        self._write_settled(state, State.REJECTED, was_in_doubt)
+        self._write_settled(state, State.REJECTED)
         return outcome
 
     def _claim_of_rejected(self, outcome: Rejected | Busy, token: str) -> Claim | None:
@@ -383,26 +378,19 @@ class RunStarter:
             return self._claims.revoke(token, self._ledger)
         except Exception:
             self._log.exception(_UNSETTLED)
-            self.handed_over = True
-            operation = outcome.request.operation
-            raise OutcomeUnknownError(
-                request_error(outcome).message,
-                consequence=consequence_of(operation, Accepted.MAYBE),
-                next_step=where_to_look(operation),
-            ) from None
+            raise unsettled_error(request_error(outcome)) from None
 
     def _settle(self, outcome: State, message: str = "") -> None:
         """Settle what the request ended in, and record it."""
-        was_in_doubt = self._ledger.was_in_doubt(0)
-        self._write_settled(self._ledger.settle(0, outcome), outcome, was_in_doubt, message)
+        self._write_settled(self._ledger.settle(0, outcome), outcome, message)
 
-    def _write_settled(self, state: State, outcome: State, was_in_doubt: bool, message: str = "") -> None:
+    def _write_settled(self, state: State, outcome: State, message: str = "") -> None:
         try:
             if state is State.UNIDENTIFIED:
                 self._record.unidentified(message)
             elif state is not State.UNKNOWN:
                 self._record.clear()
-            elif was_in_doubt and outcome is not State.UNKNOWN:
+            elif outcome is not State.UNKNOWN:
                 self._log.warning("This try started no run, but an earlier try may have started one.")
                 self._record.restore()
         except Exception:
