@@ -352,7 +352,11 @@ class RunStarter:
         if isinstance(outcome, Started):
             self._run = self._started(outcome.run)
         elif isinstance(outcome, Unidentified):
-            self._settle(State.UNIDENTIFIED, request_error(outcome).message)
+            self._ledger.settle(0, State.UNIDENTIFIED)
+            try:
+                self._record.unidentified(request_error(outcome).message)
+            except Exception:
+                self._log.exception("A run was started, but its record could not be completed.")
         elif self._url and isinstance(outcome, Rejected | Busy):
             return self._settle_rejected(outcome)
         else:
@@ -380,24 +384,20 @@ class RunStarter:
             self._log.exception(_UNSETTLED)
             raise unsettled_error(request_error(outcome)) from None
 
-    def _settle(self, outcome: State, message: str = "") -> None:
-        """Settle what the request ended in, and record it."""
-        self._write_settled(self._ledger.settle(0, outcome), outcome, message)
+    def _settle(self, outcome: State) -> None:
+        """Settle a request that identified no run, and record it."""
+        self._write_settled(self._ledger.settle(0, outcome), outcome)
 
-    def _write_settled(self, state: State, outcome: State, message: str = "") -> None:
+    def _write_settled(self, state: State, outcome: State) -> None:
         try:
-            if state is State.UNIDENTIFIED:
-                self._record.unidentified(message)
-            elif state is not State.UNKNOWN:
+            if state is not State.UNKNOWN:
                 self._record.clear()
             elif outcome is not State.UNKNOWN:
                 self._log.warning("This try started no run, but an earlier try may have started one.")
                 self._record.restore()
         except Exception:
             self._log.exception(
-                "A run was started, but its record could not be completed."
-                if state is State.UNIDENTIFIED
-                else "This try started no run, but that could not be recorded: a later try will report that a run may "
+                "This try started no run, but that could not be recorded: a later try will report that a run may "
                 "have been started."
             )
 

@@ -90,8 +90,7 @@ class StartEntry:
     def for_ledger(self) -> Entry:
         """Return the entry for the ledger, whose only item it is."""
         digest = bytes.fromhex(self.request or "")[:DIGEST_BYTES]
-        settled = () if self.state is State.OPEN else ((0, self.state),)
-        return Entry(self.attempt, ((0, digest),), settled, token=self.token)
+        return Entry(self.attempt, ((0, digest),), ((0, self.state),), token=self.token)
 
 
 class StartRecord(TaskRecord):

@@ -151,6 +151,7 @@ class TestAnswer:
         assert resume(asks(), now, event, **then) == run
         assert now["ti"].pushed == {"_link_FlowRunLink": "http://there/77"}
         assert store.entries[KEY]["result"] == run
+        assert not any("_token/" in key for key in store.entries)
         assert "ada answered that run 77 was started." in log()
         assert requests(service) == 1
 

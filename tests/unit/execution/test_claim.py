@@ -178,7 +178,9 @@ class TestDoubt:
             claims(**BRIEF).execute(context(store, try_number=2))
         assert requests(service) == 1
         key = token_key(digest_of(token_of(service.runs[0])), 3)
-        assert (f"still has the entry {key}" in log()) is (lost == "delete")
+        text = log()
+        assert (f"still has the entry {key}" in text) is (lost == "delete")
+        assert ("could not be settled" in text) is (lost == "delete")
 
     def test_a_revocation_that_fails_leaves_the_doubt(self, service, store, context, claims):
         service.faults.add("drop_after")
@@ -209,19 +211,27 @@ class TestDoubt:
         assert operator.execute(context(store, try_number=2))["run_id"] == "1002"
         assert waited == []
 
-    def test_a_clock_that_was_ahead(self, service, store, context, claims, monkeypatch):
+    def test_a_clock_that_was_ahead(self, service, store, context, claims, monkeypatch, log):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
         store.entries[KEY]["at"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
         naps, sleep = iter(range(4)), time.sleep
 
-        def nap(seconds):
+        def nap(_):
             next(naps)
-            sleep(seconds)
+            sleep(0.08)
 
         monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", nap)
         assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
+        assert log().count("Waiting up to 0 s") == 2  # once in each try
+
+    def test_a_claim_that_cannot_be_recorded_counts(self, service, store, context, claims, log):
+        service.faults.add("drop_after")
+        claim_at_deletion(store)
+        store.failures["set started"] = 1
+        assert claims(**BRIEF).execute(context(store, try_number=4))["run_id"] == "1001"
+        assert "The run that claimed this start could not be recorded." in log()
 
     def test_what_an_earlier_try_started_is_mentioned(self, service, store, context, claims):
         """By the error of one whose request is rejected."""

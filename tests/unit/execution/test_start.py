@@ -427,6 +427,15 @@ def test_a_doubt_is_part_of_the_error_of_a_later_try(service, store, start, faul
     assert store.entries[f"{KEY}/ada"] == first
 
 
+def test_a_second_doubt_is_of_the_later_try(service, store, start, log):
+    service.faults.add("drop_after", times=2)
+    for try_number in (1, 2):
+        with pytest.raises(OutcomeUnknownError):
+            start(on_unknown_start="start_again", try_number=try_number)
+    assert store.entries[f"{KEY}/ada"]["try_number"] == 2
+    assert "could not be recorded" not in log()
+
+
 def test_a_doubt_that_cannot_be_put_back_is_logged(service, store, start, log):
     service.faults.add("drop_after")
     with pytest.raises(OutcomeUnknownError):
@@ -507,6 +516,11 @@ def test_a_key_in_the_wrong_place_is_not_shown(service, start):
     with pytest.raises(InvalidRequestError, match="The flow_id contains the API key") as caught:
         start(flow_id=f"flow-{service.keys[0].value}")
     assert service.keys[0].value not in str(caught.value)
+
+
+def test_a_probe_that_cannot_be_deleted_does_not_matter(service, store, start):
+    store.failures["delete"] = 1
+    assert start(try_number=2)["run_id"] == "1001"
 
 
 def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
