@@ -66,8 +66,14 @@ OnUnknownStart = Literal["fail", "start_again"]
 
 _UNSETTLED = "Whether a run has claimed this start could not be settled."
 
-# What a request ended in that identified no run, as the ledger has it; otherwise, nothing was started.
-_STATES: dict[type[Outcome], State] = {Rejected: State.REJECTED, Unknown: State.UNKNOWN}
+# What a request ended in, as the ledger has it; otherwise, it was not sent.
+_STATES: dict[type[Outcome], State] = {
+    Started: State.STARTED,
+    Unidentified: State.UNIDENTIFIED,
+    Rejected: State.REJECTED,
+    Busy: State.REJECTED,
+    Unknown: State.UNKNOWN,
+}
 
 
 def request_digest(inputs: object, flow_id: object) -> str:
@@ -322,7 +328,7 @@ class RunStarter:
             outcome = self._hook.send_trigger(request, before_last_byte=self._hand_over)
             took = time.monotonic() - began
         except WorkflowAutomationError:  # not a request, such as a connection that has become invalid
-            self._settle(State.IDLE)
+            self._take_back()
             raise
         # It is unknown what went wrong, and whether this process may still write the record.
         except Exception:
@@ -331,7 +337,7 @@ class RunStarter:
             if self.handed_over:
                 self._log.warning("Interrupted while waiting for the response. A run may have been started.")
             else:
-                self._settle(State.IDLE)
+                self._take_back()
             raise
         outcome = self._record_outcome(outcome)
         if metric := metric_of(outcome):
@@ -349,31 +355,29 @@ class RunStarter:
 
     def _record_outcome(self, outcome: Outcome) -> Outcome:
         self.handed_over = outcome.accepted is not Accepted.NO
+        state = self._ledger.settle(0, _STATES.get(type(outcome), State.IDLE))
         if isinstance(outcome, Started):
             self._run = self._started(outcome.run)
         elif isinstance(outcome, Unidentified):
-            self._ledger.settle(0, State.UNIDENTIFIED)
             try:
                 self._record.unidentified(request_error(outcome).message)
             except Exception:
                 self._log.exception("A run was started, but its record could not be completed.")
         elif self._url and isinstance(outcome, Rejected | Busy):
-            return self._settle_rejected(outcome)
-        else:
-            self._settle(_STATES.get(type(outcome), State.IDLE))
+            return self._record_rejected(outcome, self._url.digest, state)
+        elif not isinstance(outcome, Unknown):
+            self._record_no_run(state)
         return outcome
 
-    def _settle_rejected(self, outcome: Rejected | Busy) -> Outcome:
-        """Settle a request that the service says it rejected: unless its run has claimed, it has none."""
-        state = self._ledger.settle(0, State.REJECTED)
-        token = self._ledger.token(0)
-        claim = self._claim_of_rejected(outcome, token) if token else None
+    def _record_rejected(self, outcome: Rejected | Busy, token: str, state: State) -> Outcome:
+        """Record a request that the service says it rejected: unless its run has claimed, it has none."""
+        claim = self._claim_of_rejected(outcome, token)
         if claim is not None:
             self._log.warning("The request was rejected, but its run has begun: %s", reason_of(outcome))
             run = self._adopt_claim(claim)
             return Started(request=outcome.request, run=Run(run.get("run_id"), None))
         self._request = None
-        self._write_settled(state, State.REJECTED)
+        self._record_no_run(state)
         return outcome
 
     def _claim_of_rejected(self, outcome: Rejected | Busy, token: str) -> Claim | None:
@@ -384,15 +388,20 @@ class RunStarter:
             self._log.exception(_UNSETTLED)
             raise unsettled_error(request_error(outcome)) from None
 
-    def _settle(self, outcome: State) -> None:
-        """Settle a request that identified no run, and record it."""
-        self._write_settled(self._ledger.settle(0, outcome), outcome)
+    def _take_back(self) -> None:
+        """Settle and record that the request was not sent."""
+        self._record_no_run(self._ledger.settle(0, State.IDLE))
 
-    def _write_settled(self, state: State, outcome: State) -> None:
+    def _record_no_run(self, state: State) -> None:
+        """
+        Record that a request started no run.
+
+        :param state: what its item has become: *unknown* if an earlier try may have started one
+        """
         try:
             if state is not State.UNKNOWN:
                 self._record.clear()
-            elif outcome is not State.UNKNOWN:
+            else:
                 self._log.warning("This try started no run, but an earlier try may have started one.")
                 self._record.restore()
         except Exception:
@@ -403,7 +412,6 @@ class RunStarter:
 
     def _started(self, run: Run) -> StartedRun:
         """Record and return a run that was started."""
-        self._ledger.settle(0, State.STARTED)
         if run.run_id is None:
             self._log.warning(
                 "Started a run, but the response has no run_id. Find it in the workflow's list of runs: %s",

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -48,7 +48,7 @@ def started_run(
 ) -> StartedRun:
     """Return a run without what is not known: Airflow 3.0 cannot store None as an XCom, and would fail its task."""
     run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
-    return cast("StartedRun", {name: value for name, value in run.items() if value is not None})
+    return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)

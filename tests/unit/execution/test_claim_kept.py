@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError
+from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError, RejectedError
 from workflow_automation_provider.execution.callback import (
     Answer,
     claim_key,
@@ -292,3 +292,15 @@ def test_a_run_whose_token_an_earlier_try_deleted_before_it_saw_the_claim(
         assert endpoint.statuses == [200]
     else:
         assert first_step(store, token, "1001") == 200
+
+
+def test_a_doubt_stays_if_the_next_start_is_rejected(service, store, context, waits, endpoint):
+    operator = waits(on_unknown_start="start_again")
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        operator.execute(context(store))
+    first = store.entries[KEY]
+    service.faults.add("reject")
+    with pytest.raises(RejectedError):
+        operator.execute(context(store, try_number=2))
+    assert store.entries[KEY] == first

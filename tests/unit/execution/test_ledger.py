@@ -432,18 +432,18 @@ def test_an_item_that_a_shorter_batch_lacks():
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "retries", "counts"),
+    ("before", "now", "options", "counts"),
     [
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), 1, False),
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "monday"), 1, None),
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), 0, True),
-        (Attempt(1, 2, None, "monday"), Attempt(2, 2, 1, "tuesday"), 1, True),
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, None, "tuesday"), 1, True),
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), {"retries": 1}, False),
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "monday"), {"retries": 1}, None),
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), {}, True),
+        (Attempt(1, 2, None, "monday"), Attempt(2, 2, 1, "tuesday"), {"retries": 1}, True),
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, None, "tuesday"), {"retries": 1}, True),
     ],
     ids=["cleared", "perhaps cleared", "not this task", "not counted before", "not counted now"],
 )
-def test_an_entry_from_before_a_clear_does_not_count(before, now, retries, counts):
-    ledger = Ledger(now, retries=retries)
+def test_an_entry_from_before_a_clear_does_not_count(before, now, options, counts):
+    ledger = Ledger(now, **options)
     assert ledger.read(Entry(before, [(0, b"")])) is (counts is not False)
     assert (ledger.was_cleared, ledger.is_ambiguous) == (counts is False, counts is None)
     assert ledger.count == (counts is not False)
