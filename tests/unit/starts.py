@@ -24,6 +24,11 @@ def requests(service):
     return len(service.journal.requests())
 
 
+def mentions(text, *facts):
+    """Return whether one line of a log or an error has all of these facts."""
+    return any(all(str(fact) in line for fact in facts) for line in text.splitlines())
+
+
 class TaskTimeout(BaseException):
     """As Airflow's: no ``except Exception`` is meant to catch it."""
 
