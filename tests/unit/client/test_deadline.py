@@ -84,14 +84,14 @@ def dripping_server(request, raw_server, released):
 def test_head_of_the_response_that_drips(dripping_server, attempt, key):
     with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
         begun = time.monotonic()
-        check(attempt.send(client), Unknown, detail="no response within 0.5 s (the timeout)")
+        assert "0.5 s" in check(attempt.send(client), Unknown).detail
         assert time.monotonic() - begun > 0.45
     assert len(dripping_server.requests) == 1
 
 
 def test_check_does_not_wait_for_a_head_that_drips(dripping_server, key):
     with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
-        assert client.check().detail == "no response within 0.5 s (the timeout)"
+        assert "0.5 s" in client.check().detail
 
 
 def test_head_and_body_have_one_deadline_together(raw_server, released, trigger, key):
