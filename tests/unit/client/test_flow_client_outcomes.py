@@ -322,7 +322,7 @@ def test_read_timeout(service, attempt, kind, effects, key):
     service.faults.add(kind, operation=attempt.operation)
     with FlowClient(service.base_url, api_key=key, timeout=0.4) as client:
         failure = unknown(attempt, client, key, service, effects=effects)
-    check(failure, Unknown, status=None, detail="no response within 0.4 s (the timeout)")
+    assert "0.4 s" in check(failure, Unknown, status=None).detail
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])

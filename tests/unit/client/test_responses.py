@@ -154,7 +154,7 @@ def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation,
     response = Response(status, {"retry-after": "17", "location": "https://x.example"}, b'{"run_id": "7"}')
     outcome = responses.read(response, request, BrokenRedactor([], key=KEY), busy_statuses={599})
     check(outcome, kind, request=request, **facts)
-    assert kind is not Confirmed or "ZeroDivisionError" in outcome.response
+    assert kind is not Confirmed or "ZeroDivisionError" in repr(outcome)
 
 
 # Busy ---------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_another_response_to_an_upload_does(content_type):
 
 
 def test_early_response_to_an_upload():
-    check(failure_of(UPLOAD, 200, early=True), NotSent, detail="not all files had been sent")
+    assert "not all files" in check(failure_of(UPLOAD, 200, early=True), NotSent).detail
 
 
 @pytest.mark.parametrize(("body", "incomplete"), [(b'"2 fi', "it was cut off"), (b"2 fi\xff", "")])
@@ -466,7 +466,7 @@ def test_run_id_and_link_that_contain_the_key_are_withheld(echo, key):
     run = run_with(document, key=key)
     assert (run.run_id, run.run_link, run.response) == (None, None, WITHHELD)
     failure = outcome_of(BY_PATH, Response(201, {}, json.dumps(document).encode()), key=key)
-    check(failure, Unidentified, detail="its run_id contained the API key")
+    assert "API key" in check(failure, Unidentified).detail
     nowhere(key, repr(failure))
 
 
