@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from said import MAYBE_STARTED
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 KEY = "workflow_automation_start"
-MAYBE = "A run may have been started"
+MAYBE = MAYBE_STARTED
 
 
 def trigger(**arguments):

@@ -17,6 +17,7 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
+    RejectedError,
     ResponseUnusableError,
 )
 from workflow_automation_provider.execution.start import request_digest
@@ -363,7 +364,7 @@ class TestAfterTheStart:
     def test_a_record_that_cannot_be_taken_back(self, service, store, context, log):
         service.faults.add("reject")
         store.failures["delete"] = 2
-        with pytest.raises(AirflowFailException) as caught:
+        with pytest.raises(RejectedError) as caught:
             trigger().execute(context(store))
         assert caught.value.accepted is Accepted.NO
         assert mentions(log(), "no run", "not be recorded")
