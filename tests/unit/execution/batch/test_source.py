@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tracemalloc
 
 import pytest
@@ -104,24 +103,25 @@ SECRET = "the-customers-secret"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "item", "line", "words"),
     [
-        (f'{{}}\n\n{{"a": "{SECRET}"', r"batch\[1\] \(line 3 of {path}\) .*not JSON"),
-        (f'{{}}\n["{SECRET}"]', r"batch\[1\] \(line 2 of {path}\) is a list"),
-        (f'"{SECRET}"', r"batch\[0\] \(line 1 of {path}\) is a str"),
-        ("null", r"batch\[0\] \(line 1 of {path}\) is None"),
-        (f'{{"a": "{SECRET}", "b": NaN}}', r"batch\[0\] \(line 1 of {path}\)\.b is nan"),
-        (f'{{"a": "{SECRET}", "b": "\\ud800"}}', r"batch\[0\] \(line 1 of {path}\)\.b .*Unicode"),
-        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', r"batch\[0\] \(line 1 of {path}\) has 'b' twice"),
-        ("[" * 100_000, r"batch\[0\] \(line 1 of {path}\) is not JSON"),
+        (f'{{}}\n\n{{"a": "{SECRET}"', 1, 3, "not JSON"),
+        (f'{{}}\n["{SECRET}"]', 1, 2, "a list"),
+        (f'"{SECRET}"', 0, 1, "a str"),
+        ("null", 0, 1, "None"),
+        (f'{{"a": "{SECRET}", "b": NaN}}', 0, 1, "nan"),
+        (f'{{"a": "{SECRET}", "b": "\\ud800"}}', 0, 1, "Unicode"),
+        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', 0, 1, "'b' twice"),
+        ("[" * 100_000, 0, 1, "not JSON"),
     ],
 )
-def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, words):
+def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, item, line, words):
     path = tmp_path / "batch.jsonl"
     path.write_text(text)
-    words = words.format(path=re.escape(repr(str(path))))
-    with pytest.raises(InvalidRequestError, match=words) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         read(str(path))
+    assert caught.value.message.startswith(f"batch[{item}] (line {line} of {str(path)!r})")
+    assert words in caught.value.message
     assert SECRET not in str(caught.value)
 
 
