@@ -60,7 +60,7 @@ WAYS = pytest.mark.parametrize("make", [plain, mapped, decorated, mapped_functio
     ],
 )
 def test_without_what_it_needs_it_is_an_error(name, value, needed):
-    with pytest.raises(ValueError, match=f"{name} has no effect without {next(iter(needed))}="):
+    with pytest.raises(ValueError, match=f"{name} .* {next(iter(needed))}="):
         plain({name: value})
     plain({name: value, **needed})
 
