@@ -48,13 +48,36 @@ GROUPS = (
             "execution/store.py",
             "execution/start_record.py",
             "execution/start.py",
-            "execution/upload.py",
-            "execution/upload_record.py",
-            "execution/retry.py",
-            "operators/base.py",
-            "operators/flows.py",
         ),
         ("tests/unit/execution", "tests/unit/operators"),
+    ),
+    (("execution/retry.py",), ("tests/unit/execution/test_retry.py",)),
+    (
+        ("execution/upload.py", "execution/upload_record.py"),
+        (
+            "tests/unit/execution/test_telemetry.py",
+            "tests/unit/execution/test_upload.py",
+            "tests/unit/execution/test_wait.py",
+            "tests/unit/operators/test_flows_upload.py",
+        ),
+    ),
+    (
+        ("operators/base.py",),
+        (
+            "tests/unit/operators/test_asset_events.py",
+            "tests/unit/operators/test_flows.py",
+            "tests/unit/operators/test_flows_trigger.py",
+        ),
+    ),
+    (
+        ("operators/flows.py",),
+        (
+            "tests/unit/execution/test_wait.py",
+            "tests/unit/operators/test_arguments_without_effect.py",
+            "tests/unit/operators/test_asset_events.py",
+            "tests/unit/operators/test_flows.py",
+            "tests/unit/operators/test_flows_trigger.py",
+        ),
     ),
     (("plugins/decision.py",), ("tests/unit/plugins/test_decision.py",)),
 )
