@@ -58,21 +58,27 @@ GROUPS = (
             "tests/unit/execution/test_telemetry.py",
             "tests/unit/execution/test_upload.py",
             "tests/unit/execution/test_wait.py",
+            "tests/unit/hooks/test_lineage.py",
             "tests/unit/operators/test_flows_upload.py",
         ),
     ),
     (
         ("operators/base.py",),
         (
+            "tests/unit/hooks/test_lineage.py",
             "tests/unit/operators/test_asset_events.py",
             "tests/unit/operators/test_flows.py",
             "tests/unit/operators/test_flows_trigger.py",
+            "tests/unit/operators/test_flows_upload.py",
         ),
     ),
     (
         ("operators/flows.py",),
         (
+            "tests/unit/execution/test_ask.py",
+            "tests/unit/execution/test_claim_wait.py",
             "tests/unit/execution/test_wait.py",
+            "tests/unit/hooks/test_lineage.py",
             "tests/unit/operators/test_arguments_without_effect.py",
             "tests/unit/operators/test_asset_events.py",
             "tests/unit/operators/test_flows.py",
