@@ -17,7 +17,6 @@ import functools
 import threading
 import time
 from collections.abc import Hashable, Iterator
-from dataclasses import asdict, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
@@ -233,7 +232,7 @@ class TaskRecord:
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         self._is_set = True
         if self._store is not None:
-            self._put(self._store, key, {**asdict(self._now), **entry})
+            self._put(self._store, key, {**self._now._asdict(), **entry})
 
     def _put(self, store: _Store, key: str, entry: dict[str, Any]) -> None:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
@@ -243,4 +242,4 @@ class TaskRecord:
 
 def attempt_of(entry: dict[str, Any]) -> Attempt:
     """Return the try that wrote an entry."""
-    return Attempt(**{field.name: entry[field.name] for field in fields(Attempt)})
+    return Attempt(**{name: entry[name] for name in Attempt._fields})

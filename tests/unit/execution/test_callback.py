@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import asdict
 
 import pytest
 from hypothesis import example, given
@@ -63,7 +62,7 @@ def body(**fields):
 def sent(said):
     """Return what a flow sends to say it."""
     status = {Started: "started", Running: "running"}.get(type(said))
-    return {"status": status, **asdict(said)} if status else asdict(said)
+    return {"status": status, **said._asdict()} if status else said._asdict()
 
 
 @given(SAID, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]), st.booleans())
@@ -78,7 +77,7 @@ def test_rows(said):
     row = said.row("digest", "now") if isinstance(said, Started) else said.row("now")
     row = json.loads(json.dumps(row))
     row.pop("digest", None)
-    expected = {name: value for name, value in asdict(said).items() if value is not None}
+    expected = {name: value for name, value in said._asdict().items() if value is not None}
     if isinstance(said, Running):  # it was the claim's
         expected.pop("run_id", None)
     assert row == {**expected, "at": "now"}
@@ -254,7 +253,7 @@ def test_keys():
 @given(ANSWERS, ANSWERS, st.sampled_from(["a", "b"]))
 def test_fingerprint(answer, other, token):
     """The same for the same answer alone; without the token, it does not even tell whether two are the same."""
-    same = json.dumps(asdict(answer), sort_keys=True) == json.dumps(asdict(other), sort_keys=True)
+    same = json.dumps(answer._asdict(), sort_keys=True) == json.dumps(other._asdict(), sort_keys=True)
     assert (answer.fingerprint(token) == other.fingerprint(token)) == same
     assert answer.fingerprint("c") != answer.fingerprint(token)
 
