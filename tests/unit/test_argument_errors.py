@@ -113,23 +113,25 @@ def connections() -> Iterator[dict[str, Any]]:
 
 
 def callbacks() -> Iterator[bytes]:
-    yield from (b"", b"null", b"[" * 60_000, b'{"status": 1, "status": 2}', b'{"status": NaN}', b"{}")
-    for fields in (
-        {"status": "done"},
-        {"run_id": " "},
-        {"run_id": "\0"},
-        {"status": "started", "run_link": 1},
+    yield from (b"", b"null", b"[]", b"[" * 60_000, b"{}", b'{"status": 1, "status": 2}', b'{"status": NaN}')
+    yield b'{"status": "success", "a": 1e999}'
+    unfit: list[Any] = [True, [], {}, " ", "\0"]
+    documents: list[dict[str, Any]] = [
+        *({"status": value} for value in [1, *unfit]),
+        *({"run_id": value} for value in unfit),
+        *({"status": "started", "run_link": value} for value in (1, "\0")),
         {"status": "started", "progress": 0},
-        {"status": "running", "progress": True},
-        {"status": "running", "progress": 2},
-        {"message": 1},
-        {"more": 1},
-        {"result": 2**64},
-        {"result": {"__type": 1}},
-        {"result": [0] * 100_000},
+        {"status": "running", "result": 0},
+        {"status": "running", "message": 1},
+        *({"status": "running", "progress": number} for number in (True, "0.5", 1.01, -1)),
+        {"message": ["a"]},
+        {"message": "\0"},
+        {"run_id": "1", "more": 2},
+        *({"result": wrong} for wrong in (2**64, {"a": "\ud800"}, {"__type": 1}, [0] * 100_000)),
         {"result": json.loads("[" * 52 + "]" * 52)},
-    ):
-        yield json.dumps({"status": "success", **fields}).encode()
+    ]
+    for document in documents:
+        yield json.dumps({"status": "success", **document}).encode()
 
 
 def upload(**options: Any) -> object:
