@@ -22,9 +22,8 @@ deletion of the task's would undo what was written since.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.execution.callback import (
@@ -51,8 +50,7 @@ POLL_INTERVAL = 0.5
 """How often a task looks in its worker whether a run has said something, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """
     What a run has said of its start.
 
@@ -71,8 +69,7 @@ class Claim:
     is_stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """The last word of a run that works."""
 
     at: datetime

@@ -69,6 +69,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = [
     "DIGEST_BYTES",
@@ -121,8 +122,7 @@ class LedgerError(Exception):
     """A driver did what the ledger forbids: a defect, never a state of the service."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """
     What distinguishes a retry from a Clear, see the table above.
 

@@ -11,10 +11,9 @@ person may enter the run that a task is to return, once, as ``workflow_automatio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -51,8 +50,7 @@ def started_run(
     return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True)
-class StartEntry:
+class StartEntry(NamedTuple):
     """
     What an earlier try wrote.
 

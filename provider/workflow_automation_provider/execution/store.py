@@ -17,7 +17,6 @@ import functools
 import threading
 import time
 from collections.abc import Hashable, Iterator
-from dataclasses import asdict, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
@@ -201,7 +200,7 @@ class TaskRecord:
 
     def _read_again(self, store: _Store, keys: tuple[str, ...]) -> dict[str, Any] | None:
         # A key of its own: several threads of a task may read at the same time.
-        probe_key, probe = f"{_PROBE}/{uuid4().hex}", asdict(self._now)
+        probe_key, probe = f"{_PROBE}/{uuid4().hex}", self._now._asdict()
         self._put(store, probe_key, probe)
         try:
             for _ in range(_PROBES):
@@ -236,7 +235,7 @@ class TaskRecord:
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         self._is_set = True
         if self._store is not None:
-            self._put(self._store, key, {**asdict(self._now), **entry})
+            self._put(self._store, key, {**self._now._asdict(), **entry})
 
     def _put(self, store: _Store, key: str, entry: dict[str, Any]) -> None:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
@@ -246,4 +245,4 @@ class TaskRecord:
 
 def attempt_of(entry: dict[str, Any]) -> Attempt:
     """Return the try that wrote an entry."""
-    return Attempt(**{field.name: entry[field.name] for field in fields(Attempt)})
+    return Attempt(**{name: entry[name] for name in Attempt._fields})

@@ -141,6 +141,7 @@ def test_an_upload(service, context, statsd, tmp_path):
         "uploads.retried": 1,
     }
     assert statsd.timers[1:] == ["uploads.response_time"] * 2
+    assert all(0 < value < 60_000 for _, value, kind in statsd.seen if kind == "ms")
 
 
 def test_a_batch(service, context, statsd):
@@ -378,10 +379,13 @@ class TestSpans:
             (f"{PREFIX}.upload", {**told, f"{PREFIX}.files": 1}, "UNSET"),
         ]
 
-    def test_a_failure(self, service, context, spans):
+    @pytest.mark.parametrize(
+        "task", [trigger(), UploadFilesOperator(task_id="upload", run_id="1001", files=[{}])]
+    )
+    def test_a_failure(self, service, context, spans, task):
         service.faults.add("echo_key")
-        ((name, told, status),) = spans(lambda: trigger().execute(context()))
-        assert (name, status) == (f"{PREFIX}.trigger", "ERROR")
+        ((name, told, status),) = spans(lambda: task.execute(context(task_id=task.task_id)))
+        assert (name, status) == (f"{PREFIX}.{task.task_id}", "ERROR")
         assert told[f"{PREFIX}.error"] == "RejectedError"
         assert service.keys[0].value not in str(told)
 
