@@ -134,7 +134,6 @@ class Uploader:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
         elements = resolve(what.files)
         self._requests(_ANY_RUN, flow_id, elements, what)
         self._prepared = elements
@@ -195,15 +194,11 @@ class Uploader:
             )
         elif progress.is_due():
             self._log.info(
-                "Request %d of %d confirmed: %s. The service said: %s",
-                number,
-                len(requests),
-                count_of(requests[number - 1].files),
-                response,
+                "Request %d of %d confirmed. The service said: %s", number, len(requests), response
             )
 
     def _requests(
-        self, run_id: str, flow_id: str, elements: Sequence[Element], what: FilesToUpload
+        self, run_id: str, flow_id: str | None, elements: Sequence[Element], what: FilesToUpload
     ) -> list[Request]:
         requests = self._hook.prepare_uploads(
             run_id,

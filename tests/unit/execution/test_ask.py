@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
 )
 from workflow_automation_provider.execution.ask import FAIL, NOT_STARTED, STARTED
-from workflow_automation_provider.execution.callback import OPTIONS, digest_of, end_key
+from workflow_automation_provider.execution.callback import OPTIONS, digest_of, end_key, token_key
 
 from ..answers import TIMEOUT, person, woken
 from ..starts import KEY, MAYBE, interrupted, mentions, requests, trigger
@@ -148,6 +148,7 @@ class TestAnswer:
         assert resume(asks(), now, event, **then) == run
         assert now["ti"].pushed == {"_link_FlowRunLink": "http://there/77"}
         assert store.entries[KEY]["result"] == run
+        assert not any("_token/" in key for key in store.entries)
         assert mentions(log(), "ada", "run 77")
         assert requests(service) == 1
 
@@ -160,9 +161,13 @@ class TestAnswer:
         assert resume(asks(), now, person(STARTED, run_id="77"), **then)["run_id"] == "77"
         assert mentions(log(), "Run 77", "not be recorded")
 
-    def test_no_run_was_started(self, service, now, then, resume, log):
+    @pytest.mark.parametrize("is_recorded", [True, False])
+    def test_no_run_was_started(self, service, store, now, then, resume, log, is_recorded):
+        if not is_recorded:
+            del store.entries[KEY]
         assert resume(asks(), now, person(NOT_STARTED), **then)["run_id"] == "1002"
         assert mentions(log(), "ada", "no run")
+        assert not any("_token/" in key for key in store.deleted)
 
     def test_no_run_was_started_and_the_next_is_in_doubt_as_well(
         self, service, now, then, parked, supervisor
@@ -252,6 +257,7 @@ class TestWithAWait:
         operator = waits(on_unknown_start="ask")
         more, _ = parked(operator, now, person(STARTED, run_id="1001"), **then)
         assert more["run"] == {"run_id": "1001", "flow_id": "demo-flow"}
+        assert token_key(store.entries[KEY]["token"], 3) in store.entries
         assert "run 1001 " in supervisor.questions[-1].subject
         event = person(SUCCEEDED, result="3", message=None)
         result = resume(waits(on_unknown_start="ask"), now, event, **more)
@@ -268,15 +274,19 @@ class TestWithAWait:
             resume(waits(on_unknown_start="ask"), now, event, **then)
         assert caught.value.run_id == "1001"
 
-    def test_it_has_ended_without_a_run_id(self, service, now, then, waits, parked, supervisor):
+    def test_it_has_ended_without_a_run_id(self, store, now, then, waits, parked, supervisor):
         parked(waits(on_unknown_start="ask"), now, person(SUCCEEDED, run_id=None), **then)
         assert len(supervisor.questions) == 2
+        assert token_key(store.entries[KEY]["token"], 3) in store.entries
 
     def test_no_run_was_started(self, service, store, now, then, waits, parked, endpoint):
         (old,) = [key for key in store.entries if "_token/" in key]
         more, _ = parked(waits(on_unknown_start="ask"), now, person(NOT_STARTED), **then)
         assert more["run"]["run_id"] == "1002"
         assert old not in store.entries
+        again, _ = parked(waits(on_unknown_start="ask"), now, person(NOT_STARTED), **then)
+        assert again["run"] == more["run"]
+        assert token_key(store.entries[KEY]["token"], 3) in store.entries
 
     def test_the_flow_has_called_meanwhile(self, service, store, now, then, waits, resume, endpoint):
         key = end_key(store.entries["workflow_automation_start"]["token"])

@@ -425,6 +425,15 @@ def test_a_doubt_is_part_of_the_error_of_a_later_try(service, store, start, faul
     assert store.entries[f"{KEY}/ada"] == first
 
 
+def test_a_second_doubt_is_of_the_later_try(service, store, start, log):
+    service.faults.add("drop_after", times=2)
+    for try_number in (1, 2):
+        with pytest.raises(OutcomeUnknownError):
+            start(on_unknown_start="start_again", try_number=try_number)
+    assert store.entries[f"{KEY}/ada"]["try_number"] == 2
+    assert "could not be recorded" not in log()
+
+
 def test_a_doubt_that_cannot_be_put_back_is_logged(service, store, start, log):
     service.faults.add("drop_after")
     with pytest.raises(OutcomeUnknownError):
@@ -506,6 +515,11 @@ def test_a_key_in_the_wrong_place_is_not_shown(service, start):
     assert service.keys[0].value not in str(caught.value)
 
 
+def test_a_probe_that_cannot_be_deleted_does_not_matter(service, store, start):
+    store.failures["delete"] = 1
+    assert start(try_number=2)["run_id"] == "1001"
+
+
 def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
     """Each checks the store by a probe of its own."""
     now = context(store, task_id="customers", try_number=2)
@@ -525,7 +539,9 @@ def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
 
 
 @pytest.mark.parametrize("how", ["fails once", "slow"])
-def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(service, store, start, how):
+def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(
+    service, store, context, start, how
+):
     """Airflow's SDK repeats a request without a response, and the API server may carry out the first one last."""
     service.faults.add("busy", retry_after=0)
     if how == "slow":
@@ -539,8 +555,11 @@ def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(servic
     else:
         store.failures["delete"] = 1
 
+    now = context(store, task_id="customers")
     with pytest.raises(RuntimeError, match="slow to delete"):
-        start(send_retry_timeout=60)
+        start(send_retry_timeout=60, now=now)
+    with pytest.raises(InvalidRequestError):
+        start(now=now)
 
     assert requests(service) == 1
     assert f"{KEY}/ada" not in store.entries

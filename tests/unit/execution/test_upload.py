@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -325,15 +326,26 @@ class TestVeryMany:
 
 
 class TestLog:
-    def test_a_long_upload_is_told_of_now_and_then(self, context, write, log, monkeypatch):
-        """Each look at the clock is 6 seconds after the last."""
+    @pytest.fixture
+    def _slow(self, monkeypatch):
+        """Have each look at the clock be 6 seconds after the last."""
         now = iter(range(0, 10_000, 6))
         monkeypatch.setattr(upload_progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+
+    @pytest.mark.usefixtures("_slow")
+    def test_progress_counts_the_requests_before(self, context, write, log):
+        files = [write(name, "x" * 2**20) for name in "ab"]
+        upload(*files, files_per_request=1, file_format="base64").execute(context(task_id="upload"))
+        assert re.search(r"Uploaded 1 of 2 files, 1\.\d MiB of 2\.0 MiB", log())
+
+    @pytest.mark.usefixtures("_slow")
+    def test_a_long_upload_is_told_of_now_and_then(self, context, write, log):
         upload(*[write(name) for name in "abcdefghijkl"], files_per_request=1).execute(
             context(task_id="upload")
         )
         text = log()
         assert [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text] == [3, 6, 9]
+        assert text.count("1 file received") == 4
         assert mentions(text, "12 files", "12 requests", "a, b, c, d, e, f, g, h, i, j and 2 more")
 
     def test_a_retry(self, service, attempt, write, log):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -417,12 +416,6 @@ class TestInputs:
     def test_a_name_of_the_url_that_is_none(self, waits, name):
         with pytest.raises(ValueError, match=f"callback_input is {name!r}"):
             waits(callback_input=name)
-
-    @pytest.mark.parametrize("name", ["completion_timeout", "ask_timeout"])
-    @pytest.mark.parametrize("value", [0, 60, timedelta(), timedelta(days=366), None])
-    def test_a_time_that_is_none(self, waits, name, value):
-        with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")):
-            waits(**{name: value})
 
     @pytest.mark.parametrize("value", ["no", 1, None])
     def test_a_wait_that_is_neither_true_nor_false(self, value):
@@ -1172,6 +1165,7 @@ class TestFiles:
             ({"files": []}, "files is empty"),
             ({"files": "/nowhere/*.csv"}, "matches no file"),
             ({"files": "{{ x }}"}, "a template"),
+            ({"files": [{"a": {1}}]}, "a set"),
             ({"files": [{"name": "a"}], "workflow_automation_conn_id": "other"}, "needs a flow_id"),
         ],
     )
@@ -1211,14 +1205,15 @@ class TestFiles:
         trigger(files=[{"name": "a"}]).execute(context(store, try_number=2, max_tries=4))
         assert (len(service.runs), len(service.uploads)) == (1, 1)
 
+    @pytest.mark.parametrize("before", [{}, {"files": [{"name": "a"}]}])
     def test_of_the_tasks_flow_if_the_entry_names_none(
-        self, service, store, context, monkeypatch, endpoint, waits, parked
+        self, service, store, context, monkeypatch, endpoint, waits, parked, before
     ):
         connection = service.airflow_connection(service.keys[0], {"callback_base_url": endpoint.url})
         del connection["extra"]["flow_id"]
         monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
         operator = {"flow_id": "demo-flow", "workflow_automation_conn_id": "other"}
-        parked(waits(**operator), context(store))
+        parked(waits(**operator, **before), context(store))
         store.entries[SUPPLIED_RUN_KEY] = "1001"
         parked(waits(**operator, files=[{"name": "a"}]), context(store, try_number=2, max_tries=4))
         assert [upload.flow_id for upload in service.uploads] == ["demo-flow"]
@@ -1268,6 +1263,14 @@ class TestFiles:
             trigger(files=[{"name": "a"}]).execute(context())
         assert isinstance(caught.value, AirflowFailException)
         assert run_advice("1001", has_store=False) in caught.value.next_step
+
+    def test_are_those_that_were_checked_before_the_start(self, service, store, context, tmp_path):
+        (folder := tmp_path / "files").mkdir()
+        (folder / "checked").write_text("x")
+        now = context(store)
+        now["ti"].xcom_push = lambda **_: (folder / "later").write_text("x")
+        trigger(files=f"{folder}/*").execute(now)
+        assert [file["name"] for upload in service.uploads for file in upload.files] == ["checked"]
 
     def test_without_a_wait(self, service, store, context):
         assert trigger(files=[{"name": "a"}]).execute(context(store))["run_id"] == "1001"

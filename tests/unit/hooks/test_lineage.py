@@ -272,6 +272,7 @@ def test_a_collector_that_fails_is_only_told_of(service, context, monkeypatch, l
     monkeypatch.setattr(lineage, "_is_read", lambda: True)
     assert start(context())["run_id"] == "1001"
     assert "are incomplete" in (text := log()) or "could not be collected" in text
+    assert type(error).__name__ in text
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no place"), WithoutTextError("no place")])
@@ -283,7 +284,8 @@ def test_an_upload_is_sent_whatever_its_lineage(service, context, monkeypatch, l
     monkeypatch.setattr(lineage, "_place", fail)
     trigger(files=f"{tmp_path}/a").execute(context())
     assert [upload.run_id for upload in service.uploads] == ["1001"]
-    assert mentions(log(), "lineage events", "incomplete")
+    assert mentions(text := log(), "lineage events", "incomplete")
+    assert type(error).__name__ in text
 
 
 def test_a_uri_that_airflow_rejects_costs_no_other(service, context, collected, tmp_path):

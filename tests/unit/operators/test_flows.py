@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
+from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy
+from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 
@@ -87,6 +90,35 @@ def test_an_argument_that_is_none_is_found_at_parsing(operator, arguments, words
 
 def test_inputs_may_be_left_out():
     assert TriggerFlowOperator(task_id="trigger").inputs == {}
+    assert repr(UNSET) == "not given", "as the default of the signature"
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "longest"),
+    [
+        ("completion_timeout", {"wait_for_completion": True}, timedelta(days=365)),
+        ("heartbeat_timeout", {"wait_for_completion": True}, timedelta(days=365)),
+        ("ask_timeout", {"on_unknown_start": "ask"}, timedelta(days=365)),
+        ("claim_timeout", {"on_unknown_start": "claim"}, timedelta(days=1)),
+    ],
+)
+def test_times(name, needed, longest):
+    for value in (0, 60, "PT1H", timedelta(), longest + timedelta.resolution):
+        with pytest.raises(ValueError, match=f"{name} is .* at most {longest.days} days"):
+            trigger(**needed, **{name: value})
+    for value in (timedelta.resolution, longest):
+        assert getattr(trigger(**needed, **{name: value}), name) == value
+
+
+@pytest.mark.parametrize("name", ["completion_timeout", "ask_timeout", "claim_timeout"])
+def test_a_time_that_is_none(name):
+    with pytest.raises(ValueError, match=f"{name} is None"):
+        trigger(**{name: None})
+
+
+def test_on_run_failed():
+    with pytest.raises(ValueError, match="on_run_failed 'retry' is not supported"):
+        trigger(wait_for_completion=True, on_run_failed="retry")
 
 
 # Arguments that both operators have ----------------------------------------------------------------------
@@ -143,3 +175,13 @@ def test_retry_policy(operator):
 )
 def test_no_retry_policy_where_airflow_knows_none():
     assert not hasattr(trigger(), "retry_policy")
+
+
+def test_inside_another_task(service, context):
+    with pytest.raises(InvalidRequestError) as caught:
+        trigger(flow_id="a").execute(context(task_id="another"))
+    for name in ("TriggerFlowOperator", "'trigger'", "'another'"):
+        assert name in caught.value.message
+    assert "trigger_flow_once" in caught.value.next_step
+    assert caught.value.flow_id == "a"
+    assert service.journal.requests() == []

@@ -254,8 +254,9 @@ class TestTwice:
 def test_a_task_that_was_ended_before_it_began_uploads_nothing(service, attempt):
     operator = upload(1)
     operator.on_kill()
-    with pytest.raises(NotSentError, match="task was ended"):
+    with pytest.raises(NotSentError, match="task was ended") as caught:
         operator.execute(attempt())
+    assert caught.value.next_step == "", "only Airflow knows"
     assert uploaded(service) == []
 
 
