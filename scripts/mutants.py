@@ -82,6 +82,7 @@ GROUPS = (
             "tests/unit/operators/test_arguments_without_effect.py",
             "tests/unit/operators/test_asset_events.py",
             "tests/unit/operators/test_flows.py",
+            "tests/unit/operators/test_flows_given.py",
             "tests/unit/operators/test_flows_trigger.py",
         ),
     ),
