@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from workflow_automation_provider.exceptions import Accepted
 
@@ -82,8 +82,7 @@ class Unquoted(enum.Enum):
     """They contain the API key or another secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempts:
+class Attempts(NamedTuple):
     """
     How often a request was sent.
 
@@ -155,41 +154,41 @@ class Failure(Outcome):
     attempts: Attempts | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unidentified(Failure):
     """A run was started, but its id is unknown."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Rejected(Failure):
     """The service rejected the request; sending it again cannot help."""
 
+    __slots__ = ()
     accepted: ClassVar[Accepted] = Accepted.NO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Busy(Failure):
     """The service did nothing, and asked to send the request later."""
 
+    __slots__ = ()
     accepted: ClassVar[Accepted] = Accepted.NO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NotSent(Failure):
     """The service never received the whole request, and so cannot have acted on it."""
 
+    __slots__ = ()
     accepted: ClassVar[Accepted] = Accepted.NO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown(Failure):
     """The request was sent, but it is unknown whether the service acted on it."""
 
+    __slots__ = ()
     accepted: ClassVar[Accepted] = Accepted.MAYBE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(NamedTuple):
     """
     What a check of the connection came to: a request that starts nothing.
 

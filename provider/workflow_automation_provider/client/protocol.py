@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.client import json_values
@@ -154,8 +154,7 @@ class Request:
         return f"POST {self.url}"
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """
     The response to a request.
 
@@ -172,8 +171,7 @@ class Response:
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BaseUrl:
+class BaseUrl(NamedTuple):
     """
     Wording for base URL validation errors.
 

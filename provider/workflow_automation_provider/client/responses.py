@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -57,7 +56,7 @@ def read(
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
         why = f"it could not be read ({type(error).__name__})"
         return reader(
-            replace(response, headers=headers, body=b"", incomplete=why), request, redact, busy_statuses
+            response._replace(headers=headers, body=b"", incomplete=why), request, redact, busy_statuses
         )
 
 

@@ -26,8 +26,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 from uuid import UUID
 
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
@@ -185,8 +184,7 @@ def word_key(digest: str) -> str:
     return f"workflow_automation_word/{digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """
     The claim of a run, at its first step.
 
@@ -206,8 +204,7 @@ class Started:
         return cast("ClaimRow", _row(digest=digest, at=at, run_id=self.run_id, run_link=self.run_link))
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(NamedTuple):
     """
     A word of a run that works.
 
@@ -222,7 +219,7 @@ class Running:
 
     def without(self, token: str) -> Running:
         """Return it with a note in place of the token."""
-        return replace(self, message=_withhold(token, self.message), run_id=_withhold(token, self.run_id))
+        return self._replace(message=_withhold(token, self.message), run_id=_withhold(token, self.run_id))
 
     def row(self, at: str) -> dict[str, Any]:
         """
@@ -233,8 +230,7 @@ class Running:
         return _row(at=at, message=self.message, progress=self.progress)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """
     What a flow said of its end.
 
@@ -262,8 +258,7 @@ class Answer:
 
     def without(self, token: str) -> Answer:
         """Return the answer with a note in place of the token, which a flow returns together with its inputs."""
-        return replace(
-            self,
+        return self._replace(
             result=_withhold(token, self.result),
             message=_withhold(token, self.message),
             run_id=_withhold(token, self.run_id),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -95,7 +94,7 @@ class CallbackUrl:
                 base = parse_base_url(
                     conf.get("api", "base_url", fallback=None) or "",
                     allow_http=extra.allow_http,
-                    kind=replace(CALLBACK_BASE_URL, name=name),
+                    kind=CALLBACK_BASE_URL._replace(name=name),
                 )
             host = urlsplit(base).hostname or ""
             if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):

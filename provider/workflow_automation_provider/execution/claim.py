@@ -22,9 +22,8 @@ deletion of the task's would undo what was written since.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.execution.callback import (
@@ -51,8 +50,7 @@ POLL_INTERVAL = 0.5
 """How often a task looks in its worker whether a run has said something, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """
     What a run has said of its start.
 
@@ -71,8 +69,7 @@ class Claim:
     is_stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """The last word of a run that works."""
 
     at: datetime
@@ -90,7 +87,7 @@ class ClaimRecord(TaskRecord):
         :param token: its hash, as below
         :raises Exception: if it could not be written: then nothing may be sent with it
         """
-        self._open(token_key(token, self._now.max_tries))
+        self._set(token_key(token, self._now.max_tries), {})
 
     def reopen(self, token: str) -> None:
         """
@@ -98,12 +95,7 @@ class ClaimRecord(TaskRecord):
 
         :raises Exception: if it could not be written
         """
-        self._open(token_keys(token, self._now.max_tries)[1])
-
-    def _open(self, key: str) -> None:
-        if self._store is not None:
-            # Its key says all.
-            self._put(self._store, key, {"open": True})
+        self._set(token_keys(token, self._now.max_tries)[1], {})
 
     def claim(self, max_tries: int | None = None) -> Claim | None:
         """

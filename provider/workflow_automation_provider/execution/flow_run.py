@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -52,8 +51,7 @@ class Resumed(NamedTuple):
     timeout: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowRunTask:
+class FlowRunTask(NamedTuple):
     """
     What a task asks for: arguments of its operator.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.execution.callback import CALLBACK_USER
@@ -36,8 +36,7 @@ __all__ = [
 _METHOD = "execute_complete"
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """
     What a person is asked under **Required Actions**.
 
@@ -52,8 +51,7 @@ class Question:
     fields: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """
     What ended a wait.
 
@@ -63,7 +61,7 @@ class Reply:
     """
 
     option: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = MappingProxyType({})
     by: str = ""
 
     @classmethod

@@ -17,7 +17,6 @@ import functools
 import threading
 import time
 from collections.abc import Hashable, Iterator
-from dataclasses import asdict, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
@@ -109,10 +108,14 @@ class TaskRecord:
             return Ledger(Attempt(1, 1), **options)
         return Ledger(
             self._now,
-            retries=self._context["task"].retries or 0,
+            retries=self._retries,
             clear_deletes=self._clear_deletes,
             **options,
         )
+
+    @property
+    def _retries(self) -> int:
+        return self._context["task"].retries or 0
 
     @property
     def _clear_deletes(self) -> bool:
@@ -197,7 +200,7 @@ class TaskRecord:
 
     def _read_again(self, store: _Store, keys: tuple[str, ...]) -> dict[str, Any] | None:
         # A key of its own: several threads of a task may read at the same time.
-        probe_key, probe = f"{_PROBE}/{uuid4().hex}", {"probe": True}
+        probe_key, probe = f"{_PROBE}/{uuid4().hex}", self._now._asdict()
         self._put(store, probe_key, probe)
         try:
             for _ in range(_PROBES):
@@ -215,8 +218,7 @@ class TaskRecord:
 
     def _counts(self, entry: dict[str, Any]) -> bool:
         """Return whether an entry is not from before a Clear, as far as that is known."""
-        retries = self._context["task"].retries or 0
-        return self._clear_deletes or not attempt_of(entry).is_from_before_a_clear(self._now, retries)
+        return self._clear_deletes or not attempt_of(entry).is_from_before_a_clear(self._now, self._retries)
 
     def _delete(self, key: str) -> bool:
         """Delete an entry; return whether Airflow may have been asked twice, and may do it again later."""
@@ -233,7 +235,7 @@ class TaskRecord:
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         self._is_set = True
         if self._store is not None:
-            self._put(self._store, key, {**asdict(self._now), **entry})
+            self._put(self._store, key, {**self._now._asdict(), **entry})
 
     def _put(self, store: _Store, key: str, entry: dict[str, Any]) -> None:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
@@ -243,4 +245,4 @@ class TaskRecord:
 
 def attempt_of(entry: dict[str, Any]) -> Attempt:
     """Return the try that wrote an entry."""
-    return Attempt(**{field.name: entry[field.name] for field in fields(Attempt)})
+    return Attempt(**{name: entry[name] for name in Attempt._fields})

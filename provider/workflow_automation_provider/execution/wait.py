@@ -18,7 +18,6 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -378,8 +377,8 @@ class CompletionWait:
     def _shown(self, answer: Answer, by: str) -> Answer:
         try:
             with self._hook:
-                return replace(
-                    answer, result=self._redacted(answer.result), message=self._redacted(answer.message)
+                return answer._replace(
+                    result=self._redacted(answer.result), message=self._redacted(answer.message)
                 )
         except Exception as error:
             why = error.message if isinstance(error, WorkflowAutomationError) else error

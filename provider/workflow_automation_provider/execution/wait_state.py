@@ -23,7 +23,7 @@ token's own. Entries count until a Clear, by the rules of :mod:`~workflow_automa
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -166,7 +166,7 @@ class WaitRecord(TaskRecord):
 
     def _write(self, entry: dict[str, Any]) -> None:
         self._set(WAIT_KEY, entry)
-        self._entry = {**asdict(self._now), **entry}
+        self._entry = {**self._now._asdict(), **entry}
 
     def _move(self, entry: dict[str, Any]) -> None:
         """Let the token from before a Clear answer after it, and begin to wait anew."""

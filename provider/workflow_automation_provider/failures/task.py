@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
@@ -134,8 +133,7 @@ class PreviousTry(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """
     What Airflow will do about a task that failed.
 

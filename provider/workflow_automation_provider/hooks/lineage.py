@@ -11,9 +11,8 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow.providers.common.compat.sdk import Asset
@@ -53,8 +52,7 @@ _NO_PATH = re.compile(
 _LOGIN = re.compile(r":.*@", re.DOTALL)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lineage:
+class Lineage(NamedTuple):
     """
     What a task read and made, by URI.
 

@@ -79,7 +79,7 @@ def test_response_that_cannot_be_read_for_an_unforeseen_reason(service, client, 
 
     monkeypatch.setattr(type(client._redactor), "reveals", fail_once)
     outcome = trigger.send(client)
-    check(outcome, Unidentified, status=201, detail="it could not be read (MemoryError)")
+    assert "MemoryError" in check(outcome, Unidentified, status=201).detail
     assert len(service.runs) == 1
 
 

@@ -139,15 +139,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 @pytest.mark.parametrize("content", [b"\xff", b"ab\xc3", b"." * (CHUNK - 1) + b"\xc3", b"\xed\xa0\x80"])
 def test_text_that_is_not_utf_8(content):
-    with nothing_sent(r"^<a\.txt> is not UTF-8 text, as file_format requires: use base64\.$"):
+    with nothing_sent(r"^<a\.txt> is not UTF-8 text"):
         body_of([in_memory(content)], "text")
 
 
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        (9, "is 1 bytes shorter than its original 9"),
-        (7, "is longer than its original 7 bytes"),
+        (9, "is 1 bytes shorter .*9"),
+        (7, "is longer .*7 bytes"),
         (0, "is no longer empty"),
     ],
 )
@@ -159,7 +159,7 @@ def test_text_that_changed_before_it_is_measured(size, words):
 
 @pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
 def test_element_that_is_none(element):
-    with nothing_sent(r"^files\[1\] is (a|an|None)\b.*: pass a file or a mapping\.$"):
+    with nothing_sent(r"^files\[1\] is (a|an|None)\b"):
         measure([{}, element])
 
 
@@ -204,10 +204,8 @@ def started(client):
 
 def assert_broken_off(service, caught, path):
     assert caught.value.accepted is Accepted.NO
-    first, last = str(caught.value).splitlines()
-    assert str(path) in first
-    assert first.endswith(" while it was being uploaded.")
-    assert last == "The request was aborted before all of it was sent: no files were accepted."
+    assert caught.value.code == "file-unavailable"
+    assert str(path) in caught.value.message
     assert service.uploads == []
 
 

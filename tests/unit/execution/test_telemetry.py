@@ -22,7 +22,7 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 from ..answers import TIMEOUT, person
-from ..claims import BRIEF
+from ..claims import BRIEF, claim_at_deletion
 from ..starts import WithoutTextError, trigger
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -389,6 +389,13 @@ class TestSpans:
         assert (name, status) == (f"{PREFIX}.{task.task_id}", "ERROR")
         assert told[f"{PREFIX}.error"] == "RejectedError"
         assert service.keys[0].value not in str(told)
+
+    def test_a_rejected_start_whose_run_has_claimed(self, service, store, context, claims, spans, statsd):
+        service.faults.add("status_after", status=422)
+        claim_at_deletion(store)
+        ((_, told, status),) = spans(lambda: claims().execute(context(store)))
+        assert (told[f"{PREFIX}.run_id"], status) == ("1001", "UNSET")
+        assert statsd.counters == {"runs.started": 1, "starts.claimed": 1}
 
     def test_a_batch(self, service, context, spans):
         batch = TriggerFlowBatchOperator(task_id="batch", batch=[{}, {}])

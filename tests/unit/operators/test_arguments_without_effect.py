@@ -66,8 +66,7 @@ WAYS = pytest.mark.parametrize("make", [plain, mapped, decorated, mapped_functio
 )
 def test_without_what_it_needs_it_is_an_error(name, value, needed):
     ((argument, enabling),) = needed.items()
-    words = rf"^{name} has no effect without (.+ or )?{argument}={enabling!r}( or .+)?: add .+ leave {name} out\.$"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"{name} .* {argument}={enabling!r}"):
         plain({name: value})
     plain({name: value, **needed})
 
