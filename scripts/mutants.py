@@ -75,6 +75,7 @@ GROUPS = (
     (
         ("operators/flows.py",),
         (
+            "tests/unit/decorators/test_flows.py",
             "tests/unit/execution/test_ask.py",
             "tests/unit/execution/test_claim_wait.py",
             "tests/unit/execution/test_wait.py",
