@@ -83,6 +83,7 @@ GROUPS = (
     (
         ("operators/flows.py",),
         (
+            "tests/unit/decorators/test_flows.py",
             "tests/unit/execution/test_ask.py",
             "tests/unit/execution/test_claim_wait.py",
             "tests/unit/execution/test_wait.py",
@@ -90,6 +91,7 @@ GROUPS = (
             "tests/unit/operators/test_arguments_without_effect.py",
             "tests/unit/operators/test_asset_events.py",
             "tests/unit/operators/test_flows.py",
+            "tests/unit/operators/test_flows_given.py",
             "tests/unit/operators/test_flows_trigger.py",
         ),
     ),

@@ -152,7 +152,7 @@ class Uploader:
                 run_id = identifier("run_id", run_id)
                 return self._upload(run_id, flow_id, what)
             except WorkflowAutomationError as error:
-                error.locate(self._hook.workflow_automation_conn_id, flow_id, run_id)
+                error.locate(None, flow_id, run_id)
                 raise
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:

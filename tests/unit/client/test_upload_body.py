@@ -325,7 +325,7 @@ def test_any_shape_that_a_callable_returns(given_files, shape):
 
 
 def test_callable_that_returns_nothing_or_raises_names_the_file():
-    with nothing_sent(r"^file_format returned None for <a\.txt>: return the element to send\.$"):
+    with nothing_sent(r"^file_format returned None .*<a\.txt>"):
         body_of([in_memory(b"x")], lambda file: None)  # noqa: ARG005
     with nothing_sent(r"^file_format raised AttributeError for <a\.txt>: .*nme"):
         body_of([in_memory(b"x")], lambda file: file.nme)
@@ -439,7 +439,7 @@ def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, c
 
 def test_split_names_the_element_that_is_too_large():
     elements = [{"a": 1}, in_memory(b"x" * 99, "big.csv"), {"b": "y" * 99}]
-    with nothing_sent(r"^<big\.csv> alone makes a request of \d+ bytes"):
+    with nothing_sent(r"^<big\.csv> alone .*\d+ bytes"):
         split_into(elements, max_request_bytes=100)
     with nothing_sent(r"^files\[1\] alone"):
         split_into([{"a": 1}, elements[2]], max_request_bytes=100)

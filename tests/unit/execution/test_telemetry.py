@@ -380,10 +380,11 @@ class TestSpans:
         ]
 
     @pytest.mark.parametrize(
-        "task", [trigger(), UploadFilesOperator(task_id="upload", run_id="1001", files=[{}])]
+        "make", [trigger, lambda: UploadFilesOperator(task_id="upload", run_id="1001", files=[{}])]
     )
-    def test_a_failure(self, service, context, spans, task):
+    def test_a_failure(self, service, context, spans, make):
         service.faults.add("echo_key")
+        task = make()
         ((name, told, status),) = spans(lambda: task.execute(context(task_id=task.task_id)))
         assert (name, status) == (f"{PREFIX}.{task.task_id}", "ERROR")
         assert told[f"{PREFIX}.error"] == "RejectedError"

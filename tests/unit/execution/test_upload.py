@@ -268,7 +268,7 @@ class TestListingThatChanges:
             upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=2))
         upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=3))
         assert [len(files) for files in uploaded(service)] == [8, 5, 5, 2]
-        assert mentions(log(), "1 confirmed", "more than")
+        assert mentions(log(), "1 confirmed", "more than 20,000")
 
     def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
         files: Any = {f"{folder}/{number:02}" for number in range(12)}
@@ -353,7 +353,9 @@ class TestLog:
         let_fail(service, "busy", after=1)
         with pytest.raises(BusyError):
             upload(*files, files_per_request=1).execute(attempt())
-        assert mentions(log(), "1 requests", "confirmed", "retry")
+        text = log()
+        assert mentions(text, "3 files of 9 bytes", "1001")
+        assert mentions(text, "1 requests", "confirmed", "retry")
         upload(*files, files_per_request=1).execute(attempt(try_number=2))
         text = log()
         assert mentions(text, "uploaded 1 of", "2 files of 6 bytes")
@@ -474,4 +476,12 @@ def test_what_a_format_says_of_a_file_is_of_the_content_that_is_sent(service, at
 def test_a_result_in_the_wrong_shape(service, attempt, run_id, words):
     with pytest.raises(InvalidRequestError, match=words):
         upload({"row": 1}, run_id=run_id).execute(attempt())
+    assert service.uploads == []
+
+
+@pytest.mark.parametrize("name", ["run_id", "flow_id"])
+def test_an_identifier_of_another_type(service, attempt, name):
+    with pytest.raises(InvalidRequestError) as caught:
+        upload({"row": 1}, **{name: 7.5}).execute(attempt())
+    assert caught.value.message.startswith(f"{name} is a float")
     assert service.uploads == []

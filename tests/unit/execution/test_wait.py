@@ -19,6 +19,7 @@ from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
     InvalidRequestError,
+    NotSentError,
     OutcomeUnknownError,
     RejectedError,
     ResponseUnusableError,
@@ -26,6 +27,7 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.ask import STARTED
 from workflow_automation_provider.execution.callback import (
     OPTIONS,
     PATH,
@@ -37,10 +39,11 @@ from workflow_automation_provider.execution.callback import (
     token_keys,
 )
 from workflow_automation_provider.execution.wait_state import WaitRecord
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, run_advice, run_started
+from workflow_automation_provider.failures import CLAIM_ADVICE, SUPPLIED_RUN_KEY, run_advice, run_started
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..answers import TIMEOUT, person, woken
+from ..claims import BRIEF
 from ..starts import KEY, mentions, requests, trigger
 
 WAIT = "workflow_automation_wait"
@@ -423,6 +426,15 @@ class TestInputs:
             trigger(wait_for_completion=value)
 
 
+def test_a_clear_after_the_task_continued_starts_another_run(
+    service, store, context, endpoint, waits, parked, log
+):
+    then, _ = parked(waits(), context(store))
+    then, _ = parked(waits(), context(store, try_number=2, max_tries=4), TIMEOUT, **then)
+    assert then["run"]["run_id"] == "1002"
+    assert mentions(log(), "cleared", "starting over")
+
+
 def test_the_order_of_what_is_written(service, store, context, endpoint, waits):
     """The token's hash is there before the flow can know the token, and the run before anybody waits."""
     service.callbacks.add(delay=0.3)
@@ -683,7 +695,19 @@ class TestBrokenConnection:
         assert mentions(caught.value.message, ended, words)
         assert "Run 1001" in caught.value.consequence
         assert "(try 2 of 4)" in caught.value.next_step
-        assert caught.value.run_id == "1001"
+        assert (caught.value.flow_id, caught.value.run_id) == ("demo-flow", "1001")
+
+    def test_the_error_mentions_a_run_without_an_id(
+        self, service, store, context, endpoint, waits, parked, resume, broken
+    ):
+        service.faults.add("response", body={})
+        now = context(store)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success", "result": 3})
+        broken()
+        with pytest.raises(InvalidRequestError) as caught:
+            resume(waits(), now, woken(SUCCEEDED), **then)
+        assert caught.value.consequence == run_started("")
 
     @pytest.mark.parametrize("by", ["flow", "person"])
     def test_a_retry_returns_it_once_the_connection_works(
@@ -935,6 +959,19 @@ class TestDoubt:
         again = waits(on_unknown_start=on_unknown_start)
         assert again.execute(context(store, try_number=2)) == {"flow_id": "demo-flow", "result": 1}
         assert len(service.runs) == 1
+
+    def test_settled_by_a_person_begins_the_checks(self, service, store, context, endpoint, waits, parked):
+        service.faults.add("drop_after")
+        operator, now = waits(on_unknown_start="ask"), context(store)
+        then, _ = parked(operator, now)
+        then, _ = parked(operator, now, person(STARTED, run_id="1001"), **then)
+        assert then["checks"] == 1
+
+    def test_that_no_run_may_claim_any_more_asks_for_a_clear_alone(self, service, store, context, claims):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError) as caught:
+            claims(**BRIEF).execute(context(store, max_tries=0))
+        assert CLAIM_ADVICE[Accepted.MAYBE] in caught.value.next_step.splitlines()
 
     def test_before_another_run_is_started(self, service, store, context, endpoint, waits):
         service.faults.add("drop_after")
@@ -1188,7 +1225,15 @@ class TestFiles:
         assert isinstance(caught.value, AirflowFailException)
         assert caught.value.consequence.startswith("Run 1001 ")
         assert caught.value.accepted is Accepted.NO
-        assert SUPPLIED_RUN_KEY in caught.value.next_step
+        assert run_advice("1001") in caught.value.next_step
+
+    def test_of_a_task_that_is_ended_meanwhile(self, service, store, context):
+        operator, now = trigger(files=[{"name": "a"}]), context(store)
+        now["ti"].xcom_push = lambda **_: operator.on_kill()
+        with pytest.raises(NotSentError) as caught:
+            operator.execute(now)
+        assert (caught.value.run_id, caught.value.next_step) == ("1001", ""), "only Airflow knows"
+        assert service.uploads == []
 
     def test_are_not_uploaded_again_for_the_recorded_run(
         self, service, store, context, endpoint, waits, parked
@@ -1271,6 +1316,19 @@ class TestFiles:
         now["ti"].xcom_push = lambda **_: (folder / "later").write_text("x")
         trigger(files=f"{folder}/*").execute(now)
         assert [file["name"] for upload in service.uploads for file in upload.files] == ["checked"]
+
+    def test_are_in_the_lineage_also_if_an_earlier_process_uploaded_them(
+        self, service, store, context, endpoint, waits, parked, resume
+    ):
+        pytest.importorskip("airflow.providers.openlineage")
+        operator, now = {"files": ["/data/a", {"name": "b"}]}, context(store)
+        then, _ = parked(waits(), now)
+        answer(store, {"status": "success"})
+        task = waits(**operator)
+        resume(task, now, woken(SUCCEEDED), **then)
+        facets = task.get_openlineage_facets_on_complete(None)
+        assert [dataset.name for dataset in facets.inputs] == ["/data/a"]
+        assert facets.outputs[0].facets["documentation"].description == f"{service.url}/runs/1001"
 
     def test_without_a_wait(self, service, store, context):
         assert trigger(files=[{"name": "a"}]).execute(context(store))["run_id"] == "1001"

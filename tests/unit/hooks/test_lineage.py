@@ -282,9 +282,11 @@ def test_an_upload_is_sent_whatever_its_lineage(service, context, monkeypatch, l
 
     (tmp_path / "a").write_text("1234")
     monkeypatch.setattr(lineage, "_place", fail)
+    monkeypatch.setattr(lineage, "_is_read", lambda: True)
     trigger(files=f"{tmp_path}/a").execute(context())
     assert [upload.run_id for upload in service.uploads] == ["1001"]
     assert mentions(text := log(), "lineage events", "incomplete")
+    assert text.count("incomplete") == 1
     assert type(error).__name__ in text
 
 

@@ -174,6 +174,12 @@ def test_a_link_that_airflow_could_not_store_is_left_out(service, context, event
     json.dumps(extra).encode()
 
 
+def test_such_a_link_of_a_trigger_is_left_out(service, context, events):
+    service.faults.add("response", body={"run_id": "7", "run_link": f"{LONGEST_LINK}a"})
+    trigger(outlets=[REPORT]).execute(having(events, context()))
+    assert events[REPORT].extra == {"run_id": "7", "flow_id": "demo-flow"}
+
+
 @given(st.text(max_size=2 * MAX_LINK))
 def test_any_text_can_be_stored_or_is_left_out(link):
     told = link_of({"run_link": link})

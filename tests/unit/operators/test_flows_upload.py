@@ -140,6 +140,13 @@ class TestUnknownOutcome:
         assert uploaded(service) == [1, 1]
         assert set(store.entries) == {f"{KEY}_0"}
 
+    @pytest.mark.parametrize("status", [408, 503])
+    def test_what_may_be_repeated_finds_a_gateway_busy(self, service, attempt, status):
+        after = {"Retry-After": "0"}
+        service.faults.add("status_after", operation="upload", status=status, headers=after)
+        with pytest.raises(BusyError):
+            upload(1).execute(attempt())
+
     def test_by_airflows_retry_too(self, service, attempt):
         service.faults.add("drop_after", operation="upload")
         with pytest.raises(OutcomeUnknownError) as caught:
