@@ -184,11 +184,12 @@ class TestDoubt:
         assert (f"still has the entry {key}" in text) is (lost == "delete")
         assert ("could not be settled" in text) is (lost == "delete")
 
-    def test_a_revocation_that_fails_leaves_the_doubt(self, service, store, context, claims):
+    def test_a_revocation_that_fails_leaves_the_doubt(self, service, store, context, claims, log):
         service.faults.add("drop_after")
         store.failures["delete"] = 9
         with pytest.raises(OutcomeUnknownError, match=r"\[start-unknown\]"):
             claims(**BRIEF).execute(context(store, max_tries=0))
+        assert "could not be settled" in log()
 
     @pytest.mark.parametrize("lost", [1, 3])
     def test_a_404_for_the_claim_is_not_trusted(self, service, store, context, claims, lost):

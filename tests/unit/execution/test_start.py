@@ -564,3 +564,10 @@ def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(
     assert requests(service) == 1
     assert f"{KEY}/ada" not in store.entries
     assert start(try_number=2)["run_id"] == "1001"
+
+
+def test_a_start_without_a_url_has_no_token_to_revoke(service, store, context):
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError) as caught:
+        trigger().execute(context(store))
+    assert len(caught.value.consequence.splitlines()) == 1

@@ -110,9 +110,11 @@ def test_a_row_that_is_no_answer(record, store, row):
 
 
 class TestClear:
-    def test_nothing_counts(self, record):
-        opened(record())
-        assert record(try_number=2, max_tries=4).read() == Waiting()
+    @pytest.mark.parametrize("attempt", [{"max_tries": 4}, {"retries": 2, "clear_number": 1, "started": 2}])
+    def test_nothing_counts(self, record, attempt):
+        first = opened(record())
+        first.began(first.read(), asked=True)
+        assert record(try_number=2, **attempt).read() == Waiting()
 
     @pytest.mark.parametrize("attempt", [{}, {"max_tries": 4}, {"retries": 2, "clear_number": 1}])
     def test_the_wait_begins_anew(self, record, store, attempt):
