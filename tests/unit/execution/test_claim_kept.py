@@ -259,3 +259,26 @@ def test_a_run_whose_token_an_earlier_try_deleted_before_it_saw_the_claim(
         assert endpoint.statuses == [200]
     else:
         assert first_step(store, token, "1001") == 200
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_run_that_was_told_to_stop_between_two_clears_that_kept_it(service, store, context, claims, known):
+    """On Airflow 3.4: its claim is of before the first of them, or of after it."""
+
+    def again(try_number, max_tries):
+        found = context(store, try_number=try_number, max_tries=max_tries)
+        found["ti"].region_id = 0
+        return found
+
+    if known:
+        claims().execute(again(1, 3))
+        token = token_of(service.runs[0])
+    else:
+        token = lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+    assert claims(**BRIEF).execute(again(2, 4))["run_id"] == "1001"
+    if known:
+        assert first_step(store, token, "1001", max_tries=4) == 200
+    store.entries[claim_key(4 if known else 3)]["stopped"] = now()
+    assert claims(**BRIEF).execute(again(3, 5))["run_id"] == "1002"
+    assert not is_open(store, token, 5)
