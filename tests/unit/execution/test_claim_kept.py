@@ -282,3 +282,10 @@ def test_a_run_that_was_told_to_stop_between_two_clears_that_kept_it(service, st
     store.entries[claim_key(4 if known else 3)]["stopped"] = now()
     assert claims(**BRIEF).execute(again(3, 5))["run_id"] == "1002"
     assert not is_open(store, token, 5)
+
+
+def test_a_run_is_recorded_although_the_store_fails_once(service, store, context, claims):
+    """Of a task that is green, the endpoint tells only a run that is recorded to go on."""
+    store.failures["set started"] = 1
+    claims().execute(context(store))
+    assert store.entries[KEY]["state"] == "started"

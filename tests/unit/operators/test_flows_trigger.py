@@ -353,7 +353,7 @@ class TestAfterTheStart:
         assert "The link to the run could not be stored" in log()
 
     def test_a_record_that_cannot_be_completed(self, service, store, context, log):
-        store.failures["set started"] = 1
+        store.failures["set started"] = 2
         assert trigger().execute(context(store))["run_id"] == "1001"
         assert (
             "Run 1001 could not be recorded: a later try would report that a run may have been started."
