@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError
+from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError, RunTimeoutError
 from workflow_automation_provider.execution.callback import (
     Answer,
     claim_key,
@@ -289,3 +289,22 @@ def test_a_run_is_recorded_although_the_store_fails_once(service, store, context
     store.failures["set started"] = 1
     claims().execute(context(store))
     assert store.entries[KEY]["state"] == "started"
+
+
+def test_a_late_repeat_of_a_deletion_does_not_end_the_wait_for_a_run_that_a_person_entered(
+    service, store, context, waits, parked, resume, endpoint
+):
+    now_ = context(store)
+    then, _ = parked(waits(), now_)
+    store.entries["workflow_automation_wait"]["since"] = "2026-01-01T00:00:00+00:00"
+    with pytest.raises(RunTimeoutError):
+        resume(waits(), now_, **then)
+    store.entries["workflow_automation_run"] = "1001"
+    again = context(store, try_number=2, max_tries=4)
+    then, _ = parked(waits(), again)
+    for key in list(store.deleted):
+        store.delete(key)
+    token = token_of(service.runs[0])
+    assert is_open(store, token, 4)
+    store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
+    assert resume(waits(), again, **then)["result"] == 5
