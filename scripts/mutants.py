@@ -41,15 +41,23 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 # Files of the package, and the tests that must notice every change to them.
 GROUPS = (
     (("client/responses.py", "client/redaction.py"), ("tests/unit/client",)),
+    (("execution/ledger.py",), ("tests/unit/execution/test_ledger.py",)),
     (
         (
-            "execution/ledger.py",
             "execution/claim.py",
             "execution/store.py",
             "execution/start_record.py",
             "execution/start.py",
         ),
-        ("tests/unit/execution", "tests/unit/operators"),
+        (
+            "tests/unit/execution/test_start*.py",
+            "tests/unit/execution/test_claim*.py",
+            "tests/unit/execution/test_ask.py",
+            "tests/unit/execution/test_telemetry.py",
+            "tests/unit/execution/test_wait_state.py",
+            "tests/unit/notifications",
+            "tests/unit/operators/test_flows_*.py",
+        ),
     ),
     (("execution/retry.py",), ("tests/unit/execution/test_retry.py",)),
     (

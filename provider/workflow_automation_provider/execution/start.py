@@ -35,7 +35,6 @@ from workflow_automation_provider.client.protocol import Run
 from workflow_automation_provider.exceptions import (
     Accepted,
     InvalidRequestError,
-    WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.earlier_start import earlier_run
 from workflow_automation_provider.execution.ledger import IN_DOUBT, State
@@ -250,7 +249,7 @@ class RunStarter:
         assert self._claims  # noqa: S101
         run = self._run = self._claims.run_of(claim)
         self._ledger.claimed(0, claim.token)
-        self._record.token = claim.token
+        self._record.token = self._ledger.token(0)
         try:
             self._record_started(run)
         except Exception:
@@ -327,9 +326,6 @@ class RunStarter:
             began = time.monotonic()
             outcome = self._hook.send_trigger(request, before_last_byte=self._hand_over)
             took = time.monotonic() - began
-        except WorkflowAutomationError:  # not a request, such as a connection that has become invalid
-            self._take_back()
-            raise
         # It is unknown what went wrong, and whether this process may still write the record.
         except Exception:
             raise

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from workflow_automation_provider.client.outcome import NotSent, Reason
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
@@ -25,6 +26,7 @@ from workflow_automation_provider.execution.callback import (
     token_key,
     token_keys,
 )
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..claims import BRIEF, ISSUED, claim_at_deletion, first_step, flow, now, token_of
 from ..starts import KEY, MAYBE, TaskTimeout, requests
@@ -296,6 +298,20 @@ class TestOneTokenForOneSend:
         assert caught.value.next_step
         assert store.entries[KEY]["state"] == "starting"
         assert "Whether a run has claimed this start could not be settled." in log()
+
+    def test_what_was_not_sent_is_sent_with_the_same_token(
+        self, service, store, context, claims, monkeypatch
+    ):
+        send = WorkflowAutomationHook.send_trigger
+
+        def cannot_connect(_, request, **__):
+            monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", send)
+            return NotSent(request=request, reason=Reason.UNREACHABLE)
+
+        monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", cannot_connect)
+        claims(send_retry_timeout=10).execute(context(store))
+        assert [key for key, *_ in store.writes if "_token/" in key] == [token_key(digest_of(ISSUED[0]), 3)]
+        assert store.entries[KEY]["token"] == digest_of(ISSUED[0])
 
     def test_a_service_that_is_not_there(self, service, store, context, claims):
         service.stop()

@@ -199,17 +199,26 @@ def test_a_run_that_was_kept_by_a_clear_but_cannot_be_let_go_on(service, store, 
     assert is_open(store, token_of(service.runs[0]), 4)
 
 
+@pytest.mark.parametrize(("entered", "is_told"), [("77", 404), ("1001", 200)])
 def test_a_run_in_whose_place_a_person_entered_another_is_told_to_stop(
-    service, store, context, waits, parked, endpoint
+    service, store, context, waits, parked, endpoint, entered, is_told
 ):
     parked(waits(), context(store))
     token = token_of(service.runs[0])
     assert first_step(store, token, "1001") == 200
-    store.entries["workflow_automation_run"] = "77"
+    store.entries["workflow_automation_run"] = entered
     then, _ = parked(waits(), context(store, try_number=2))
-    assert then["run"]["run_id"] == "77"
-    assert first_step(store, token, "1001") == 404
-    assert claim_key(3) not in store.entries
+    assert then["run"]["run_id"] == entered
+    assert (claim_key(3) in store.entries) == (is_told == 200)
+    assert first_step(store, token, "1001") == is_told
+
+
+def test_a_run_that_a_person_entered_goes_on_after_its_token_was_revoked(service, store, context, claims):
+    token = lose(service, store, context, claims, max_tries=0)
+    assert not is_open(store, token, 0)
+    store.entries["workflow_automation_run"] = "1001"
+    assert claims().execute(context(store, try_number=2, max_tries=1))["run_id"] == "1001"
+    assert first_step(store, token, "1001", 1) == 200
 
 
 def test_a_claim_of_before_a_clear_is_one(service, store, context, waits, endpoint, log):
