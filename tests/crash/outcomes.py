@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from deployment import Deployment
     from workflow_automation_provider.testing import LocalService
 
-UNKNOWN = "A run may have been started"
 # What the log of each try says beforehand, for one that cannot say anything afterwards.
-ASKING = "If no later line gives its outcome, a run may have been started"
+ASKING = "If no later line"
 
 
 def clear_discards() -> bool:

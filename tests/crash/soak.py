@@ -32,7 +32,8 @@ from airflow_launcher.connections import connection_to
 from airflow_launcher.processes import alive, parent
 from airflow_launcher.waiting import wait_for
 from deployment import Deployment
-from outcomes import ASKING, UNKNOWN
+from outcomes import ASKING
+from said import MAYBE_STARTED
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 if TYPE_CHECKING:
@@ -345,7 +346,7 @@ def _told(logs: list[str], run_id: str) -> str:
     said = (STARTED, "started a run", f"Started run {run_id}:", f"Run {run_id} has claimed this start.")
     if any(words in log for log in logs for words in said):
         return "told that it exists"
-    if any(UNKNOWN in log for log in logs):
+    if any(MAYBE_STARTED in log for log in logs):
         return "told that it may exist"
     # All later tries were killed before they could tell of it. What this one said is the last word.
     return "told beforehand" if any(map(_ends_asking, logs)) else ""

@@ -19,7 +19,8 @@ from airflow_launcher.processes import alive
 from airflow_launcher.waiting import wait_for
 from deployment import CANNOT_MISS_HEARTBEATS
 from gate import Hold
-from outcomes import UNKNOWN, clear_discards, outcome
+from outcomes import clear_discards, outcome
+from said import MAYBE_STARTED
 
 if TYPE_CHECKING:
     from deployment import Deployment
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 ENDED = "nothing more is sent"
 AGAIN = "clear it again"
-CLEARED = "The task has been cleared since"
+CLEARED = "has been cleared"
 
 
 class Case(cases.Case):
@@ -114,7 +115,7 @@ def another_task_cleared_while_this_one_waits_for_its_retry(case: Case) -> None:
     case.begin_killed()
     case.clear("other")
     case.expect("failed", 1)
-    assert UNKNOWN in case.log
+    assert MAYBE_STARTED in case.log
     assert CLEARED not in case.log
 
 
@@ -160,7 +161,7 @@ def cleared_with_its_state_kept(case: Case) -> None:
     case.expect("success", 1)
     case.clear(keep_task_state=True)
     case.expect("success", 1)
-    assert "Returning that run, not starting another" in case.log
+    assert "Returning that run" in case.log
 
 
 def cleared_once_it_had_succeeded(case: Case) -> None:
@@ -177,7 +178,7 @@ def cleared_once_it_had_succeeded(case: Case) -> None:
 def cleared_once_it_had_failed(case: Case) -> None:
     case.begin_in_doubt()
     case.expect("failed", 1)
-    assert UNKNOWN in case.log
+    assert MAYBE_STARTED in case.log
     case.clear()
     case.expect("success", 2)
 
@@ -211,7 +212,7 @@ def cleared_while_the_service_works(case: Case) -> None:
     else:
         wait_for("both runs", lambda: len(case.runs) == 2)
         # The task was killed before it knew of its run: this is the one place that tells of it.
-        assert f"{UNKNOWN}. {CLEARED}" in case.log
+        assert any(MAYBE_STARTED in line and CLEARED in line for line in case.log.splitlines())
 
 
 def cleared_with_its_dag_run(case: Case) -> None:
@@ -221,7 +222,7 @@ def cleared_with_its_dag_run(case: Case) -> None:
     case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
     case.expect("success", 1 if clear_discards() else 2)
     if clear_discards():
-        assert "clear it again, alone and without keeping its task state" in case.log
+        assert "clear it again" in case.log
         case.clear()
         case.expect("success", 2)
 

@@ -20,7 +20,8 @@ from airflow.configuration import conf
 
 from airflow_launcher.waiting import wait_for
 from code_blocks import read_code_blocks
-from outcomes import UNKNOWN, Outcome, outcome
+from outcomes import Outcome, outcome
+from said import MAYBE_STARTED
 from workflow_automation_provider.testing import Key, LocalService
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def words(found: Outcome, items: int = 1) -> str:
         runs = f"**{runs}**"
     if found.state == "success":
         return f"{runs}; succeeds" + (f" on try {found.tries}" if found.tries > 1 else "")
-    says = ", says what to check" if UNKNOWN in found.log else ""
+    says = ", says what to check" if MAYBE_STARTED in found.log else ""
     if f"batch[{items // 2}]  unknown" in found.log:
         says = ", names the item"
     return f"{runs}; fails on try {found.tries}{says}"

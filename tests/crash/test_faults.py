@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_launcher.waiting import wait_for
-from outcomes import UNKNOWN, Outcome, outcome, run_ids
+from outcomes import Outcome, outcome, run_ids
+from said import MAYBE_STARTED as UNKNOWN
 
 try:
     from airflow.sdk import RetryDecision

@@ -20,7 +20,8 @@ from airflow_launcher.processes import alive
 from airflow_launcher.waiting import wait_for
 from deployment import CANNOT_MISS_HEARTBEATS
 from gate import Hold, Try
-from outcomes import ASKING, UNKNOWN, Outcome, outcome, run_ids
+from outcomes import ASKING, Outcome, outcome, run_ids
+from said import MAYBE_STARTED
 
 if TYPE_CHECKING:
     from deployment import Deployment
@@ -170,7 +171,7 @@ def test_no_second_run_and_none_unmentioned(outcomes: Outcomes, name: str, blow:
         assert found.result is not None
         assert [found.result["run_id"]] == found.runs
     else:
-        assert UNKNOWN in found.log
+        assert MAYBE_STARTED in found.log
 
 
 @pytest.mark.parametrize("blow", KILLS)

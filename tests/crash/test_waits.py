@@ -91,10 +91,10 @@ def killed_before_the_run_was_recorded_and_told_by_the_flow(case: Case) -> None:
 
 
 def told_that_it_failed(case: Case) -> None:
-    case.calls_back(status="failed", message="the disk is full", result={"at": 7})
+    case.calls_back(status="failed", message="disk full", result={"at": 7})
     case.begin()
     found = case.end("failed")
-    assert "The flow said that the run failed: the disk is full" in found.log
+    assert "failed: disk full" in found.log
     assert found.tries == 1
     assert len(found.runs) == 1
 
@@ -104,7 +104,7 @@ def never_told(case: Case) -> None:
     case.begin()
     found = case.end("failed")
     flow.end()
-    assert "No result was reported within completion_timeout (0:00:06)." in found.log
+    assert "completion_timeout (0:00:06)" in found.log
     assert found.tries == 1
     assert len(found.runs) == 1
     assert [call.status for call in case.called()] == [404]
@@ -182,7 +182,7 @@ def a_person_answers(case: Case) -> None:
     )
     path = f"/dags/{case.dag_id}/dagRuns/{case.run_id}/taskInstances/trigger/-1/hitlDetails"
     asked = case.api.ask("GET", path)
-    assert asked["subject"] == f"How did run {case.runs[0]} end?"
+    assert f"run {case.runs[0]} " in asked["subject"]
     answer = {"result": '{"rows": 3}', "message": None}
     case.api.ask("PATCH", path, {"chosen_options": [SUCCEEDED], "params_input": answer})
     case.end_well()

@@ -326,7 +326,7 @@ def test_s3(
 @pytest.mark.parametrize(
     ("days", "state", "text"),
     [
-        (None, "success", "workflow_automation_default does not say when its API key expires"),
+        (None, "success", "workflow_automation_default does not say"),
         (30, "success", "in 30 days"),
         (29, "failed", "in 29 days"),
         (-1, "failed", "in -1 days"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
 import pytest
-from airflow.providers.common.compat.sdk import Asset
+from airflow.providers.common.compat.sdk import AirflowFailException, Asset
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto.server")
@@ -65,7 +66,7 @@ def test_source(upload, bucket, workflow_automation_service, files, expected):
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        (f"'{URL}/missing.csv'", f"there is no file at '{URL}/missing.csv'"),
+        (f"'{URL}/missing.csv'", f"no file at '{URL}/missing.csv'"),
         ("'s3://s3_test@no-such-bucket/a.csv'", "no-such-bucket"),
     ],
 )
@@ -98,7 +99,6 @@ def test_object_overwritten_before_it_is_read(
     result = upload(f"'{URL}/first.csv'", send_retry_timeout=0)
     assert result.task_state("upload") == "failed"
     assert "s3://reports/first.csv' " in result.log
-    assert "while it was being uploaded" in result.log
     assert len(workflow_automation_service.uploads) == 0
 
 
@@ -139,10 +139,10 @@ def test_a_batch_of_a_bucket(run_dag, bucket, workflow_automation_service, workf
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (f"batch='{URL}/monday'", "monday', which cannot be read: Is a directory."),
-        (f"batch='{URL}/monday/'", "monday/', which cannot be read: Is a directory."),
-        (f"batch=[{{}}], output_path='{URL}/monday/'", "monday/', a folder: expected a file."),
-        ("batch=[{}], output_path='s3://s3_test@nowhere/a.jsonl'", "Create its folder or bucket first."),
+        (f"batch='{URL}/monday'", "monday', .*: Is a directory"),
+        (f"batch='{URL}/monday/'", "monday/', .*: Is a directory"),
+        (f"batch=[{{}}], output_path='{URL}/monday/'", "monday/', a folder"),
+        ("batch=[{}], output_path='s3://s3_test@nowhere/a.jsonl'", "'s3://s3_test@nowhere/a.jsonl', "),
     ],
 )
 def test_a_batch_that_is_a_folder_is_neither_empty_nor_retried(
@@ -165,5 +165,5 @@ def test_a_batch_that_is_a_folder_is_neither_empty_nor_retried(
     assert result.state == "failed"
     assert workflow_automation_service.journal.requests() == []
     (error,) = task_errors
-    assert words in str(error)
-    assert "Airflow will not retry this task." in str(error)
+    assert isinstance(error, AirflowFailException)
+    assert re.search(words, str(error))

@@ -164,7 +164,7 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
     rows = frame.get_by_role("row")
     expect(rows).to_have_count(5)
     expect(frame.get_by_role("columnheader")).to_have_count(6)
-    expect(rows.nth(1)).to_contain_text("in doubt: was a run started?")
+    expect(rows.nth(1)).to_contain_text("in doubt")
     waiting = rows.filter(has_text="1001")
     expect(waiting).to_contain_text("waiting since 12 min")
     expect(waiting).to_contain_text("Reading orders")
@@ -340,7 +340,7 @@ def test_fab(with_fab: Airflow) -> None:
                     assert "invoices" not in http.get(f"{pages[1]}{more}").text
     with closing(logged_in(with_fab, "none")) as http:
         response = http.get(LIST)
-        assert response.status_code == 403 or "No flow run is live" in response.text
+        assert response.status_code == 403 or "No flow run" in response.text
         assert [http.get(page).status_code for page in pages] == [403, 403]
     with httpx.Client(base_url=with_fab.url, timeout=60, trust_env=False) as http:
         response = http.get(LIST)

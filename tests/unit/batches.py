@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from workflow_automation_provider.failures.batch import counts_text
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import has_state_store
 
@@ -46,6 +47,20 @@ def times_started(service):
 
 def statuses(items):
     return Counter(item["status"] for item in items)
+
+
+def counts(total, *, started=0, rejected=0, unknown=0):
+    """Return what a log or an error says of a batch of which so many items ended so."""
+    remaining = total - started - rejected - unknown
+    return counts_text(
+        {
+            "total": total,
+            "started": started,
+            "rejected": rejected,
+            "unknown": unknown,
+            "remaining": remaining,
+        }
+    )
 
 
 class Watched:

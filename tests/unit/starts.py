@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from said import MAYBE_STARTED
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 KEY = "workflow_automation_start"
-MAYBE = "A run may have been started"
+MAYBE = MAYBE_STARTED
 
 
 def trigger(**arguments):
@@ -22,6 +23,11 @@ def trigger(**arguments):
 
 def requests(service):
     return len(service.journal.requests())
+
+
+def mentions(text, *facts):
+    """Return whether one line of a log or an error has all of these facts."""
+    return any(all(str(fact) in line for fact in facts) for line in text.splitlines())
 
 
 class TaskTimeout(BaseException):

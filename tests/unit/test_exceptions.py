@@ -32,8 +32,8 @@ def begin(kind):
 
 def full(kind):
     error = kind(
-        "POST https://x.example was rejected: 400 Bad Request.",
-        consequence="No run was started.",
+        "It was rejected.",
+        consequence="No run.",
         next_step="Compare the inputs.",
         status=400,
         retry_after=17,
@@ -45,8 +45,8 @@ def full(kind):
 @of_every_kind
 def test_text_has_a_line_for_each_part(kind):
     assert str(full(kind)).splitlines() == [
-        f"{begin(kind)}POST https://x.example was rejected: 400 Bad Request.",
-        "No run was started.",
+        f"{begin(kind)}It was rejected.",
+        "No run.",
         "Compare the inputs.",
         "Connection: wa_prod",
         "Flow: demo-flow",

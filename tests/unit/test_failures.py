@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -23,7 +24,15 @@ from workflow_automation_provider.client.outcome import (
     Unknown,
     Unquoted,
 )
-from workflow_automation_provider.client.protocol import Operation, Run, trigger_request, upload_request
+from workflow_automation_provider.client.protocol import (
+    Operation,
+    Response,
+    Run,
+    trigger_request,
+    upload_request,
+)
+from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.client.responses import read
 from workflow_automation_provider.client.upload_body import upload_body
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
 from workflow_automation_provider.failures import (
@@ -45,6 +54,13 @@ UPLOAD = upload_request(URL, "demo-flow", upload_body("demo-flow", "7", []), [])
 REQUESTS = (BY_PATH, BY_KEY, UPLOAD)
 
 NEW = "https://new.example/é"
+
+
+def unusable(body: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> Failure:
+    """Return the failure of a run whose response cannot be used."""
+    outcome = read(Response(201, headers, body), BY_PATH, Redactor([], key="the-key"))
+    assert isinstance(outcome, Unidentified)
+    return outcome
 
 
 def failures() -> Iterator[Failure]:
@@ -74,7 +90,16 @@ def failures() -> Iterator[Failure]:
         yield Unknown(request=request, status=302, location=NEW)
     yield Unknown(request=BY_KEY, reason=Reason.REPEATED, detail="7")
     yield Unknown(request=UPLOAD, status=200, detail="with a web page", quote=Unquoted.NOT_TEXT)
-    yield Unidentified(request=BY_PATH, status=201, detail="it has no run_id")
+    for body in (
+        b"",
+        b"<html>",
+        b"[]",
+        b'{"run_id": 1.5}',
+        b'{"run_id": "\\u0000"}',
+        b'{"run_id": "the-key"}',
+    ):
+        yield unusable(body)
+    yield unusable(b"{}", {"content-encoding": "gzip"})
     yield NotSent(request=BY_KEY, reason=Reason.STOPPED)
     yield NotSent(request=UPLOAD, reason=Reason.STOPPED, begun=True)
     for via in (None, *Proxy):

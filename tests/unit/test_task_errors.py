@@ -34,6 +34,7 @@ from workflow_automation_provider.failures import (
     start_advice,
     task_error,
     unclaimed_error,
+    unsettled_error,
 )
 from workflow_automation_provider.failures.batch import (
     BatchState,
@@ -107,6 +108,8 @@ def errors() -> Iterator[WorkflowAutomationError]:
         yield task_error(unclaimed, type(unclaimed), outlook, CLAIM_ADVICE)
     revoked = revoked_error(request_error(Unknown(request=REQUEST, status=502)))
     yield task_error(revoked, type(revoked), FAIL, start)
+    unsettled = unsettled_error(rejected)
+    yield task_error(unsettled, type(unsettled), FAIL, CLAIM_ADVICE)
     for known in ("7", None):
         silent = silence_error(
             known, timedelta(minutes=10), "Its last word, at 2026-01-01T00:00:00+00:00: exporting (48%)"

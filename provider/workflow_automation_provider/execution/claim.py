@@ -87,7 +87,7 @@ class ClaimRecord(TaskRecord):
         :param token: its hash, as below
         :raises Exception: if it could not be written: then nothing may be sent with it
         """
-        self._open(token_key(token, self._now.max_tries))
+        self._set(token_key(token, self._now.max_tries), {})
 
     def reopen(self, token: str) -> None:
         """
@@ -95,12 +95,7 @@ class ClaimRecord(TaskRecord):
 
         :raises Exception: if it could not be written
         """
-        self._open(token_keys(token, self._now.max_tries)[1])
-
-    def _open(self, key: str) -> None:
-        if self._store is not None:
-            # Its key says all.
-            self._put(self._store, key, {"open": True})
+        self._set(token_keys(token, self._now.max_tries)[1], {})
 
     def claim(self, max_tries: int | None = None) -> Claim | None:
         """

@@ -41,8 +41,7 @@ claimed            :meth:`Ledger.claimed`     it did: it is the run       a Clea
 =================  =========================  ==========================  ==========================================
 
 A request that was not sent leaves its token *out*, and may be sent again with it. After a Clear, the token of an item
-in doubt can no longer claim; if it had claimed, its run goes on, and is the one to return
-(:attr:`Ledger.token_before_clear`).
+in doubt can no longer claim; if it had claimed, its run goes on, and is the one to return.
 
 **Retry or Clear?** A retry must find what an earlier try wrote; a Clear asks to start over. Airflow does not say which
 of the two it was, so each entry carries what a Clear changes, see :class:`Attempt`:
@@ -68,7 +67,7 @@ from __future__ import annotations
 import enum
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -206,8 +205,6 @@ class Ledger:
         """Whether an entry was read that is from before a Clear."""
         self.is_ambiguous = False
         """Whether an entry counts although it is unknown if the task was cleared since."""
-        self.token_before_clear: str | None = None
-        """The token of what was in doubt when the task was cleared."""
         # Of each item whose run may claim, or has claimed.
         self._tokens: dict[int, str] = {}
         self._states = bytearray()
@@ -234,8 +231,6 @@ class Ledger:
             cleared = entry.attempt.is_from_before_a_clear(self._now, self._retries)
         if cleared:
             self.was_cleared = True
-            if all(state is State.UNIDENTIFIED for _, state in entry.settled):
-                self.token_before_clear = entry.token
             return False
         self.is_ambiguous |= cleared is None
         for index, digest in entry.opened:
@@ -382,20 +377,16 @@ class Ledger:
         """Return whether this try opened an item and has not settled it."""
         return index in self._open
 
-    def was_in_doubt(self, index: int) -> bool:
-        """Return whether an open item was in doubt before this try opened it."""
-        return index in self._in_doubt_before
-
-    def unsettled(self) -> Iterator[int]:
-        """Yield the items that this try opened and has not settled: their runs may exist."""
-        yield from sorted(self._open)
+    @property
+    def newly_open(self) -> int:
+        """How many items this try opened and has not settled, those left out that were in doubt before."""
+        return len(self._open) - len(self._in_doubt_before)
 
     def _grow(self, index: int) -> None:
-        missing = index + 1 - len(self._states)
-        if missing > 0:
-            self._states.extend(bytes(missing))
-            self._tries.extend([0] * missing)
-            self._digests.extend(bytes(missing * DIGEST_BYTES))
+        missing = max(0, index + 1 - len(self._states))
+        self._states.extend(bytes(missing))
+        self._tries.extend([0] * missing)
+        self._digests.extend(bytes(missing * DIGEST_BYTES))
 
     def _set_digest(self, index: int, digest: bytes) -> None:
-        self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] = digest.ljust(DIGEST_BYTES, b"\0")
+        self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] = digest or bytes(DIGEST_BYTES)

@@ -38,9 +38,8 @@ else:
 
 __all__ = ["FlowRetryPolicy", "SendRetrier", "error_of_task"]
 
-# The wait between two attempts without a Retry-After, in seconds: it grows from the first to the second
-# value.
-_FIRST_WAIT, _MAX_WAIT = 1.0, 30.0
+# The longest wait before each further attempt without a Retry-After, in seconds; the last one for all that follow.
+_WAITS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 # Less time left is not worth another attempt, in seconds.
 _MIN_LEFT = 0.01
@@ -78,11 +77,7 @@ class FlowRetryPolicy(RetryPolicyBase):
             return RetryDecision.default()
         asked = exception.retry_after if isinstance(exception, BusyError) else None
         wait = None if asked is None else timedelta(seconds=asked)
-        reason = (
-            "The service is busy or cannot be reached."
-            if asked is None
-            else f"The service asked to wait {asked:.0f} s."
-        )
+        reason = "The service is busy or cannot be reached."
         if rescheduled := _reschedule(wait, reason, context):
             return rescheduled
         return RetryDecision.default() if wait is None else RetryDecision.retry(delay=wait, reason=reason)
@@ -163,7 +158,7 @@ class SendRetrier:
         """Return the seconds to wait before the next attempt, None if there is no time for another."""
         asked = outcome.retry_after or 0.0
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
-        wait = asked + random.uniform(0, min(_FIRST_WAIT * 2.0 ** min(attempt - 1, 10), _MAX_WAIT))  # noqa: S311
+        wait = asked + random.uniform(0, _WAITS[min(attempt, len(_WAITS)) - 1])  # noqa: S311
         if left < max(_MIN_LEFT, asked) or (not self.caps_last_wait and left <= wait):
             return None
         return min(wait, left)
@@ -181,10 +176,9 @@ class SendRetrier:
         if on_retry:
             on_retry()
         self._sleep(seconds)
-        if self.is_ended():
+        if is_ended := self.is_ended():
             self.log.warning("Airflow ended the task while it was waiting: nothing more is sent.")
-            return False
-        return True
+        return not is_ended
 
     def _sleep(self, seconds: float) -> None:
         # In short naps, because a signal handler cannot end a longer one: setting a threading.Event there may

@@ -35,7 +35,6 @@ from workflow_automation_provider.client.protocol import Run
 from workflow_automation_provider.exceptions import (
     Accepted,
     InvalidRequestError,
-    OutcomeUnknownError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.earlier_start import earlier_run
@@ -44,13 +43,12 @@ from workflow_automation_provider.execution.start_record import started_run
 from workflow_automation_provider.execution.telemetry import metric_of
 from workflow_automation_provider.failures import (
     PreviousTry,
-    consequence_of,
     error_class,
     reason_of,
     request_error,
     revoked_error,
     unclaimed_error,
-    where_to_look,
+    unsettled_error,
 )
 
 if TYPE_CHECKING:
@@ -68,8 +66,14 @@ OnUnknownStart = Literal["fail", "start_again"]
 
 _UNSETTLED = "Whether a run has claimed this start could not be settled."
 
-# What a request ended in that identified no run, as the ledger has it; otherwise, nothing was started.
-_STATES: dict[type[Outcome], State] = {Rejected: State.REJECTED, Unknown: State.UNKNOWN}
+# What a request ended in, as the ledger has it; otherwise, it was not sent.
+_STATES: dict[type[Outcome], State] = {
+    Started: State.STARTED,
+    Unidentified: State.UNIDENTIFIED,
+    Rejected: State.REJECTED,
+    Busy: State.REJECTED,
+    Unknown: State.UNKNOWN,
+}
 
 
 def request_digest(inputs: object, flow_id: object) -> str:
@@ -324,7 +328,7 @@ class RunStarter:
             outcome = self._hook.send_trigger(request, before_last_byte=self._hand_over)
             took = time.monotonic() - began
         except WorkflowAutomationError:  # not a request, such as a connection that has become invalid
-            self._settle(State.IDLE)
+            self._take_back()
             raise
         # It is unknown what went wrong, and whether this process may still write the record.
         except Exception:
@@ -333,7 +337,7 @@ class RunStarter:
             if self.handed_over:
                 self._log.warning("Interrupted while waiting for the response. A run may have been started.")
             else:
-                self._settle(State.IDLE)
+                self._take_back()
             raise
         outcome = self._record_outcome(outcome)
         if metric := metric_of(outcome):
@@ -351,30 +355,29 @@ class RunStarter:
 
     def _record_outcome(self, outcome: Outcome) -> Outcome:
         self.handed_over = outcome.accepted is not Accepted.NO
+        state = self._ledger.settle(0, _STATES.get(type(outcome), State.IDLE))
         if isinstance(outcome, Started):
             self._run = self._started(outcome.run)
         elif isinstance(outcome, Unidentified):
-            self._settle(State.UNIDENTIFIED, request_error(outcome).message)
+            try:
+                self._record.unidentified(request_error(outcome).message)
+            except Exception:
+                self._log.exception("A run was started, but its record could not be completed.")
         elif self._url and isinstance(outcome, Rejected | Busy):
-            return self._settle_rejected(outcome)
-        else:
-            self._settle(_STATES.get(type(outcome), State.IDLE))
+            return self._record_rejected(outcome, self._url.digest, state)
+        elif not isinstance(outcome, Unknown):
+            self._record_no_run(state)
         return outcome
 
-    def _settle_rejected(self, outcome: Rejected | Busy) -> Outcome:
-        """Settle a request that the service says it rejected: unless its run has claimed, it has none."""
-        was_in_doubt = self._ledger.was_in_doubt(0)
-        state = self._ledger.settle(0, State.REJECTED)
-        token = self._ledger.token(0)
-        claim = self._claim_of_rejected(outcome, token) if token else None
+    def _record_rejected(self, outcome: Rejected | Busy, token: str, state: State) -> Outcome:
+        """Record a request that the service says it rejected: unless its run has claimed, it has none."""
+        claim = self._claim_of_rejected(outcome, token)
         if claim is not None:
             self._log.warning("The request was rejected, but its run has begun: %s", reason_of(outcome))
             run = self._adopt_claim(claim)
-            return Started(
-                request=outcome.request, run=Run(run.get("run_id"), run.get("run_link"), run.get("flow_id"))
-            )
+            return Started(request=outcome.request, run=Run(run.get("run_id"), None))
         self._request = None
-        self._write_settled(state, State.REJECTED, was_in_doubt)
+        self._record_no_run(state)
         return outcome
 
     def _claim_of_rejected(self, outcome: Rejected | Busy, token: str) -> Claim | None:
@@ -383,39 +386,32 @@ class RunStarter:
             return self._claims.revoke(token, self._ledger)
         except Exception:
             self._log.exception(_UNSETTLED)
-            self.handed_over = True
-            operation = outcome.request.operation
-            raise OutcomeUnknownError(
-                request_error(outcome).message,
-                consequence=consequence_of(operation, Accepted.MAYBE),
-                next_step=where_to_look(operation),
-            ) from None
+            raise unsettled_error(request_error(outcome)) from None
 
-    def _settle(self, outcome: State, message: str = "") -> None:
-        """Settle what the request ended in, and record it."""
-        was_in_doubt = self._ledger.was_in_doubt(0)
-        self._write_settled(self._ledger.settle(0, outcome), outcome, was_in_doubt, message)
+    def _take_back(self) -> None:
+        """Settle and record that the request was not sent."""
+        self._record_no_run(self._ledger.settle(0, State.IDLE))
 
-    def _write_settled(self, state: State, outcome: State, was_in_doubt: bool, message: str = "") -> None:
+    def _record_no_run(self, state: State) -> None:
+        """
+        Record that a request started no run.
+
+        :param state: what its item has become: *unknown* if an earlier try may have started one
+        """
         try:
-            if state is State.UNIDENTIFIED:
-                self._record.unidentified(message)
-            elif state is not State.UNKNOWN:
+            if state is not State.UNKNOWN:
                 self._record.clear()
-            elif was_in_doubt and outcome is not State.UNKNOWN:
+            else:
                 self._log.warning("This try started no run, but an earlier try may have started one.")
                 self._record.restore()
         except Exception:
             self._log.exception(
-                "A run was started, but its record could not be completed."
-                if state is State.UNIDENTIFIED
-                else "This try started no run, but that could not be recorded: a later try will report that a run may "
+                "This try started no run, but that could not be recorded: a later try will report that a run may "
                 "have been started."
             )
 
     def _started(self, run: Run) -> StartedRun:
         """Record and return a run that was started."""
-        self._ledger.settle(0, State.STARTED)
         if run.run_id is None:
             self._log.warning(
                 "Started a run, but the response has no run_id. Find it in the workflow's list of runs: %s",

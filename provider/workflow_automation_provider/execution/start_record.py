@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypedDict, cast
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -47,7 +47,7 @@ def started_run(
 ) -> StartedRun:
     """Return a run without what is not known: Airflow 3.0 cannot store None as an XCom, and would fail its task."""
     run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
-    return cast("StartedRun", {name: value for name, value in run.items() if value is not None})
+    return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]
 
 
 class StartEntry(NamedTuple):
@@ -88,8 +88,7 @@ class StartEntry(NamedTuple):
     def for_ledger(self) -> Entry:
         """Return the entry for the ledger, whose only item it is."""
         digest = bytes.fromhex(self.request or "")[:DIGEST_BYTES]
-        settled = () if self.state is State.OPEN else ((0, self.state),)
-        return Entry(self.attempt, ((0, digest),), settled, token=self.token)
+        return Entry(self.attempt, ((0, digest),), ((0, self.state),), token=self.token)
 
 
 class StartRecord(TaskRecord):
@@ -104,15 +103,16 @@ class StartRecord(TaskRecord):
     target: Mapping[str, str | None] = MappingProxyType({})
     """The ``conn_id`` and the ``flow_id`` of what is sent, as far as known."""
     _sent: str | None = None
-    _entry: dict[str, Any] | None = None
+    _entry: dict[str, Any]
     # A deletion of Airflow's that comes late would take the entry of a request that is being sent.
     _may_be_cleared_again = False
 
     def read(self) -> StartEntry | None:
         """Return what was written last, also before a Clear; None if nothing was."""
-        self._entry = entry = self._get(self._key)
+        entry = self._get(self._key)
         if not entry:
             return None
+        self._entry = entry
         state, result = _STATES[entry["state"]], entry["result"]
         return StartEntry(
             attempt_of(entry),
@@ -153,8 +153,9 @@ class StartRecord(TaskRecord):
         :raises Exception: if it could not be written, even at the second attempt: a later try then assumes
             that a run may exist
         """
-        self._may_be_cleared_again |= self._delete(self._key)
-        self.release()
+        self._may_be_cleared_again = self._delete(self._key)
+        if not self._may_be_cleared_again:
+            self.release()
 
     def restore(self) -> None:
         """
@@ -162,7 +163,7 @@ class StartRecord(TaskRecord):
 
         :raises Exception: if it could not be written: the entry then names this try in place of the earlier one
         """
-        if self._store is not None and self._entry:
+        if self._store is not None:
             self._put(self._store, self._key, self._entry)
 
     def supplied_run(self) -> StartedRun | None:

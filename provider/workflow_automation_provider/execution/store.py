@@ -108,10 +108,14 @@ class TaskRecord:
             return Ledger(Attempt(1, 1), **options)
         return Ledger(
             self._now,
-            retries=self._context["task"].retries or 0,
+            retries=self._retries,
             clear_deletes=self._clear_deletes,
             **options,
         )
+
+    @property
+    def _retries(self) -> int:
+        return self._context["task"].retries or 0
 
     @property
     def _clear_deletes(self) -> bool:
@@ -196,7 +200,7 @@ class TaskRecord:
 
     def _read_again(self, store: _Store, keys: tuple[str, ...]) -> dict[str, Any] | None:
         # A key of its own: several threads of a task may read at the same time.
-        probe_key, probe = f"{_PROBE}/{uuid4().hex}", {"probe": True}
+        probe_key, probe = f"{_PROBE}/{uuid4().hex}", self._now._asdict()
         self._put(store, probe_key, probe)
         try:
             for _ in range(_PROBES):
@@ -214,8 +218,7 @@ class TaskRecord:
 
     def _counts(self, entry: dict[str, Any]) -> bool:
         """Return whether an entry is not from before a Clear, as far as that is known."""
-        retries = self._context["task"].retries or 0
-        return self._clear_deletes or not attempt_of(entry).is_from_before_a_clear(self._now, retries)
+        return self._clear_deletes or not attempt_of(entry).is_from_before_a_clear(self._now, self._retries)
 
     def _delete(self, key: str) -> bool:
         """Delete an entry; return whether Airflow may have been asked twice, and may do it again later."""

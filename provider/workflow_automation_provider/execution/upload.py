@@ -134,7 +134,6 @@ class Uploader:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
         elements = resolve(what.files)
         self._requests(_ANY_RUN, flow_id, elements, what)
         self._prepared = elements
@@ -153,7 +152,7 @@ class Uploader:
                 run_id = identifier("run_id", run_id)
                 return self._upload(run_id, flow_id, what)
             except WorkflowAutomationError as error:
-                error.locate(self._hook.workflow_automation_conn_id, flow_id, run_id)
+                error.locate(None, flow_id, run_id)
                 raise
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
@@ -195,15 +194,11 @@ class Uploader:
             )
         elif progress.is_due():
             self._log.info(
-                "Request %d of %d confirmed: %s. The service said: %s",
-                number,
-                len(requests),
-                count_of(requests[number - 1].files),
-                response,
+                "Request %d of %d confirmed. The service said: %s", number, len(requests), response
             )
 
     def _requests(
-        self, run_id: str, flow_id: str, elements: Sequence[Element], what: FilesToUpload
+        self, run_id: str, flow_id: str | None, elements: Sequence[Element], what: FilesToUpload
     ) -> list[Request]:
         requests = self._hook.prepare_uploads(
             run_id,

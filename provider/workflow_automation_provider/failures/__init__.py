@@ -12,6 +12,7 @@ from workflow_automation_provider.failures.claim import (
     revoked_error,
     silence_error,
     unclaimed_error,
+    unsettled_error,
 )
 from workflow_automation_provider.failures.request import (
     check_text,
@@ -65,5 +66,6 @@ __all__ = [
     "start_advice",
     "task_error",
     "unclaimed_error",
+    "unsettled_error",
     "where_to_look",
 ]

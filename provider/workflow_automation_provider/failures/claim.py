@@ -12,10 +12,10 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.failures.request import consequence_of
+from workflow_automation_provider.failures.request import consequence_of, where_to_look
 from workflow_automation_provider.failures.task import run_started
 
-__all__ = ["revoked_error", "silence_error", "unclaimed_error"]
+__all__ = ["revoked_error", "silence_error", "unclaimed_error", "unsettled_error"]
 
 
 def unclaimed_error(
@@ -51,6 +51,15 @@ def revoked_error(error: WorkflowAutomationError) -> WorkflowAutomationError:
     told = "A run of it that claims its start from now on is told to stop."
     error.consequence = "\n".join(filter(None, (error.consequence, told)))
     return error
+
+
+def unsettled_error(error: WorkflowAutomationError) -> WorkflowAutomationError:
+    """Return the error of a start that was rejected, where it is unknown whether a run has claimed it."""
+    return OutcomeUnknownError(
+        error.message,
+        consequence=consequence_of(Operation.TRIGGER_BY_KEY, Accepted.MAYBE),
+        next_step=where_to_look(Operation.TRIGGER_BY_KEY),
+    )
 
 
 def silence_error(run_id: str | None, limit: timedelta, last: str) -> RunTimeoutError:

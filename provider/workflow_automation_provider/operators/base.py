@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -185,17 +186,17 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         except Exception:
             self.log.warning("The task's lineage events are incomplete.", exc_info=True)
 
+    @abc.abstractmethod
     def _event_extra(self, result: _Result) -> dict[str, Any]:
         """Return the extra of the task's asset events."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _lineage_of(self, result: _Result, extra: Mapping[str, Any]) -> Lineage:
         """
         Return what the task read and made.
 
         :param extra: what :meth:`_event_extra` returned
         """
-        raise NotImplementedError
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
         """Return what the task read and made; called by Airflow's OpenLineage provider."""
@@ -221,18 +222,18 @@ class FlowOperator(BaseOperator, Generic[_Result]):
             error, context, self._advice(context), also_retry=self._retried_after, is_ended=self.is_ended
         )
 
+    @abc.abstractmethod
     def _run_once(self, context: Context) -> _Result:
         """Do what the task is for."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
         """Return what to do if Airflow does not retry the task."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         """Errors after which Airflow may retry the task, besides those where nothing was done."""
-        raise NotImplementedError
 
     def on_kill(self) -> None:
         """End all waits and stop sending. Airflow 3 kills the process only seconds later."""

@@ -220,10 +220,10 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.execution.flow_run import Resumed
         from workflow_automation_provider.execution.parking import is_from_before_a_clear
 
-        resumed = Resumed(event, run, pending, checks, timeout)
         if is_from_before_a_clear(context, ti_id):
             self.log.info("The task was cleared after it continued: starting over.")
-            resumed = Resumed()
+            return self._guarded(context, lambda: self._run_once(context))
+        resumed = Resumed(event, run, pending, checks, timeout)
         return self._guarded(context, lambda: self._run_once(context, resumed))
 
     def _run_once(self, context: Context, resumed: Resumed | None = None) -> StartedRun:
@@ -275,9 +275,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.hooks.lineage import Lineage, inputs_of
 
         # Of a task that was parked, an earlier process has uploaded them.
-        uploaded = (self._flow_run and self._flow_run.uploaded) or {
-            "inputs": [] if self.files is None else inputs_of(self.files)
-        }
+        uploaded = (self._flow_run and self._flow_run.uploaded) or {"inputs": inputs_of(self.files)}
         return Lineage(outputs=self._run_or_flow(extra), run_link=extra.get("run_link"), **uploaded)
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
@@ -303,7 +301,7 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         return error_of_task(
             error,
             context,
-            dict.fromkeys((Accepted.NO, Accepted.MAYBE), advice),
+            {Accepted.MAYBE: advice},
             also_retry=(OutcomeUnknownError, ResultUnreadableError),
             is_ended=self.is_ended,
             may_retry=has_store,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 
 import pytest
@@ -35,9 +36,7 @@ def test_seconds(value):
     "value", [-1, -0.1, MAX_TIMEOUT + 1, float("nan"), float("inf"), True, False, "5", None, 1j]
 )
 def test_what_is_no_number_of_seconds(value):
-    with pytest.raises(
-        ZeroDivisionError, match=r"^wait is .*: expected seconds, 0 or more and at most 604800"
-    ):
+    with pytest.raises(ZeroDivisionError, match=re.escape(f"wait is {value!r}:")):
         check_seconds("wait", value, ZeroDivisionError, zero=True)
     check_seconds("wait", None, none=True)
 

@@ -29,8 +29,6 @@ from workflow_automation_provider.client.outcome import (
 from .conftest import check, trigger_flow, upload_files
 
 LARGE = "x" * 20_000_000
-NO_CONNECTION = "no connection within 0.5 s (the timeout)"
-STUCK = "no more data could be sent for {} s (the timeout)"
 
 
 @pytest.fixture
@@ -84,14 +82,14 @@ def dripping_server(request, raw_server, released):
 def test_head_of_the_response_that_drips(dripping_server, attempt, key):
     with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
         begun = time.monotonic()
-        check(attempt.send(client), Unknown, detail="no response within 0.5 s (the timeout)")
+        assert "0.5 s" in check(attempt.send(client), Unknown).detail
         assert time.monotonic() - begun > 0.45
     assert len(dripping_server.requests) == 1
 
 
 def test_check_does_not_wait_for_a_head_that_drips(dripping_server, key):
     with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
-        assert client.check().detail == "no response within 0.5 s (the timeout)"
+        assert "0.5 s" in client.check().detail
 
 
 def test_head_and_body_have_one_deadline_together(raw_server, released, trigger, key):
@@ -107,7 +105,7 @@ def test_head_and_body_have_one_deadline_together(raw_server, released, trigger,
             sent.append(b"x")
 
     with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2) as client:
-        check(trigger.send(client), Unidentified, detail="it was still arriving after 2 s")
+        assert "2 s" in check(trigger.send(client), Unidentified).detail
         assert len(sent) < 16
 
 
@@ -140,7 +138,7 @@ def test_proxy_that_drips_its_response_to_connect(raw_server, released, attempt,
         "https://service.example/api", api_key=key, timeout=0.5, proxy=f"http://127.0.0.1:{proxy.port}"
     ) as client:
         outcome = attempt.send(client)
-    check(outcome, NotSent, begun=False, via=Proxy.CONNECTION, detail=NO_CONNECTION)
+    assert "0.5 s" in check(outcome, NotSent, begun=False, via=Proxy.CONNECTION).detail
 
 
 def test_tls_handshake_that_drips(raw_server, released, attempt, key):
@@ -153,7 +151,7 @@ def test_tls_handshake_that_drips(raw_server, released, attempt, key):
 
     server = raw_server(answer)
     with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.5) as client:
-        check(attempt.send(client), NotSent, begun=False, detail=NO_CONNECTION)
+        assert "0.5 s" in check(attempt.send(client), NotSent, begun=False).detail
 
 
 # A request that was not handed over whole ---------------------------------------------------------------
@@ -170,7 +168,7 @@ def test_service_stops_reading(raw_server, released, attempt, key):
         released.wait(10)
 
     with FlowClient(raw_server(never_read).base_url, api_key=key, timeout=0.4) as client:
-        not_sent(attempt, client, status=None, reason=Reason.WRITE, detail=STUCK.format("0.4"))
+        assert "0.4 s" in not_sent(attempt, client, status=None, reason=Reason.WRITE).detail
 
 
 def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key):
@@ -250,7 +248,7 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
 
     with FlowClient(raw_server(answer).base_url, api_key=key, timeout=4) as client:
         begun = time.monotonic()
-        not_sent(upload, client, detail=STUCK.format(4))
+        assert "4 s" in not_sent(upload, client, reason=Reason.WRITE).detail
         assert time.monotonic() - begun < 7.5
 
 
@@ -375,7 +373,7 @@ def test_service_stops_reading_over_tls(released, tmp_path, upload, key):
         listener,
         FlowClient(address, api_key=key, ca_bundle=str(tmp_path / "ca.pem"), timeout=0.5) as client,
     ):
-        not_sent(upload, client, reason=Reason.WRITE, detail=STUCK.format("0.5"))
+        assert "0.5 s" in not_sent(upload, client, reason=Reason.WRITE).detail
     released.set()
     thread.join()
 
@@ -442,7 +440,7 @@ def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
     try:
         address = f"http://service.example:{port}/api"
         with FlowClient(address, api_key=key, allow_http=True, timeout=1) as client:
-            check(trigger_flow(client, {}), NotSent, detail="no connection within 1 s (the timeout)")
+            assert "1 s" in check(trigger_flow(client, {}), NotSent).detail
     finally:
         for one in (*clients, *listeners):
             one.close()

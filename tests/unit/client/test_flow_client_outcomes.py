@@ -120,13 +120,13 @@ def test_loopback_is_never_reached_through_a_proxy_of_the_environment(service, m
 # Started, response unusable --------------------------------------------------------------------------------
 
 UNUSABLE: dict[str, tuple[str, dict[str, Any], str]] = {
-    "empty": ("empty", {}, "it is empty"),
-    "no content": ("empty", {"status": 204}, "it is empty"),
-    "blank": ("garbage", {"body": " \r\n "}, "it is empty"),
-    "not JSON": ("garbage", {}, "it is not JSON"),
-    "truncated": ("truncate", {}, "it was cut off after "),
-    "too large": ("endless", {"limit": 3_000_000}, "it is longer than 1024 KiB"),
-    "endless": ("endless", {}, "it is longer than 1024 KiB"),
+    "empty": ("empty", {}, "empty"),
+    "no content": ("empty", {"status": 204}, "empty"),
+    "blank": ("garbage", {"body": " \r\n "}, "empty"),
+    "not JSON": ("garbage", {}, "not JSON"),
+    "truncated": ("truncate", {}, "cut off"),
+    "too large": ("endless", {"limit": 3_000_000}, "1024 KiB"),
+    "endless": ("endless", {}, "1024 KiB"),
 }
 
 
@@ -137,7 +137,7 @@ def test_unusable_response_of_a_trigger(service, client, trigger, name, key):
     failure = check(
         fail(trigger, client, service, key=key, effects=1), Unidentified, status=options.get("status", 201)
     )
-    assert failure.detail.startswith(words)
+    assert words in failure.detail
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
@@ -225,7 +225,7 @@ def test_busy_statuses(service, attempt, status, headers, seconds, key):
 
 @pytest.mark.parametrize("wrong", [[200], [399], [600], [503.0], ["503"], [True], [[503]]])
 def test_busy_statuses_that_are_none(wrong):
-    with pytest.raises(InvalidRequestError, match="busy_statuses must be statuses from 400 to 599"):
+    with pytest.raises(InvalidRequestError, match="busy_statuses"):
         FlowClient("http://127.0.0.1:1/api", busy_statuses=wrong)
 
 
@@ -322,7 +322,7 @@ def test_read_timeout(service, attempt, kind, effects, key):
     service.faults.add(kind, operation=attempt.operation)
     with FlowClient(service.base_url, api_key=key, timeout=0.4) as client:
         failure = unknown(attempt, client, key, service, effects=effects)
-    check(failure, Unknown, status=None, detail="no response within 0.4 s (the timeout)")
+    assert "0.4 s" in check(failure, Unknown, status=None).detail
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])

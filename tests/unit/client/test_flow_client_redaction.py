@@ -140,8 +140,8 @@ LONG_KEY = "sk_live_oHwLMeaZqo9DZDNjN1GTPdVKsb42xyQ7"
 @pytest.mark.parametrize(
     "echo",
     [
-        f"The key '{LONG_KEY[:16]}...' is not valid",
-        f"The key '...{LONG_KEY[-14:]}' is not valid",
+        f"Invalid key '{LONG_KEY[:16]}...'",
+        f"Invalid key '...{LONG_KEY[-14:]}'",
         json.dumps({"prefix": LONG_KEY[:20], "rest": LONG_KEY[20:]}),
         json.dumps([LONG_KEY[:11], LONG_KEY[11:22], LONG_KEY[22:33], LONG_KEY[33:]]),
     ],

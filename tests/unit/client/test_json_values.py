@@ -148,25 +148,25 @@ def test_error_names_the_path(value, words):
     with pytest.raises(InvalidRequestError, match=words) as caught:
         encode("inputs", {"rows": ["a", {}, [], {"fine": 1, "when": value}]})
     assert caught.value.message.startswith("inputs.rows[3].when ")
-    assert str(caught.value).splitlines()[1:] == ["Nothing was sent."]
 
 
 @pytest.mark.parametrize(
-    ("value", "start"),
+    ("value", "path", "words"),
     [
-        ({"rows": [{1: "x"}]}, "inputs.rows[0] has a key that is an int (1): JSON keys are text"),
-        ({"rows": {None: "x"}}, "inputs.rows has a key that is None (None): JSON keys are text"),
-        ({"rows": {"\ud800": "x"}}, "inputs.rows (its key '\\ud800') is not valid Unicode"),
-        ({"a b": {"ü": b""}}, "inputs['a b'].ü is a bytes"),
-        ({"a": {"'x": b""}}, 'inputs.a["\'x"] is a bytes'),
-        ({"a": LOOP}, "inputs.a[0].again is a list that contains itself"),
-        ({"a": DEEP}, "inputs.a[0][0]"),
+        ({"rows": [{1: "x"}]}, "inputs.rows[0]", "an int (1)"),
+        ({"rows": {None: "x"}}, "inputs.rows", "None"),
+        ({"rows": {"\ud800": "x"}}, "inputs.rows", "'\\ud800'"),
+        ({"a b": {"ü": b""}}, "inputs['a b'].ü", "a bytes"),
+        ({"a": {"'x": b""}}, 'inputs.a["\'x"]', "a bytes"),
+        ({"a": LOOP}, "inputs.a[0].again", "contains itself"),
+        ({"a": DEEP}, "inputs.a[0][0]", "nested"),
     ],
 )
-def test_containers_that_cannot_be_sent(value, start):
+def test_containers_that_cannot_be_sent(value, path, words):
     with pytest.raises(InvalidRequestError) as caught:
         encode("inputs", value)
-    assert caught.value.message.startswith(start)
+    assert caught.value.message.startswith((f"{path} ", f"{path}["))
+    assert words in caught.value.message
 
 
 def test_two_hundred_levels_are_not_too_deep():

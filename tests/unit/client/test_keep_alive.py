@@ -143,7 +143,7 @@ def test_a_response_that_arrived_before_its_request_leaves_a_doubt(server):
     doubling = server(lambda number: response(f"r{next(runs)}") * (1 if number else 2))
     with client_of(doubling) as client, client.keep_connections():
         assert trigger(client) == "r0"
-        check(trigger_flow(client, {}), Unknown, detail="the response arrived before the request was sent")
+        assert "before the request" in check(trigger_flow(client, {}), Unknown).detail
         assert doubling.connections == 1
         trigger(client)
     assert doubling.connections == 2
@@ -217,7 +217,7 @@ def test_an_incomplete_response_is_not_continued_on_its_connection(server):
     )
     with client_of(counting) as client, client.keep_connections():
         for number in (1, 2):
-            check(trigger_flow(client, {}), Unidentified, detail="it is longer than 1024 KiB")
+            assert "1024 KiB" in check(trigger_flow(client, {}), Unidentified).detail
             assert counting.connections == number
 
 

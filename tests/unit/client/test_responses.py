@@ -146,7 +146,7 @@ class BrokenRedactor(Redactor):
         (BY_KEY, 599, Busy, {"retry_after": 17, "quote": "", "location": ""}),
         (BY_KEY, 302, Unknown, {"retry_after": 17, "quote": "", "location": ""}),
         (BY_PATH, 201, Unidentified, {}),
-        (UPLOAD, 200, Confirmed, {"response": "(not shown: it could not be read (ZeroDivisionError))"}),
+        (UPLOAD, 200, Confirmed, {}),
     ],
 )
 def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation, status, kind, facts):
@@ -154,6 +154,7 @@ def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation,
     response = Response(status, {"retry-after": "17", "location": "https://x.example"}, b'{"run_id": "7"}')
     outcome = responses.read(response, request, BrokenRedactor([], key=KEY), busy_statuses={599})
     check(outcome, kind, request=request, **facts)
+    assert kind is not Confirmed or "ZeroDivisionError" in repr(outcome)
 
 
 # Busy ---------------------------------------------------------------------------------------------------
@@ -261,51 +262,45 @@ def test_no_words_are_not_quoted(body, incomplete):
 # Success ------------------------------------------------------------------------------------------------
 
 
-COMPRESSED = "it is compressed ('gzip') although no compression was requested"
-
-
 @pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])
 @pytest.mark.parametrize(
     ("body", "options", "why"),
     [
-        (b"<html>", {}, "it is not JSON"),
-        (b"", {}, "it is empty"),
-        (b" \n", {}, "it is empty"),
-        (b'{"run_id": "7"', {}, "it is not JSON"),
-        (b'{"run_id": "7"} x', {}, "it is not JSON"),
-        (b"\xff\xfe\xfd", {}, "it is not JSON"),
-        (b'{"run_id": "\xff"}', {}, "it is not JSON"),
+        (b"<html>", {}, "not JSON"),
+        (b"", {}, "empty"),
+        (b" \n", {}, "empty"),
+        (b'{"run_id": "7"', {}, "not JSON"),
+        (b'{"run_id": "7"} x', {}, "not JSON"),
+        (b"\xff\xfe\xfd", {}, "not JSON"),
+        (b'{"run_id": "\xff"}', {}, "not JSON"),
         (b'{"run_', {"incomplete": "it was cut off"}, "it was cut off"),
-        (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, COMPRESSED),
+        (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
         (b"{}", {"headers": {"content-encoding": KEY}}, WITHHELD),
-        (b"[" * 100_000 + b"]" * 100_000, {}, "it is nested too deeply"),
+        (b"[" * 100_000 + b"]" * 100_000, {}, "nested"),
     ],
 )
 def test_a_run_whose_response_cannot_be_used(operation, body, options, why):
-    check(failure_of(operation, 201, body, **options), Unidentified, detail=why)
-
-
-NOT_STORABLE = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
+    assert why in check(failure_of(operation, 201, body, **options), Unidentified).detail
 
 
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"[]", "it has no run_id"),
-        (b'{"run_id": null}', "it has no run_id"),
-        (b'{"run_id": " "}', "its run_id is neither text nor a whole number"),
-        (b'{"run_id": {}}', "its run_id is neither text nor a whole number"),
-        (b'{"run_id": true}', "its run_id is neither text nor a whole number"),
-        (b'{"run_id": 1.50}', "its run_id is neither text nor a whole number"),
-        (b'{"run_id": NaN}', "its run_id is neither text nor a whole number"),
-        (b'{"run_id": 1e999}', "its run_id is neither text nor a whole number"),
-        (b'{"run_id": "a\\u0000"}', NOT_STORABLE),
-        (b'{"run_id": "a\\ud800"}', NOT_STORABLE),
-        (b'{"run_id": "%b"}' % KEY.encode(), "its run_id contained the API key"),
+        (b"[]", "no run_id"),
+        (b'{"run_id": null}', "no run_id"),
+        (b'{"run_id": " "}', "neither text"),
+        (b'{"run_id": {}}', "neither text"),
+        (b'{"run_id": true}', "neither text"),
+        (b'{"run_id": 1.50}', "neither text"),
+        (b'{"run_id": NaN}', "neither text"),
+        (b'{"run_id": 1e999}', "neither text"),
+        (b'{"run_id": "a\\u0000"}', "NUL"),
+        (b'{"run_id": "a\\ud800"}', "NUL"),
+        (b'{"run_id": "%b"}' % KEY.encode(), "API key"),
     ],
 )
 def test_a_run_id_is_needed_by_path_only(body, why):
-    check(failure_of(BY_PATH, 201, body), Unidentified, detail=why)
+    assert why in check(failure_of(BY_PATH, 201, body), Unidentified).detail
     assert read(BY_KEY, Response(201, {}, body)).run_id is None
 
 
@@ -397,7 +392,6 @@ def test_response_that_says_it_is_not_compressed():
         (b"", ""),
         (b'{"ok": true}', '{"ok": true}'),
         (b"7", "7"),
-        (b"a\xff", "(not shown: it is neither JSON nor plain text)"),
         (b"[" * 100_000, "[" * 100_000),
         (f'"{KEY}"'.encode(), WITHHELD),
         (KEY.encode(), WITHHELD),
@@ -423,12 +417,14 @@ def test_another_response_to_an_upload_does(content_type):
 
 
 def test_early_response_to_an_upload():
-    check(failure_of(UPLOAD, 200, early=True), NotSent, detail="not all files had been sent")
+    assert "not all files" in check(failure_of(UPLOAD, 200, early=True), NotSent).detail
 
 
-def test_response_to_an_upload_that_is_incomplete():
-    response = Response(200, {}, b'"2 fi', incomplete="it was cut off")
-    assert read(UPLOAD, response) == "(not shown: it was cut off)"
+@pytest.mark.parametrize(("body", "incomplete"), [(b'"2 fi', "it was cut off"), (b"2 fi\xff", "")])
+def test_response_to_an_upload_that_is_not_shown(body, incomplete):
+    text = read(UPLOAD, Response(200, {}, body, incomplete=incomplete))
+    assert text.startswith(f"(not shown: {incomplete}")
+    assert "2 fi" not in text
 
 
 # Secrets ------------------------------------------------------------------------------------------------
@@ -470,7 +466,7 @@ def test_run_id_and_link_that_contain_the_key_are_withheld(echo, key):
     run = run_with(document, key=key)
     assert (run.run_id, run.run_link, run.response) == (None, None, WITHHELD)
     failure = outcome_of(BY_PATH, Response(201, {}, json.dumps(document).encode()), key=key)
-    check(failure, Unidentified, detail="its run_id contained the API key")
+    assert "API key" in check(failure, Unidentified).detail
     nowhere(key, repr(failure))
 
 

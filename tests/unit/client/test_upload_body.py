@@ -139,15 +139,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 @pytest.mark.parametrize("content", [b"\xff", b"ab\xc3", b"." * (CHUNK - 1) + b"\xc3", b"\xed\xa0\x80"])
 def test_text_that_is_not_utf_8(content):
-    with nothing_sent(r"^<a\.txt> is not UTF-8 text, as file_format requires: use base64\.$"):
+    with nothing_sent(r"^<a\.txt> is not UTF-8 text"):
         body_of([in_memory(content)], "text")
 
 
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        (9, "is 1 bytes shorter than its original 9"),
-        (7, "is longer than its original 7 bytes"),
+        (9, "is 1 bytes shorter .*9"),
+        (7, "is longer .*7 bytes"),
         (0, "is no longer empty"),
     ],
 )
@@ -159,7 +159,7 @@ def test_text_that_changed_before_it_is_measured(size, words):
 
 @pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
 def test_element_that_is_none(element):
-    with nothing_sent(r"^files\[1\] is (a|an|None)\b.*: pass a file or a mapping\.$"):
+    with nothing_sent(r"^files\[1\] is (a|an|None)\b"):
         measure([{}, element])
 
 
@@ -204,10 +204,8 @@ def started(client):
 
 def assert_broken_off(service, caught, path):
     assert caught.value.accepted is Accepted.NO
-    first, last = str(caught.value).splitlines()
-    assert str(path) in first
-    assert first.endswith(" while it was being uploaded.")
-    assert last == "The request was aborted before all of it was sent: no files were accepted."
+    assert caught.value.code == "file-unavailable"
+    assert str(path) in caught.value.message
     assert service.uploads == []
 
 
@@ -327,7 +325,7 @@ def test_any_shape_that_a_callable_returns(given_files, shape):
 
 
 def test_callable_that_returns_nothing_or_raises_names_the_file():
-    with nothing_sent(r"^file_format returned None for <a\.txt>: return the element to send\.$"):
+    with nothing_sent(r"^file_format returned None .*<a\.txt>"):
         body_of([in_memory(b"x")], lambda file: None)  # noqa: ARG005
     with nothing_sent(r"^file_format raised AttributeError for <a\.txt>: .*nme"):
         body_of([in_memory(b"x")], lambda file: file.nme)
@@ -441,7 +439,7 @@ def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, c
 
 def test_split_names_the_element_that_is_too_large():
     elements = [{"a": 1}, in_memory(b"x" * 99, "big.csv"), {"b": "y" * 99}]
-    with nothing_sent(r"^<big\.csv> alone makes a request of \d+ bytes"):
+    with nothing_sent(r"^<big\.csv> alone .*\d+ bytes"):
         split_into(elements, max_request_bytes=100)
     with nothing_sent(r"^files\[1\] alone"):
         split_into([{"a": 1}, elements[2]], max_request_bytes=100)

@@ -118,9 +118,7 @@ class TestInputs:
     @pytest.mark.parametrize("value", [None, "text", [1], 5])
     def test_must_be_a_mapping(self, service, context, function, value):
         function.returns = [value]
-        with pytest.raises(
-            InvalidRequestError, match=r"The function trigger returned .*: expected a dict"
-        ) as caught:
+        with pytest.raises(InvalidRequestError, match="function trigger returned") as caught:
             function.operator().execute(context())
         assert isinstance(caught.value, AirflowFailException)
         assert "Return {}" in str(caught.value)
@@ -290,7 +288,7 @@ class TestErrorsOfTheFunction:
 
 class TestArguments:
     def test_inputs_is_an_error(self, function):
-        with pytest.raises(TypeError, match=r"inputs is not an argument of @task\.trigger_flow"):
+        with pytest.raises(TypeError, match=r"inputs .*@task\.trigger_flow"):
             function.operator(inputs={"a": 1})
 
     def test_reach_the_operator(self, function):
@@ -303,14 +301,14 @@ class TestArguments:
         assert function.operator(multiple_outputs=False).multiple_outputs is False
 
     def test_wrong_ones_are_errors_when_the_dag_is_parsed(self, function):
-        with pytest.raises(ValueError, match="on_unknown_start 'explode' is not supported"):
+        with pytest.raises(ValueError, match="on_unknown_start 'explode'"):
             function.operator(on_unknown_start="explode")
 
     def test_async_functions_are_errors(self):
         async def trigger():
             return {}
 
-        with pytest.raises(TypeError, match="An async function is not supported"):
+        with pytest.raises(TypeError, match="async function"):
             cast("Any", trigger_flow_task)(trigger)()
 
     def test_annotated_functions(self):

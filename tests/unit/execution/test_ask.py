@@ -18,10 +18,10 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
 )
 from workflow_automation_provider.execution.ask import FAIL, NOT_STARTED, STARTED
-from workflow_automation_provider.execution.callback import OPTIONS, digest_of, end_key
+from workflow_automation_provider.execution.callback import OPTIONS, digest_of, end_key, token_key
 
 from ..answers import TIMEOUT, person, woken
-from ..starts import KEY, MAYBE, interrupted, requests, trigger
+from ..starts import KEY, MAYBE, interrupted, mentions, requests, trigger
 
 SUCCEEDED, FAILED = OPTIONS["success"], OPTIONS["failed"]
 
@@ -46,28 +46,25 @@ class TestQuestion:
     def test_of_a_lost_response(self, service, store, log, now, then, supervisor):
         (question,) = supervisor.questions
         assert question.ti_id == now["ti"].id
-        assert question.subject == "Was a run started?"
         assert question.options == [STARTED, NOT_STARTED, FAIL]
         assert set(question.params) == {"run_id", "run_link"}
-        assert (
-            f"flow `demo-flow` for a run that was started between {store.entries[KEY]['at']}" in question.body
-        )
+        assert mentions(question.body, "flow `demo-flow`", f"between {store.entries[KEY]['at']} and")
         assert "- Connection: `workflow_automation_default`" in question.body
         assert "      POST http://" in question.body
-        assert f"{MAYBE}.\nAsking under Required Actions." in log()
+        assert f"{MAYBE}." in log()
+        assert "Required Actions" in log()
         assert set(then) == {"pending", "ti_id"}
         assert len(service.runs) == 1
 
     def test_covers_some_time(self, service, now, then, supervisor):
         (question,) = supervisor.questions
-        ((since, until),) = re.findall(r"started between (\S+) and (\S+)\.\n", question.body)
+        ((since, until),) = re.findall(r"between (\S+) and (\S+)\.\n", question.body)
         assert datetime.fromisoformat(since) < datetime.fromisoformat(until)
 
     def test_of_a_run_without_an_id(self, service, now, parked, supervisor):
         service.faults.add("garbage")
         parked(asks(), now)
         (question,) = supervisor.questions
-        assert question.subject == "Which run was started?"
         assert question.options == [STARTED, FAIL]
 
     def test_of_an_unknown_flow(self, service, now, parked, supervisor, monkeypatch):
@@ -77,7 +74,7 @@ class TestQuestion:
         service.faults.add("drop_after")
         parked(asks(workflow_automation_conn_id="other"), now)
         (question,) = supervisor.questions
-        assert "the list of runs of the flow of the API key for a run" in question.body
+        assert "the flow of the API key" in question.body
 
     def test_lasts_for_the_ask_timeout(self, service, now, parked):
         service.faults.add("drop_after")
@@ -90,7 +87,7 @@ class TestQuestion:
             asks().execute(context(store))
         parked(asks(), context(store, try_number=2))
         (question,) = supervisor.questions
-        assert "ended before the outcome was known" in question.body
+        assert "Try 1 (" in question.body
         assert len(service.runs) == 1
 
     def test_that_cannot_be_stored(self, service, now, supervisor, log):
@@ -99,7 +96,7 @@ class TestQuestion:
         with pytest.raises(OutcomeUnknownError) as caught:
             asks().execute(now)
         assert isinstance(caught.value, AirflowFailException)
-        assert "Nobody could be asked whether a run was started." in log()
+        assert "Nobody could be asked" in log()
 
     def test_is_not_asked_where_nothing_was_started(self, service, now, supervisor):
         service.faults.add("reject")
@@ -129,7 +126,7 @@ class TestNotifiers:
 
     @pytest.mark.parametrize("notifiers", ["ops@example.org", [None], {"a": 1}])
     def test_of_another_kind(self, notifiers):
-        with pytest.raises(ValueError, match=r"notifiers is .*: expected a notifier, or a list of them\."):
+        with pytest.raises(ValueError, match=re.escape(f"notifiers is {notifiers!r}")):
             trigger(notifiers=notifiers)
 
     def test_one_that_raises(self, service, now, parked, supervisor, log):
@@ -151,7 +148,8 @@ class TestAnswer:
         assert resume(asks(), now, event, **then) == run
         assert now["ti"].pushed == {"_link_FlowRunLink": "http://there/77"}
         assert store.entries[KEY]["result"] == run
-        assert "ada answered that run 77 was started." in log()
+        assert not any("_token/" in key for key in store.entries)
+        assert mentions(log(), "ada", "run 77")
         assert requests(service) == 1
 
     def test_a_run_was_started_and_a_later_try_returns_it(self, service, store, context, now, then, resume):
@@ -161,11 +159,15 @@ class TestAnswer:
     def test_a_run_that_cannot_be_recorded_is_returned(self, service, store, now, then, resume, log):
         store.failures["set started"] = 2
         assert resume(asks(), now, person(STARTED, run_id="77"), **then)["run_id"] == "77"
-        assert "Run 77 could not be recorded." in log()
+        assert mentions(log(), "Run 77", "not be recorded")
 
-    def test_no_run_was_started(self, service, now, then, resume, log):
+    @pytest.mark.parametrize("is_recorded", [True, False])
+    def test_no_run_was_started(self, service, store, now, then, resume, log, is_recorded):
+        if not is_recorded:
+            del store.entries[KEY]
         assert resume(asks(), now, person(NOT_STARTED), **then)["run_id"] == "1002"
-        assert "ada answered that no run was started." in log()
+        assert mentions(log(), "ada", "no run")
+        assert not any("_token/" in key for key in store.deleted)
 
     def test_no_run_was_started_and_the_next_is_in_doubt_as_well(
         self, service, now, then, parked, supervisor
@@ -190,7 +192,7 @@ class TestAnswer:
         service.faults.add("garbage")
         then, _ = parked(asks(), now)
         parked(asks(), now, person(NOT_STARTED), **then)
-        assert f"ada answered: {NOT_STARTED}, but one was. Asking again." in log()
+        assert f"ada answered: {NOT_STARTED}" in log()
         assert len(supervisor.questions) == 2
         assert requests(service) == 1
 
@@ -215,20 +217,20 @@ class TestAnswer:
     @pytest.mark.parametrize("event", [TIMEOUT, None])
     def test_none_in_time(self, service, now, then, resume, event):
         then["pending"]["until"] = datetime.now(UTC).isoformat()
-        with pytest.raises(OutcomeUnknownError, match=r"Nobody answered within the ask_timeout \(7 days"):
+        with pytest.raises(OutcomeUnknownError, match=r"ask_timeout \(7 days"):
             resume(asks(), now, event, **then)
 
     def test_without_the_run_id_is_asked_for_again(self, service, now, then, parked, supervisor, log):
         parked(asks(), now, person(STARTED, run_id=None, run_link="http://there"), **then)
         assert len(supervisor.questions) == 2
-        assert f"ada answered: {STARTED}, but entered no run_id. Asking again." in log()
+        assert mentions(log(), f"ada answered: {STARTED}", "no run_id")
         assert requests(service) == 1
 
     def test_that_cannot_be_asked_for_again(self, service, now, then, resume, supervisor, log):
         supervisor.failures.append(RuntimeError("No database"))
         with pytest.raises(OutcomeUnknownError, match="got no response"):
             resume(asks(), now, person(STARTED, run_id=None), **then)
-        assert "Nobody could be asked again" in log()
+        assert "Nobody could be asked" in log()
 
     def test_of_a_dag_that_no_longer_asks(self, service, now, then, resume):
         """The question was asked, and its answer counts."""
@@ -255,7 +257,8 @@ class TestWithAWait:
         operator = waits(on_unknown_start="ask")
         more, _ = parked(operator, now, person(STARTED, run_id="1001"), **then)
         assert more["run"] == {"run_id": "1001", "flow_id": "demo-flow"}
-        assert supervisor.questions[-1].subject == "How did run 1001 end?"
+        assert token_key(store.entries[KEY]["token"], 3) in store.entries
+        assert "run 1001 " in supervisor.questions[-1].subject
         event = person(SUCCEEDED, result="3", message=None)
         result = resume(waits(on_unknown_start="ask"), now, event, **more)
         assert result == {"run_id": "1001", "flow_id": "demo-flow", "result": 3}
@@ -267,19 +270,23 @@ class TestWithAWait:
 
     def test_it_has_failed_as_well(self, service, now, then, waits, resume):
         event = person(FAILED, run_id="1001", message="No rows")
-        with pytest.raises(RunFailedError, match="ada said that the run failed: No rows") as caught:
+        with pytest.raises(RunFailedError, match=r"ada .*: No rows") as caught:
             resume(waits(on_unknown_start="ask"), now, event, **then)
         assert caught.value.run_id == "1001"
 
-    def test_it_has_ended_without_a_run_id(self, service, now, then, waits, parked, supervisor):
+    def test_it_has_ended_without_a_run_id(self, store, now, then, waits, parked, supervisor):
         parked(waits(on_unknown_start="ask"), now, person(SUCCEEDED, run_id=None), **then)
         assert len(supervisor.questions) == 2
+        assert token_key(store.entries[KEY]["token"], 3) in store.entries
 
     def test_no_run_was_started(self, service, store, now, then, waits, parked, endpoint):
         (old,) = [key for key in store.entries if "_token/" in key]
         more, _ = parked(waits(on_unknown_start="ask"), now, person(NOT_STARTED), **then)
         assert more["run"]["run_id"] == "1002"
         assert old not in store.entries
+        again, _ = parked(waits(on_unknown_start="ask"), now, person(NOT_STARTED), **then)
+        assert again["run"] == more["run"]
+        assert token_key(store.entries[KEY]["token"], 3) in store.entries
 
     def test_the_flow_has_called_meanwhile(self, service, store, now, then, waits, resume, endpoint):
         key = end_key(store.entries["workflow_automation_start"]["token"])
@@ -294,15 +301,14 @@ class TestWithAWait:
 class TestVersions:
     def test_before_airflow_3_1_nothing_is_sent(self, service, store, context, monkeypatch):
         monkeypatch.delattr("airflow.sdk.execution_time.hitl.upsert_hitl_detail")
-        with pytest.raises(InvalidRequestError, match=r"on_unknown_start='ask' needs Airflow 3\.1 or newer"):
+        with pytest.raises(InvalidRequestError, match=r"on_unknown_start='ask' .*3\.1"):
             asks().execute(context(store))
         assert (requests(service), store.entries) == (0, {})
 
     def test_without_a_supervisor_nothing_is_sent(self, service, store, context):
-        with pytest.raises(InvalidRequestError, match="needs a supervisor, through which") as caught:
+        with pytest.raises(InvalidRequestError, match=r"on_unknown_start='ask' .*supervisor") as caught:
             asks().execute(context(store))
-        assert "Execute the task by dag.test() or a scheduler" in str(caught.value)
-        assert "Upgrade Airflow" not in str(caught.value)
+        assert "dag.test()" in caught.value.next_step
         assert (requests(service), store.entries) == (0, {})
 
 

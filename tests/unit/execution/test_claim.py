@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +25,6 @@ from workflow_automation_provider.execution.callback import (
     token_key,
     token_keys,
 )
-from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..claims import BRIEF, ISSUED, claim_at_deletion, first_step, flow, now, token_of
 from ..starts import KEY, MAYBE, TaskTimeout, requests
@@ -178,7 +178,9 @@ class TestDoubt:
             claims(**BRIEF).execute(context(store, try_number=2))
         assert requests(service) == 1
         key = token_key(digest_of(token_of(service.runs[0])), 3)
-        assert (f"still has the entry {key}" in log()) is (lost == "delete")
+        text = log()
+        assert (f"still has the entry {key}" in text) is (lost == "delete")
+        assert ("could not be settled" in text) is (lost == "delete")
 
     def test_a_revocation_that_fails_leaves_the_doubt(self, service, store, context, claims):
         service.faults.add("drop_after")
@@ -209,19 +211,27 @@ class TestDoubt:
         assert operator.execute(context(store, try_number=2))["run_id"] == "1002"
         assert waited == []
 
-    def test_a_clock_that_was_ahead(self, service, store, context, claims, monkeypatch):
+    def test_a_clock_that_was_ahead(self, service, store, context, claims, monkeypatch, log):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError):
             claims(**BRIEF).execute(context(store))
         store.entries[KEY]["at"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
         naps, sleep = iter(range(4)), time.sleep
 
-        def nap(seconds):
+        def nap(_):
             next(naps)
-            sleep(seconds)
+            sleep(0.08)
 
         monkeypatch.setattr("workflow_automation_provider.execution.claim.time.sleep", nap)
         assert claims(**BRIEF).execute(context(store, try_number=2))["run_id"] == "1002"
+        assert log().count("Waiting up to 0 s") == 2  # once in each try
+
+    def test_a_claim_that_cannot_be_recorded_counts(self, service, store, context, claims, log):
+        service.faults.add("drop_after")
+        claim_at_deletion(store)
+        store.failures["set started"] = 2
+        assert claims(**BRIEF).execute(context(store, try_number=4))["run_id"] == "1001"
+        assert "The run that claimed this start could not be recorded." in log()
 
     def test_what_an_earlier_try_started_is_mentioned(self, service, store, context, claims):
         """By the error of one whose request is rejected."""
@@ -260,26 +270,17 @@ class TestOneTokenForOneSend:
         assert token_key(digest_of(first), 3) not in store.entries
         assert store.entries[KEY]["token"] == digest_of(second)
 
-    def test_a_run_that_was_rejected_but_claimed_is_the_run(
-        self, service, store, context, claims, monkeypatch
-    ):
+    def test_a_run_that_was_rejected_but_claimed_is_the_run(self, service, store, context, claims, log):
         service.faults.add("status_after", status=422)
-        with flow(service, store) as told:
-            send = WorkflowAutomationHook.send_trigger
-
-            def slow(*args, **options):
-                outcome = send(*args, **options)
-                deadline = time.monotonic() + 20
-                while not told and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                return outcome
-
-            monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", slow)
-            result = claims().execute(context(store))
-        assert (result["run_id"], told, requests(service)) == ("1001", {"1001": 200}, 1)
+        claim_at_deletion(store)
+        result = claims().execute(context(store))
+        assert (result["run_id"], requests(service)) == ("1001", 1)
         assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        assert re.search(r"its run has begun: .*422", log())
 
-    def test_what_was_rejected_is_in_doubt_if_it_cannot_be_revoked(self, service, store, context, claims):
+    def test_what_was_rejected_is_in_doubt_if_it_cannot_be_revoked(
+        self, service, store, context, claims, log
+    ):
         service.faults.add("reject")
         write = store.set
 
@@ -289,9 +290,12 @@ class TestOneTokenForOneSend:
             write(key, value, **options)
 
         store.set = fail_to_probe
-        with pytest.raises(OutcomeUnknownError, match="the fault reject"):
+        with pytest.raises(OutcomeUnknownError, match="the fault reject") as caught:
             claims().execute(context(store, max_tries=0))
+        assert MAYBE in caught.value.consequence
+        assert caught.value.next_step
         assert store.entries[KEY]["state"] == "starting"
+        assert "Whether a run has claimed this start could not be settled." in log()
 
     def test_a_service_that_is_not_there(self, service, store, context, claims):
         service.stop()

@@ -60,10 +60,12 @@ class TestClear:
     def test_one_that_had_not_claimed_never_goes_on(self, service, store, context, claims, log, another):
         """Nobody had, or one with another token."""
         token = self.lose(service, store, context, claims)
+        store.entries[end_key(digest_of(token))] = Answer("success").row(now())
         if another:
             store.entries[claim_key(3)] = {"digest": digest_of("another"), "run_id": "77", "at": now()}
         assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
         assert first_step(store, token, "1001", max_tries=4) == 404
+        assert end_key(digest_of(token)) not in store.entries
         assert "goes on" not in log()
 
     def test_a_start_that_was_known_is_another_after_it(self, service, store, context, claims):

@@ -6,7 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError, RunTimeoutError
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    OutcomeUnknownError,
+    RejectedError,
+    RunTimeoutError,
+)
 from workflow_automation_provider.execution.callback import (
     Answer,
     claim_key,
@@ -158,6 +163,18 @@ def test_a_run_that_is_told_to_stop_just_as_a_clear_keeps_it(service, store, con
     assert not is_open(store, token, 4)
 
 
+def test_a_run_that_was_told_to_stop_but_may_still_speak(service, store, context, claims):
+    """Its token cannot be deleted, as by a zombie: nothing else is sent."""
+    claims().execute(context(store))
+    token = token_of(service.runs[0])
+    assert first_step(store, token, "1001") == 200
+    store.entries[claim_key(3)]["stopped"] = now()
+    store.delete = lambda _: None
+    with pytest.raises(RuntimeError):
+        claims().execute(context(store, try_number=2))
+    assert requests(service) == 1
+
+
 def test_a_run_that_was_kept_by_a_clear_but_cannot_be_let_go_on(service, store, context, claims):
     """On Airflow 3.4, where the user keeps the task's state: its run would be told to stop at its next word."""
     claims().execute(context(store))
@@ -180,6 +197,19 @@ def test_a_run_that_was_kept_by_a_clear_but_cannot_be_let_go_on(service, store, 
         claims().execute(again())
     assert claims().execute(again())["run_id"] == "1001"
     assert is_open(store, token_of(service.runs[0]), 4)
+
+
+def test_a_run_in_whose_place_a_person_entered_another_is_told_to_stop(
+    service, store, context, waits, parked, endpoint
+):
+    parked(waits(), context(store))
+    token = token_of(service.runs[0])
+    assert first_step(store, token, "1001") == 200
+    store.entries["workflow_automation_run"] = "77"
+    then, _ = parked(waits(), context(store, try_number=2))
+    assert then["run"]["run_id"] == "77"
+    assert first_step(store, token, "1001") == 404
+    assert claim_key(3) not in store.entries
 
 
 def test_a_claim_of_before_a_clear_is_one(service, store, context, waits, endpoint, log):
@@ -208,14 +238,22 @@ def test_an_unknown_start_says_whether_its_run_may_go_on(
     assert first_step(store, token_of(service.runs[0]), "1001", max_tries) == (404 if is_revoked else 200)
 
 
-def test_while_a_person_is_asked_a_run_may_claim_or_end(service, store, context, waits, parked, endpoint):
+@pytest.mark.parametrize("claims", [True, False])
+def test_while_a_person_is_asked_a_run_may_claim_or_end(
+    service, store, context, waits, parked, endpoint, claims
+):
     service.faults.add("drop_after")
     for try_number in (1, 2):
         parked(waits(on_unknown_start="ask"), context(store, try_number=try_number, max_tries=0))
         token = token_of(service.runs[0])
         assert is_open(store, token, 0)
-    store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
     again = context(store, try_number=3, max_tries=0)
+    if claims:
+        assert first_step(store, token, "1001", 0) == 200
+        then, _ = parked(waits(on_unknown_start="ask"), again)
+        assert then["run"]["run_id"] == "1001"
+        return
+    store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
     assert waits(on_unknown_start="ask").execute(again)["result"] == 5
 
 
@@ -308,3 +346,15 @@ def test_a_late_repeat_of_a_deletion_does_not_end_the_wait_for_a_run_that_a_pers
     assert is_open(store, token, 4)
     store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
     assert resume(waits(), again, **then)["result"] == 5
+
+
+def test_a_doubt_stays_if_the_next_start_is_rejected(service, store, context, waits, endpoint):
+    operator = waits(on_unknown_start="start_again")
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        operator.execute(context(store))
+    first = store.entries[KEY]
+    service.faults.add("reject")
+    with pytest.raises(RejectedError):
+        operator.execute(context(store, try_number=2))
+    assert store.entries[KEY] == first

@@ -217,7 +217,7 @@ class Fence(RuleBasedStateMachine):
         self.ledger = Ledger(self.attempt, retries=2, claims=True, resends_rejected=True)
         if self.entry is None or self.ledger.read(self.entry):
             return
-        before = self.ledger.token_before_clear
+        before = None if self.entry.settled else self.entry.token
         self.entry = None
         if before and self.claims.get(self.max_tries_before) == before:
             self.open_tokens.add((before, self.attempt.max_tries))
@@ -327,16 +327,18 @@ def ledger_of(*settled, token="t1"):
     ("ledger", "forbidden"),
     [
         (Ledger(Attempt(1, 3)), {"stopped", "revoked", "settle"}),
-        (ledger_of(), {"stopped", "revoked", "claimed"}),
-        (ledger_of(State.UNKNOWN), {"stopped", "settle"}),
-        (ledger_of(State.UNKNOWN, token=None), {"stopped", "revoked", "settle"}),
-        (ledger_of(State.STARTED), {"revoked", "settle"}),
-        (ledger_of(State.STARTED, token=None), {"stopped", "revoked", "settle"}),
+        (ledger_of(), {"stopped", "revoked", "claimed", "open"}),
+        (ledger_of(State.IDLE), {"stopped", "settle", "open"}),
+        (ledger_of(State.UNKNOWN), {"stopped", "settle", "open"}),
+        (ledger_of(State.UNKNOWN, token=None), {"stopped", "revoked", "settle", "open"}),
+        (ledger_of(State.STARTED), {"revoked", "settle", "open"}),
+        (ledger_of(State.STARTED, token=None), {"stopped", "revoked", "settle", "open"}),
     ],
-    ids=["idle", "open", "in doubt", "in doubt, no token", "started", "started, no token"],
+    ids=["idle", "open", "not sent", "in doubt", "in doubt, no token", "started", "started, no token"],
 )
 def test_a_driver_that_does_what_is_forbidden_hears_so(ledger, forbidden):
     steps = {
+        "open": lambda one: one.open(0, b"", "t2"),
         "settle": lambda one: one.settle(0, State.UNKNOWN),
         "claimed": lambda one: one.claimed(0, "t1"),
         "revoked": lambda one: one.revoked(0),
@@ -365,6 +367,94 @@ def test_a_start_that_was_taken_back_has_no_try():
 def test_entries_are_read_before_an_item_is_opened():
     with pytest.raises(LedgerError, match=r"^Entries are read before "):
         ledger_of().read(Entry(Attempt(1, 3)))
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_an_item_is_opened_before_it_is_settled(index):
+    entry = Entry(Attempt(1, 3), [(1, b"")] if index != 1 else [], [(index, State.STARTED)])
+    with pytest.raises(LedgerError, match=rf"^Item {index} "):
+        Ledger(Attempt(2, 3)).read(entry)
+
+
+# What a later try does ----------------------------------------------------------------------------------
+
+# What an item that is sent again becomes if this try starts nothing, by its state and the options.
+SENT_AGAIN = {
+    (State.OPEN, "start_again"): State.UNKNOWN,
+    (State.OPEN, "start_again claims"): State.UNKNOWN,
+    (State.UNKNOWN, "start_again"): State.UNKNOWN,
+    (State.UNKNOWN, "start_again claims"): State.UNKNOWN,
+    (State.REVOKED, "start_again"): State.UNKNOWN,
+    (State.REVOKED, "start_again claims"): State.IDLE,
+    (State.REVOKED, "claims"): State.IDLE,
+    (State.REJECTED, "resends_rejected"): State.IDLE,
+}
+
+
+@pytest.mark.parametrize("options", ["", "start_again", "claims", "start_again claims", "resends_rejected"])
+@pytest.mark.parametrize("state", sorted(set(State) - {State.IDLE}))
+@pytest.mark.parametrize("outcome", [State.IDLE, State.REJECTED])
+def test_what_is_sent_again(state, options, outcome):
+    ledger = Ledger(Attempt(2, 3), **dict.fromkeys(options.split(), True))
+    assert ledger.read(Entry(Attempt(1, 3), [(0, b"")], [(0, state)])) is True
+    again = SENT_AGAIN.get((state, options))
+    if again is None:
+        assert ledger.decide(0, b"") is (Decision.RETURN if state is State.STARTED else Decision.REPORT)
+        return
+    assert ledger.decide(0, b"") is Decision.SEND
+    ledger.open(0, b"")
+    assert ledger.newly_open == (again is State.IDLE)
+    assert ledger.settle(0, outcome) is (again or outcome)
+    assert ledger.newly_open == 0
+
+
+def test_each_item_of_a_batch_has_a_state_and_a_digest():
+    ledger = Ledger(Attempt(2, 3))
+    opened = [(index, digest(index)) for index in (0, 1, 3)]
+    ledger.read(Entry(Attempt(1, 3), opened, [(0, State.STARTED), (3, State.REJECTED)]))
+    ledger.open(2, digest(2))
+    ledger.open(5, b"")
+    ledger.open(4, digest(4))
+    assert [ledger.is_open(index) for index in range(7)] == [False, False, True, False, True, True, False]
+    assert ledger.counts() == {State.OPEN: 4, State.STARTED: 1, State.REJECTED: 1}
+    assert [ledger.decide(index, digest(index)) for index in range(5)] == [
+        Decision.RETURN,
+        *[Decision.REPORT] * 4,
+    ]
+    assert {ledger.decide(index, digest(index, 1)) for index in range(6)} == {Decision.CHANGED}
+    assert ledger.decide(6, digest(6)) is Decision.SEND
+
+
+def test_an_item_that_a_shorter_batch_lacks():
+    ledger = Ledger(Attempt(2, 3))
+    ledger.read(Entry(Attempt(1, 3), [(0, b""), (2, b"")]))
+    assert [ledger.missing_from(length) for length in range(4)] == [0, 2, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "options", "counts"),
+    [
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), {"retries": 1}, False),
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "monday"), {"retries": 1}, None),
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), {}, True),
+        (Attempt(1, 2, None, "monday"), Attempt(2, 2, 1, "tuesday"), {"retries": 1}, True),
+        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, None, "tuesday"), {"retries": 1}, True),
+    ],
+    ids=["cleared", "perhaps cleared", "not this task", "not counted before", "not counted now"],
+)
+def test_an_entry_from_before_a_clear_does_not_count(before, now, options, counts):
+    ledger = Ledger(now, **options)
+    assert ledger.read(Entry(before, [(0, b"")])) is (counts is not False)
+    assert (ledger.was_cleared, ledger.is_ambiguous) == (counts is False, counts is None)
+    assert ledger.count == (counts is not False)
+
+
+def test_what_is_ambiguous_stays_so():
+    ledger = Ledger(Attempt(3, 4), clear_deletes=True)
+    for attempt in (Attempt(1, 3), Attempt(2, 4)):
+        ledger.read(Entry(attempt))
+    assert ledger.is_ambiguous is True
+    assert ledger.was_cleared is False
 
 
 @pytest.mark.parametrize("max_tries", [3, 4])

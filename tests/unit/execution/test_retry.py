@@ -26,8 +26,9 @@ from workflow_automation_provider.client.outcome import (
     Unidentified,
     Unknown,
 )
-from workflow_automation_provider.client.protocol import Run, trigger_request
+from workflow_automation_provider.client.protocol import Operation, Run, trigger_request
 from workflow_automation_provider.exceptions import (
+    Accepted,
     BusyError,
     FileUnavailableError,
     InvalidRequestError,
@@ -40,6 +41,8 @@ from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRe
 from workflow_automation_provider.failures import (
     START_ADVICE,
     UPLOAD_ADVICE,
+    PreviousTry,
+    consequence_of,
     reason_of,
 )
 
@@ -48,7 +51,7 @@ needs_policies = pytest.mark.skipif(
     RetryDecision is None, reason="Before Airflow 3.3 there are no retry policies"
 )
 
-LOG = logging.getLogger("test_retries")
+LOG: Any = logging.getLogger("test_retries")
 
 
 # Waits within a try --------------------------------------------------------------------------------------
@@ -118,10 +121,11 @@ def sent(call, seconds=60, *, log=LOG, is_ended=lambda: False, **options):
     return SendRetrier(seconds, log, is_ended).send(call, **options)
 
 
+@pytest.mark.parametrize("options", [{}, {"retry_unknown": True}])
 @pytest.mark.parametrize("outcome", [BUSY, NOT_SENT])
-def test_busy_and_not_sent_are_sent_again(clock, outcome):
+def test_busy_and_not_sent_are_sent_again(clock, outcome, options):
     call = Call(outcome)
-    assert sent(call) is DONE
+    assert sent(call, **options) is DONE
     assert len(call.waits) == 1
 
 
@@ -191,6 +195,15 @@ def test_a_wait_that_the_service_asked_for_is_not_cut_short(clock, largest_jitte
     assert call.waits == [31]
 
 
+@pytest.mark.parametrize(("caps_last_wait", "waits"), [(True, [5]), (False, [])])
+def test_a_wait_may_take_all_the_time_if_the_last_may_be_capped(
+    clock, smallest_jitter, caps_last_wait, waits
+):
+    call = Call(busy(5))
+    SendRetrier(5, LOG, caps_last_wait=caps_last_wait).send(call)
+    assert call.waits == waits
+
+
 @given(asked=st.floats(0, 20), seconds=st.floats(0, 60))
 def test_the_time_is_used_up_unless_the_service_asks_for_more(asked, seconds):
     with pytest.MonkeyPatch.context() as patch:
@@ -203,25 +216,36 @@ def test_the_time_is_used_up_unless_the_service_asks_for_more(asked, seconds):
 
 
 def test_each_wait_is_announced(clock, largest_jitter, caplog):
-    sent(Call(BUSY, NOT_SENT), log=logging.getLogger("of the task"))
+    retries: list[int] = []
+    of_upload = replace(NOT_SENT, request=replace(REQUEST, operation=Operation.UPLOAD))
+    sent(
+        Call(BUSY, of_upload),
+        log=logging.getLogger("of the task"),
+        on_retry=lambda: retries.append(len(caplog.records)),
+    )
 
+    assert retries == [1, 2]
     assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
         (
             "of the task",
             "WARNING",
-            f"{reason_of(outcome)} No run was started. Retrying in {seconds} s.",
+            f"{reason_of(outcome)} {consequence} Retrying in {seconds} s.",
         )
-        for outcome, seconds in ((BUSY, "1.0"), (NOT_SENT, "2.0"))
+        for outcome, consequence, seconds in (
+            (BUSY, consequence_of(Operation.TRIGGER_BY_KEY, Accepted.NO), "1.0"),
+            (of_upload, consequence_of(Operation.UPLOAD, Accepted.NO), "2.0"),
+        )
     ]
 
 
 @pytest.mark.parametrize("after", [0, 0.05, 2.5])
-def test_a_wait_ends_when_the_task_is_ended(clock, largest_jitter, after):
+def test_a_wait_ends_when_the_task_is_ended(clock, largest_jitter, after, caplog):
     call = Call(busy(40))
     outcome = sent(call, is_ended=lambda: clock.now >= 1000 + after)
     assert (outcome, outcome.attempts) == (busy(40), None)
     assert call.waits == []
     assert clock.now <= 1000 + after + 0.1
+    assert len([record for record in caplog.records if record.msg]) == (2 if after else 0)
 
 
 def test_an_outcome_that_is_not_sent_again_after_a_wait_does_not_count_the_attempts(clock):
@@ -317,6 +341,10 @@ def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
         (context(try_number=1, max_tries=0), "Clear the task later."),
         (context(try_number=3), "Airflow retries this task in 300 s (try 4 of 4)."),
         (
+            {**FIRST_TRY, "task": SimpleNamespace()},
+            "Airflow retries this task after its retry_delay (try 2 of 4).",
+        ),
+        (
             context(retry_exponential_backoff=True),
             "Airflow retries this task after its retry_delay (try 2 of 4).",
         ),
@@ -344,6 +372,28 @@ def test_a_policy_that_decides_by_the_number_of_the_try_is_given_it(cannot_resch
 
     failed = ended(BusyError("busy"), context=context(retry_policy=Sooner(), try_number=2))
     assert str(failed).splitlines()[-1] == "Airflow retries this task in 203 s (try 3 of 4)."
+
+
+@needs_policies
+def test_that_a_policy_of_the_users_retries_nothing_is_told(cannot_reschedule):
+    class Never(FlowRetryPolicy):
+        def evaluate(self, exception, try_number, max_tries, context=None):
+            return RetryDecision.fail()
+
+    failed = ended(BusyError("busy"), context=context(retry_policy=Never()))
+    assert "retry_policy" in failed.next_step
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"later": "In the evening."}, "In the evening."),
+        ({"previous": PreviousTry(Accepted.YES, "try 1 started run 77.")}, "try 1 started run 77."),
+        ({"run_id": "77"}, "77"),
+    ],
+)
+def test_what_else_is_known_of_the_task_is_told(options, word):
+    assert word in str(ended(BusyError("busy"), context=context(try_number=4), **options))
 
 
 @needs_policies
@@ -385,6 +435,7 @@ def decide(error, context):
     """Return the action, and the delay in seconds."""
     decision = FlowRetryPolicy().evaluate(error, 1, 3, context)
     delay = decision.retry_delay
+    assert bool(decision.reason) is (decision.action.value != "default")
     return decision.action.value, None if delay is None else delay.total_seconds()
 
 
@@ -423,6 +474,9 @@ def test_a_retry_comes_when_the_service_said():
 def test_no_retry_is_spent_where_nothing_was_started(error, delay):
     assert decide(error, context()) == ("reschedule", delay)
     assert decide(error, context(count=4)) == ("reschedule", delay)
+    uncounted = context()
+    del uncounted["task_reschedule_count"]
+    assert decide(error, uncounted) == ("reschedule", delay)
 
 
 @needs_policies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from workflow_automation_provider.execution.ledger import State
+from workflow_automation_provider.execution.ledger import Entry, State
 from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
 
 from ..starts import MAYBE, requests, trigger
@@ -31,6 +31,7 @@ def test_a_later_try_reads_what_was_written_last(store, context, write, state, r
     assert entry is not None
     assert (entry.state, entry.run, entry.message) == (state, run, message)
     assert (entry.attempt.try_number, entry.request) == (1, None)
+    assert entry.for_ledger() == Entry(entry.attempt, ((0, b""),), ((0, state),))
 
 
 # How the first try and a later one see the task instance, and whether that is a Clear: the table of the record.

@@ -22,7 +22,7 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 from ..answers import TIMEOUT, person
-from ..claims import BRIEF
+from ..claims import BRIEF, claim_at_deletion
 from ..starts import WithoutTextError, trigger
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -141,6 +141,7 @@ def test_an_upload(service, context, statsd, tmp_path):
         "uploads.retried": 1,
     }
     assert statsd.timers[1:] == ["uploads.response_time"] * 2
+    assert all(0 < value < 60_000 for _, value, kind in statsd.seen if kind == "ms")
 
 
 def test_a_batch(service, context, statsd):
@@ -378,12 +379,23 @@ class TestSpans:
             (f"{PREFIX}.upload", {**told, f"{PREFIX}.files": 1}, "UNSET"),
         ]
 
-    def test_a_failure(self, service, context, spans):
+    @pytest.mark.parametrize(
+        "make", [trigger, lambda: UploadFilesOperator(task_id="upload", run_id="1001", files=[{}])]
+    )
+    def test_a_failure(self, service, context, spans, make):
         service.faults.add("echo_key")
-        ((name, told, status),) = spans(lambda: trigger().execute(context()))
-        assert (name, status) == (f"{PREFIX}.trigger", "ERROR")
+        task = make()
+        ((name, told, status),) = spans(lambda: task.execute(context(task_id=task.task_id)))
+        assert (name, status) == (f"{PREFIX}.{task.task_id}", "ERROR")
         assert told[f"{PREFIX}.error"] == "RejectedError"
         assert service.keys[0].value not in str(told)
+
+    def test_a_rejected_start_whose_run_has_claimed(self, service, store, context, claims, spans, statsd):
+        service.faults.add("status_after", status=422)
+        claim_at_deletion(store)
+        ((_, told, status),) = spans(lambda: claims().execute(context(store)))
+        assert (told[f"{PREFIX}.run_id"], status) == ("1001", "UNSET")
+        assert statsd.counters == {"runs.started": 1, "starts.claimed": 1}
 
     def test_a_batch(self, service, context, spans):
         batch = TriggerFlowBatchOperator(task_id="batch", batch=[{}, {}])

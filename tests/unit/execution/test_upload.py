@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,8 @@ from workflow_automation_provider.execution import confirmed_files
 from workflow_automation_provider.hooks import upload_progress
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+from ..starts import mentions
 
 KEY = "workflow_automation_upload"
 
@@ -156,7 +159,7 @@ class TestRequests:
 
     def test_a_flow_is_needed(self, service, context, connect):
         connect()
-        with pytest.raises(AirflowFailException, match="An upload needs a flow_id"):
+        with pytest.raises(AirflowFailException, match="needs a flow_id"):
             upload({"row": 1}).execute(context(task_id="upload"))
         assert uploaded(service) == []
 
@@ -265,7 +268,7 @@ class TestListingThatChanges:
             upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=2))
         upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=3))
         assert [len(files) for files in uploaded(service)] == [8, 5, 5, 2]
-        assert "1 confirmed requests had more than" in log()
+        assert mentions(log(), "1 confirmed", "more than 20,000")
 
     def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
         files: Any = {f"{folder}/{number:02}" for number in range(12)}
@@ -293,7 +296,7 @@ class TestVeryMany:
 
         def fail(key, value, *, retention=None):
             if key == f"{KEY}{entry}":
-                raise RuntimeError("The store is not there")
+                raise RuntimeError("No store")
             original(key, value, retention=retention)
 
         store.set = fail
@@ -318,32 +321,45 @@ class TestVeryMany:
         service.faults.add("response", operation="upload", body="thanks\nStarted run 77")
         result = upload(write("a\nStarted run 66")).execute(context(task_id="upload"))
         assert not any(line.startswith("Started run") for line in log().splitlines())
-        assert "Uploaded 1 file: a\\nStarted run 66. The service said: thanks\\nStarted run 77" in log()
+        assert mentions(log(), "a\\nStarted run 66", "thanks\\nStarted run 77")
         assert result["requests"][0]["files"] == ["a\\nStarted run 66"]
 
 
 class TestLog:
-    def test_a_long_upload_is_told_of_now_and_then(self, context, write, log, monkeypatch):
-        """Each look at the clock is 6 seconds after the last."""
+    @pytest.fixture
+    def _slow(self, monkeypatch):
+        """Have each look at the clock be 6 seconds after the last."""
         now = iter(range(0, 10_000, 6))
         monkeypatch.setattr(upload_progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+
+    @pytest.mark.usefixtures("_slow")
+    def test_progress_counts_the_requests_before(self, context, write, log):
+        files = [write(name, "x" * 2**20) for name in "ab"]
+        upload(*files, files_per_request=1, file_format="base64").execute(context(task_id="upload"))
+        assert re.search(r"Uploaded 1 of 2 files, 1\.\d MiB of 2\.0 MiB", log())
+
+    @pytest.mark.usefixtures("_slow")
+    def test_a_long_upload_is_told_of_now_and_then(self, context, write, log):
         upload(*[write(name) for name in "abcdefghijkl"], files_per_request=1).execute(
             context(task_id="upload")
         )
         text = log()
         assert [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text] == [3, 6, 9]
-        assert "Uploaded 12 files in 12 requests: a, b, c, d, e, f, g, h, i, j and 2 more." in text
+        assert text.count("1 file received") == 4
+        assert mentions(text, "12 files", "12 requests", "a, b, c, d, e, f, g, h, i, j and 2 more")
 
     def test_a_retry(self, service, attempt, write, log):
         files = [write(name, name * 3) for name in "abc"]
         let_fail(service, "busy", after=1)
         with pytest.raises(BusyError):
             upload(*files, files_per_request=1).execute(attempt())
-        assert "1 requests were confirmed before this one. A retry sends the rest" in log()
+        text = log()
+        assert mentions(text, "3 files of 9 bytes", "1001")
+        assert mentions(text, "1 requests", "confirmed", "retry")
         upload(*files, files_per_request=1).execute(attempt(try_number=2))
         text = log()
-        assert "An earlier try uploaded 1 of them; 2 files of 6 bytes to go." in text
-        assert "Uploaded 2 files in 2 requests: b, c." in text
+        assert mentions(text, "uploaded 1 of", "2 files of 6 bytes")
+        assert mentions(text, "2 files", "2 requests", "b, c.")
 
 
 class TestRecord:
@@ -372,10 +388,8 @@ class TestRecord:
         file = File("a", 1, "text/csv", "<a>", open=lambda: io.BytesIO(b"x"), fingerprint=look)
         with pytest.raises(FileUnavailableError) as caught:
             upload(file, file_format="base64", on_unknown_upload="fail").execute(attempt())
-        assert str(caught.value).splitlines()[:2] == [
-            f"[file-unavailable] <a> can no longer be read ({why}).",
-            "Its request was not sent.",
-        ]
+        assert caught.value.code == "file-unavailable"
+        assert mentions(caught.value.message, "<a>", f"({why})")
         assert (uploaded(service), store.entries) == ([], {})
 
     def test_where_all_was_sent_the_key_may_have_expired_since(self, service, attempt, connect):
@@ -402,14 +416,14 @@ class TestRecordThatFails:
         def fail_for_confirmed(key, value, *, retention=None):
             keys.append(key)
             if key == f"{KEY}_0":
-                raise RuntimeError("The store is not there")
+                raise RuntimeError("No store")
             original(key, value, retention=retention)
 
         store.set = fail_for_confirmed
         result = upload({"row": 1}, on_unknown_upload=how).execute(attempt())
         assert len(result["requests"]) == len(service.uploads) == 1
         assert f"{KEY}_0" in keys
-        assert "could not be recorded" in log()
+        assert "not be recorded" in log()
 
     def test_what_was_confirmed_is_no_doubt(self, service, store, attempt):
         store.failures["delete"] = 2
@@ -424,7 +438,7 @@ class TestRecordThatFails:
         with pytest.raises(BusyError) as caught:
             upload({"row": 1}, on_unknown_upload="fail", send_retry_timeout=0).execute(attempt())
         assert caught.value.retry_after == 7
-        assert "No files were accepted, but that could not be recorded" in log()
+        assert mentions(log(), "No files", "not be recorded")
 
 
 def test_an_error_names_the_run(service, attempt):
@@ -432,7 +446,6 @@ def test_an_error_names_the_run(service, attempt):
     with pytest.raises(RejectedError) as caught:
         upload({"row": 1}, run_id="1001").execute(attempt())
     assert caught.value.run_id == "1001"
-    assert "Run: 1001" in str(caught.value).splitlines()
 
 
 def test_what_a_format_says_of_a_file_is_of_the_content_that_is_sent(service, attempt, tmp_path):
@@ -456,11 +469,19 @@ def test_what_a_format_says_of_a_file_is_of_the_content_that_is_sent(service, at
 @pytest.mark.parametrize(
     ("run_id", "words"),
     [
-        ("{'run_id': '1001', 'run_link': 'x'}", "run_id is the text of a whole result"),
+        ("{'run_id': '1001', 'run_link': 'x'}", "run_id is the text"),
         ([{"run_id": "1001"}], "run_id holds several results"),
     ],
 )
 def test_a_result_in_the_wrong_shape(service, attempt, run_id, words):
     with pytest.raises(InvalidRequestError, match=words):
         upload({"row": 1}, run_id=run_id).execute(attempt())
+    assert service.uploads == []
+
+
+@pytest.mark.parametrize("name", ["run_id", "flow_id"])
+def test_an_identifier_of_another_type(service, attempt, name):
+    with pytest.raises(InvalidRequestError) as caught:
+        upload({"row": 1}, **{name: 7.5}).execute(attempt())
+    assert caught.value.message.startswith(f"{name} is a float")
     assert service.uploads == []

@@ -62,24 +62,17 @@ def test_source(source, expected):
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
-        (f"{URL}/monday", "end it with / to upload everything below it."),
-        (f"{URL}/*", "let the glob match only files, or use ** to match everything below it."),
-        (
-            lambda: ObjectStoragePath(f"{URL}/monday/"),
-            "to upload everything below it, pass the text '{path}/', because ObjectStoragePath strips a trailing /.",
-        ),
-        (
-            lambda: ObjectStoragePath(URL) / "*",
-            "let the glob match only files, or use ** to match everything",
-        ),
+        (f"{URL}/monday", "end it with /"),
+        (f"{URL}/*", "glob"),
+        (lambda: ObjectStoragePath(f"{URL}/monday/"), "'{path}/'"),
+        (lambda: ObjectStoragePath(URL) / "*", "glob"),
     ],
 )
 def test_directory(source, advice):
     source = source() if callable(source) else source
-    with pytest.raises(InvalidRequestError) as caught:
-        resolve(source)
     # Airflow's versions differ in the slashes after memory:
-    assert f"is a directory: {advice.format(path=source)}" in str(caught.value)
+    with pytest.raises(InvalidRequestError, match=f"is a directory: .*{advice.format(path=source)}"):
+        resolve(source)
 
 
 def test_object_replaced_by_one_of_its_size_is_another(store):

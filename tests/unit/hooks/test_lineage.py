@@ -22,7 +22,7 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import WithoutTextError, trigger
+from ..starts import WithoutTextError, mentions, trigger
 
 try:
     HookLineageCollector = importlib.import_module("airflow.sdk.lineage").HookLineageCollector
@@ -272,6 +272,7 @@ def test_a_collector_that_fails_is_only_told_of(service, context, monkeypatch, l
     monkeypatch.setattr(lineage, "_is_read", lambda: True)
     assert start(context())["run_id"] == "1001"
     assert "are incomplete" in (text := log()) or "could not be collected" in text
+    assert type(error).__name__ in text
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no place"), WithoutTextError("no place")])
@@ -281,9 +282,12 @@ def test_an_upload_is_sent_whatever_its_lineage(service, context, monkeypatch, l
 
     (tmp_path / "a").write_text("1234")
     monkeypatch.setattr(lineage, "_place", fail)
+    monkeypatch.setattr(lineage, "_is_read", lambda: True)
     trigger(files=f"{tmp_path}/a").execute(context())
     assert [upload.run_id for upload in service.uploads] == ["1001"]
-    assert "The task's lineage events are incomplete." in log()
+    assert mentions(text := log(), "lineage events", "incomplete")
+    assert text.count("incomplete") == 1
+    assert type(error).__name__ in text
 
 
 def test_a_uri_that_airflow_rejects_costs_no_other(service, context, collected, tmp_path):

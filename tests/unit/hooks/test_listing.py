@@ -106,7 +106,8 @@ def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, co
     monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(FileUnavailableError) as caught:
         resolved(f"{tmp_path}/{pattern}")
-    assert f"files[0]: the folder '{tmp_path}/b' cannot be listed: {os.strerror(code)}." in str(caught.value)
+    assert f"files[0]: the folder '{tmp_path}/b'" in caught.value.message
+    assert os.strerror(code) in caught.value.message
 
 
 def test_a_name_without_wildcards_needs_no_listing(tmp_path, monkeypatch):

@@ -137,7 +137,7 @@ def test_timeout_of_one_request(service, hook, run_id):
     hook.request_timeout = 0.3
     outcome = hook.send_upload(request)
     assert isinstance(outcome, Unknown)
-    assert outcome.detail == "no response within 0.3 s (the timeout)"
+    assert "0.3 s" in outcome.detail
     hook.request_timeout = 0
     with pytest.raises(InvalidRequestError, match="timeout"):
         hook.send_upload(request)
@@ -153,7 +153,7 @@ def test_timeout_of_one_request(service, hook, run_id):
         ({"files": [{}, {"a": {1}}]}, r"files\[1\]\.a is a set"),
         ({"file_format": "bas64"}, "file_format is not supported"),
         ({"file_format": "text", "files": [CountedFile(b"\xff").file]}, "<a.txt> is not UTF-8 text"),
-        ({"max_request_bytes": 10}, r"files\[0\] alone makes a request of 49 bytes"),
+        ({"max_request_bytes": 10}, r"files\[0\] .*49 bytes"),
     ],
 )
 def test_what_cannot_be_sent_is_named_before_anything_is(service, hook, arguments, words):

@@ -301,9 +301,7 @@ class TestInTheThreadThatSends:
         store.pipe("/read-ahead/b", b"")
         (file,) = resolved("memory://read-ahead/a")
         store.rm("/read-ahead/a")
-        with pytest.raises(
-            FileUnavailableError, match=r"/read-ahead/a' could not be read \(FileNotFoundError"
-        ):
+        with pytest.raises(FileUnavailableError, match=r"/read-ahead/a' .*FileNotFoundError"):
             b"".join(read_whole(file))
 
 

@@ -245,13 +245,13 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ({"inputs": {"a": {1}}}, "inputs.a is a set, which JSON cannot represent"),
-            ({"inputs": "{{ event }}"}, "inputs is a str: expected a dict"),
+            ({"inputs": {"a": {1}}}, "inputs.a is a set"),
+            ({"inputs": "{{ event }}"}, "inputs is a str"),
             ({"inputs": {"a": "{{ missing.attribute }}"}}, "UndefinedError: 'missing' is undefined\n"),
             ({"inputs": {"a": "{{ 1 / 0 }}"}}, "ZeroDivisionError in "),
             ({"inputs": {}, "flow_id": "{{ none }}"}, "flow_id is 'None'"),
             ({"inputs": {}, "flow_id": ""}, "flow_id is ''"),
-            ({"inputs": {}, "workflow_automation_conn_id": "missing"}, "The conn_id `missing` isn't defined"),
+            ({"inputs": {}, "workflow_automation_conn_id": "missing"}, "`missing`"),
             (
                 {"inputs": {}, "workflow_automation_conn_id": "{{ none }}"},
                 "workflow_automation_conn_id is 'None'",
@@ -263,7 +263,7 @@ class TestErrors:
         text = log()
         assert "FlowNotifier: " in text
         assert words in text
-        assert NO_RUN in text or "Nothing was sent." in text
+        assert NO_RUN in text or "Nothing was sent" in text
         assert requests(service) == 0
 
     def test_one_that_has_no_text(self, service, now, log, monkeypatch):
@@ -297,11 +297,11 @@ class TestErrors:
         """As in an executor's callback on Airflow 3.3, whose error is a PermissionError."""
 
         def deny(*_, **__):
-            raise PermissionError("Access denied for connection 'workflow_automation_default'")
+            raise PermissionError("Access denied")
 
         monkeypatch.setattr(WorkflowAutomationHook, "get_connection", deny)
         FlowNotifier({})(now)
-        assert "FlowNotifier: PermissionError: Access denied for connection" in log()
+        assert "FlowNotifier: PermissionError: Access denied" in log()
 
     def test_an_unexpected_one_after_the_request(self, service, now, log, monkeypatch):
         real = WorkflowAutomationHook.send_trigger

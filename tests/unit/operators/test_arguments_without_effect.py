@@ -16,6 +16,7 @@ HOUR = timedelta(hours=1)
 
 WAIT = {"wait_for_completion": True}
 ASK = {"on_unknown_start": "ask"}
+CLAIM = {"on_unknown_start": "claim"}
 SHARED = {"completion_timeout": HOUR, "ask_timeout": HOUR, "notifiers": [print], "callback_input": "there"}
 
 
@@ -54,13 +55,18 @@ WAYS = pytest.mark.parametrize("make", [plain, mapped, decorated, mapped_functio
     [
         ("completion_timeout", HOUR, WAIT),
         ("callback_input", "report_to", WAIT),
+        ("callback_input", "report_to", CLAIM),
+        ("heartbeat_timeout", HOUR, WAIT),
+        ("on_run_failed", "start_again", WAIT),
+        ("claim_timeout", HOUR, CLAIM),
         ("ask_timeout", HOUR, ASK),
         ("notifiers", [print], ASK),
         ("notifiers", print, ASK),
     ],
 )
 def test_without_what_it_needs_it_is_an_error(name, value, needed):
-    with pytest.raises(ValueError, match=f"{name} has no effect without {next(iter(needed))}="):
+    ((argument, enabling),) = needed.items()
+    with pytest.raises(ValueError, match=f"{name} .* {argument}={enabling!r}"):
         plain({name: value})
     plain({name: value, **needed})
 
@@ -71,6 +77,9 @@ def test_a_default_is_no_error(empty):
         {
             "callback_input": "callback_url",
             "completion_timeout": timedelta(days=1),
+            "heartbeat_timeout": None,
+            "on_run_failed": "fail",
+            "claim_timeout": timedelta(seconds=60),
             "ask_timeout": timedelta(days=7),
             "notifiers": empty,
         }

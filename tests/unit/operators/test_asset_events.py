@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.asset_events import MAX_LINK, link_of
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import WithoutTextError, trigger
+from ..starts import WithoutTextError, mentions, trigger
 
 try:
     from airflow.sdk.execution_time.context import OutletEventAccessors
@@ -109,12 +110,28 @@ def test_what_is_not_known_is_left_out(service, context, events):
     assert events[REPORT].extra == {"flow_id": "demo-flow"}
 
 
+def test_an_alias_gets_the_asset_of_the_flow(service, context, events):
+    trigger(outlets=[RUNS]).execute(having(events, context()))
+    (event,) = added_to_alias(events)
+    assert "/flows/demo-flow'" in repr(event)
+
+
 def test_an_alias_of_an_unknown_flow_is_told_of(service, context, events, log, workflow_automation_connect):
     workflow_automation_connect("no_flow", extra={"flow_id": None})
     task = trigger(outlets=[RUNS], workflow_automation_conn_id="no_flow")
     assert task.execute(having(events, context()))["run_id"] == "1001"
     assert not added_to_alias(events)
-    assert "The asset alias runs gets no event: the flow is unknown." in log()
+    assert mentions(log(), "alias runs", "no event")
+
+
+def test_a_batch_of_an_unknown_flow(service, context, events, log, workflow_automation_connect):
+    workflow_automation_connect("no_flow", extra={"flow_id": None})
+    task = TriggerFlowBatchOperator(
+        task_id="batch", batch=[{}], workflow_automation_conn_id="no_flow", outlets=[REPORT]
+    )
+    task.execute(having(events, context(task_id="batch")))
+    assert "flow_id" not in events[REPORT].extra
+    assert "incomplete" not in log()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no events"), WithoutTextError("no events")])
@@ -127,7 +144,8 @@ def test_a_failure_is_only_told_of(service, context, log, error):
 
     result = trigger(outlets=[REPORT]).execute(having(Broken(), context()))
     assert result["run_id"] == "1001"
-    assert "The task's asset events and lineage are incomplete." in log()
+    assert mentions(text := log(), "asset events", "incomplete")
+    assert type(error).__name__ in text
 
 
 LONGEST_LINK = "https://there/".ljust(MAX_LINK, "a")
@@ -154,6 +172,12 @@ def test_a_link_that_airflow_could_not_store_is_left_out(service, context, event
     assert ("run_link" in extra) is is_told
     assert extra["run_id"] == "1001"
     json.dumps(extra).encode()
+
+
+def test_such_a_link_of_a_trigger_is_left_out(service, context, events):
+    service.faults.add("response", body={"run_id": "7", "run_link": f"{LONGEST_LINK}a"})
+    trigger(outlets=[REPORT]).execute(having(events, context()))
+    assert events[REPORT].extra == {"run_id": "7", "flow_id": "demo-flow"}
 
 
 @given(st.text(max_size=2 * MAX_LINK))

@@ -15,7 +15,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import needs_store, rows, times_started
+from ..batches import counts, needs_store, rows, times_started
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,15 @@ from ..batches import needs_store, rows, times_started
     [
         ({"batch": None}, "batch is None"),
         ({"flow_id": None}, "flow_id is None"),
-        ({"max_concurrency": 0}, "max_concurrency is 0: expected a whole number from 1 to 256"),
+        ({"max_concurrency": 0}, "max_concurrency is 0"),
         ({"max_concurrency": 257}, "max_concurrency is 257"),
-        ({"window_size": 0}, "window_size is 0: expected a whole number from 1 to 1000"),
+        ({"window_size": 0}, "window_size is 0"),
         ({"window_size": 1001}, "window_size is 1001"),
         ({"window_size": True}, "window_size is True"),
         ({"max_starts_per_second": 0}, "max_starts_per_second is 0"),
         ({"max_starts_per_second": float("inf")}, "max_starts_per_second is inf"),
-        ({"on_unknown_start": "retry"}, "on_unknown_start 'retry' is not supported"),
-        ({"on_rejected": "ignore"}, "on_rejected 'ignore' is not supported; expected 'fail' or 'skip'"),
+        ({"on_unknown_start": "retry"}, "on_unknown_start 'retry'"),
+        ({"on_rejected": "ignore"}, "on_rejected 'ignore'"),
         ({"request_timeout": 0}, "request_timeout is 0"),
         ({"send_retry_timeout": -1}, "send_retry_timeout is -1"),
     ],
@@ -42,44 +42,23 @@ def test_a_wrong_argument_is_an_error_of_the_dag_file(arguments, words):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "words"),
+    ("arguments", "words"),
     [
-        ({"batch": [{"a": 1}, {"a": {1}}]}, InvalidRequestError, r"batch\[1\]\.a is a set"),
-        ({"batch": 7}, InvalidRequestError, "batch is an int"),
-        ({"batch": [{}], "flow_id": ""}, InvalidRequestError, "flow_id is ''"),
-        ({"batch": [{}], "output_path": ""}, InvalidRequestError, "output_path is ''"),
-        ({"batch": [{}], "output_path": 7}, InvalidRequestError, "output_path is an int"),
-        (
-            {"batch": [{}], "output_path": "/nowhere/output.jsonl"},
-            InvalidRequestError,
-            "(?s)'/nowhere/output.jsonl', which cannot be written: No such file.*Create its folder or bucket first",
-        ),
-        (
-            {"batch": [{}], "output_path": "/"},
-            InvalidRequestError,
-            "output_path is '/', a folder: expected a file",
-        ),
-        (
-            {"batch": [{}], "output_path": "/tmp"},
-            InvalidRequestError,
-            "output_path is '/tmp', .*: Is a directory",
-        ),
-        (
-            {"batch": [{}], "output_path": "/etc/hosts/x"},
-            InvalidRequestError,
-            "cannot be written: Not a directory",
-        ),
-        (
-            {"batch": [{}], "output_path": "nowhere://a/b"},
-            InvalidRequestError,
-            "output_path is 'nowhere://a/b'",
-        ),
+        ({"batch": [{"a": 1}, {"a": {1}}]}, r"batch\[1\]\.a is a set"),
+        ({"batch": 7}, "batch is an int"),
+        ({"batch": [{}], "flow_id": ""}, "flow_id is ''"),
+        ({"batch": [{}], "output_path": ""}, "output_path is ''"),
+        ({"batch": [{}], "output_path": 7}, "output_path is an int"),
+        ({"batch": [{}], "output_path": "/nowhere/a"}, "'/nowhere/a', .*: No such file"),
+        ({"batch": [{}], "output_path": "/"}, "output_path is '/', a folder"),
+        ({"batch": [{}], "output_path": "/tmp"}, "output_path is '/tmp', .*: Is a directory"),
+        ({"batch": [{}], "output_path": "/etc/hosts/x"}, "'/etc/hosts/x', .*: Not a directory"),
+        ({"batch": [{}], "output_path": "nowhere://a/b"}, "output_path is 'nowhere://a/b'"),
     ],
 )
-def test_a_wrong_value_is_named_before_anything_is_sent(batch, service, arguments, kind, words):
-    with pytest.raises(kind, match=words) as caught:
+def test_a_wrong_value_is_named_before_anything_is_sent(batch, service, arguments, words):
+    with pytest.raises(InvalidRequestError, match=words):
         batch(arguments["batch"], **{name: value for name, value in arguments.items() if name != "batch"})
-    assert "Nothing was sent." in str(caught.value)
     assert service.journal.requests() == []
 
 
@@ -93,7 +72,7 @@ def test_a_pipe_or_a_device_is_named_before_anything_is_sent(batch, service, tmp
         (rows(1), str(pipe)),
         (rows(1), os.devnull),
     ):
-        with pytest.raises(InvalidRequestError, match="a pipe or a device: expected a regular file"):
+        with pytest.raises(InvalidRequestError, match="pipe or a device"):
             batch(items, output_path=output)
     assert service.journal.requests() == []
 
@@ -131,13 +110,9 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
 
     path.write_text(lines("a"))
     place = rf"batch\[\d+\] \({'' if shorter else 'line [0-9]+ '}of '{path}'\)"
-    with pytest.raises(InvalidRequestError, match=f"{place} changed while the batch was read") as caught:
+    with pytest.raises(InvalidRequestError, match=f"{place} changed") as caught:
         batch(str(path), before=change_soon, output_path=str(tmp_path / "output.jsonl"))
-    left = 300 - len(service.runs)
-    assert (
-        f"Of 300 items: {len(service.runs)} started, 0 rejected, 0 unknown, {left} not started."
-        in str(caught.value).splitlines()
-    )
+    assert caught.value.consequence == counts(300, started=len(service.runs))
     items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
     assert {item["run_id"] for item in items if item["status"] == "started"} == {
         run.run_id for run in service.runs
@@ -153,7 +128,7 @@ def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, sch
     path.write_text('{"n": 1}\n')
     (tmp_path / "hard").hardlink_to(path)
     (tmp_path / "soft").symlink_to(path)
-    with pytest.raises(InvalidRequestError, match="the file of the batch: expected another file"):
+    with pytest.raises(InvalidRequestError, match="file of the batch"):
         batch(f"{batch_scheme}{path}", output_path=f"{scheme}{tmp_path}/{output}")
     assert path.read_text() == '{"n": 1}\n'
     assert service.journal.requests() == []

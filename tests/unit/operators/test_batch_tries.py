@@ -16,7 +16,8 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import Watched, needs_store, rows, statuses, times_started
+from ..batches import Watched, counts, needs_store, rows, statuses, times_started
+from ..starts import mentions
 
 
 @needs_store
@@ -40,7 +41,7 @@ def test_a_clear_starts_all_anew(batch, service, log):
     assert context["task_state_store"] is store
     assert statuses(batch.task.execute(context)) == {"started": 10}
     assert times_started(service) == Counter(dict.fromkeys(range(10), 2))
-    assert "The task has been cleared since an earlier try: starting all items again." in log()
+    assert mentions(log(), "cleared", "all items")
 
 
 @needs_store
@@ -61,7 +62,7 @@ def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
             batch(rows(200), try_number=2, on_unknown_start="fail")
         lost = [line for line in str(caught.value).splitlines() if line.startswith("batch[")]
         assert 0 < len(lost) <= 16
-        assert all("Try 1 ended before its outcome was known" in line for line in lost)
+        assert all("Try 1 " in line for line in lost)
         assert max(times_started(service).values()) == 1
         # And a third one says the same.
         with pytest.raises(OutcomeUnknownError) as again:
@@ -109,8 +110,8 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     service.faults.add("reject" if status < 429 else "busy", status=status, inputs={"n": 3})
     with pytest.raises(WorkflowAutomationError) as caught:
         batch(rows(5), on_unknown_start="start_again", try_number=2)
-    assert "1 unknown, 0 not started." in str(caught.value)
-    assert "batch[3]  unknown: POST" in str(caught.value)
+    assert "1 unknown" in caught.value.consequence
+    assert "batch[3]  unknown: POST" in caught.value.next_step
     with pytest.raises(OutcomeUnknownError):
         batch(rows(5), on_unknown_start="fail", try_number=3)
     assert times_started(service) == Counter(range(5))
@@ -120,9 +121,9 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda items: items[7].update(n=77), r"batch\[7\] has other inputs than in try 1"),
-        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] has other inputs than in try 1"),
-        (lambda items: items.pop(), r"batch has 29 items, and batch\[29\], which try 1 sent, is missing"),
+        (lambda items: items[7].update(n=77), r"batch\[7\] .*try 1"),
+        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] .*try 1"),
+        (lambda items: items.pop(), r"29 items, .*batch\[29\].*try 1 .*missing"),
     ],
 )
 def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, change, words):
@@ -133,7 +134,7 @@ def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, ch
         batch(items, try_number=2)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is Accepted.YES
-    assert "30 items started, 0 rejected, 0 unknown." in str(caught.value)
+    assert "30 items started" in caught.value.consequence
     assert len(service.runs) == 30
 
 
@@ -143,8 +144,7 @@ def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
     path.write_text('{"n": 0}\n\n{"n": 1}\n')
     batch(str(path))
     path.write_text('{"n": 0}\n\n{"n": 2}\n')
-    words = rf"batch\[1\] \(line 3 of '{path}'\) has other inputs than in try 1"
-    with pytest.raises(InvalidRequestError, match=words):
+    with pytest.raises(InvalidRequestError, match=rf"batch\[1\] \(line 3 of '{path}'\) .*try 1"):
         batch(str(path), try_number=2)
 
 
@@ -164,7 +164,7 @@ def test_a_wrong_argument_does_not_hide_what_earlier_tries_started(batch, servic
         batch(**{"items": rows(3), **change}, try_number=2)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is Accepted.YES
-    assert "3 items started, 0 rejected, 0 unknown." in str(caught.value)
+    assert "3 items started" in caught.value.consequence
     assert len(service.runs) == 3
 
 
@@ -173,10 +173,10 @@ def test_the_file_of_the_batch_as_its_output_does_not_hide_it_either(batch, serv
     items = tmp_path / "items.jsonl"
     items.write_text('{"n": 0}\n{"n": 1}\n')
     batch(str(items))
-    with pytest.raises(InvalidRequestError, match="the file of the batch") as caught:
+    with pytest.raises(InvalidRequestError, match="file of the batch") as caught:
         batch(str(items), output_path=str(items), try_number=2)
     assert caught.value.accepted is Accepted.YES
-    assert "Of 2 items: 2 started, 0 rejected, 0 unknown, 0 not started." in str(caught.value)
+    assert caught.value.consequence == counts(2, started=2)
     assert len(service.runs) == 2
 
 

@@ -11,7 +11,7 @@ from workflow_automation_provider.exceptions import Accepted, InvalidRequestErro
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, start_advice
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import KEY, TaskTimeout, requests, trigger
+from ..starts import KEY, MAYBE, TaskTimeout, mentions, requests, trigger
 
 IN_FULL = {"run_id": "77", "run_link": "http://there/77", "flow_id": "other"}
 
@@ -50,7 +50,7 @@ def test_is_returned(service, store, context, cleared, log, entry, run):
     assert SUPPLIED_RUN_KEY not in store.entries
     assert requests(service) == 1
     assert cleared["ti"].pushed == ({"_link_FlowRunLink": run["run_link"]} if "run_link" in run else {})
-    assert "Returning run 77, which was entered in the task's state store, not starting another." in log()
+    assert mentions(log(), "run 77", "entered")
 
 
 @pytest.mark.parametrize("fault", ["garbage", "reject", None])
@@ -80,12 +80,9 @@ def test_is_returned_whatever_the_task_did_before(service, store, context, clear
 def test_that_is_none_is_rejected(service, store, context, cleared, entry, found):
     fail(service, store, context, "drop_after")
     store.entries[SUPPLIED_RUN_KEY] = entry
-    with pytest.raises(
-        InvalidRequestError, match=f"The entry {SUPPLIED_RUN_KEY} .* {found}: expected a run_id"
-    ) as caught:
+    with pytest.raises(InvalidRequestError, match=f"entry {SUPPLIED_RUN_KEY} .* {found}:") as caught:
         trigger().execute(cleared)
     assert isinstance(caught.value, AirflowFailException)
-    assert "Correct the entry, or delete it." in str(caught.value)
     assert requests(service) == 1
     assert store.entries[SUPPLIED_RUN_KEY] == entry
 
@@ -94,9 +91,9 @@ def test_that_is_none_is_rejected(service, store, context, cleared, entry, found
 @pytest.mark.parametrize(
     ("fault", "accepted", "words"),
     [
-        (None, Accepted.YES, r"started run 1001, http.+"),
-        ("drop_after", Accepted.MAYBE, r"triggered the flow, .+ A run may have been started"),
-        ("garbage", Accepted.YES, "started a run whose run_id is unknown"),
+        (None, Accepted.YES, "run 1001, http"),
+        ("drop_after", Accepted.MAYBE, MAYBE),
+        ("garbage", Accepted.YES, "run_id is unknown"),
     ],
 )
 def test_that_is_none_does_not_hide_what_an_earlier_try_did(
@@ -105,11 +102,12 @@ def test_that_is_none_does_not_hide_what_an_earlier_try_did(
     fail(service, store, context, fault)
     store.entries[SUPPLIED_RUN_KEY] = ""
     now = context(store, try_number=2, **({"max_tries": 4} if is_cleared else {}))
-    with pytest.raises(InvalidRequestError, match=rf"\nBut try 1 \(.+\) {words}\.\n") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         trigger().execute(now)
     assert caught.value.accepted is accepted
-    assert start_advice()[accepted] in str(caught.value)
-    assert "Fix the cause, then clear the task." not in str(caught.value)
+    assert mentions(caught.value.consequence, "But try 1 (", words)
+    assert start_advice()[accepted] in caught.value.next_step
+    assert start_advice()[Accepted.NO] not in caught.value.next_step
     assert requests(service) == 1
 
 
@@ -158,7 +156,7 @@ def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
     trigger().execute(context(store))
     store.entries[SUPPLIED_RUN_KEY] = "77"
     store.failures["set started"] = 2
-    with pytest.raises(RuntimeError, match="The store is not there"):
+    with pytest.raises(RuntimeError, match="store"):
         trigger().execute(cleared)
     assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
     assert requests(service) == 1

@@ -140,6 +140,13 @@ class TestUnknownOutcome:
         assert uploaded(service) == [1, 1]
         assert set(store.entries) == {f"{KEY}_0"}
 
+    @pytest.mark.parametrize("status", [408, 503])
+    def test_what_may_be_repeated_finds_a_gateway_busy(self, service, attempt, status):
+        after = {"Retry-After": "0"}
+        service.faults.add("status_after", operation="upload", status=status, headers=after)
+        with pytest.raises(BusyError):
+            upload(1).execute(attempt())
+
     def test_by_airflows_retry_too(self, service, attempt):
         service.faults.add("drop_after", operation="upload")
         with pytest.raises(OutcomeUnknownError) as caught:
@@ -159,15 +166,11 @@ class TestUnknownOutcome:
         with pytest.raises(AirflowFailException, match="may have been accepted"):
             upload(1, on_unknown_upload="fail", send_retry_timeout=30).execute(attempt())
         assert set(store.entries) == {KEY}
-        with pytest.raises(AirflowFailException) as caught:
+        with pytest.raises(OutcomeUnknownError, match="earlier try") as caught:
             upload(1, on_unknown_upload="fail").execute(attempt(try_number=2))
-        assert str(caught.value).splitlines()[:6] == [
-            "[upload-unknown] An earlier try ended while it was uploading, before the outcome was known.",
-            "The files may have been accepted.",
-            "Airflow will not retry this task.",
-            "Look in the run's files.",
-            *UPLOAD_ADVICE[Accepted.MAYBE].splitlines(),
-        ]
+        assert isinstance(caught.value, AirflowFailException)
+        assert (caught.value.code, caught.value.accepted) == ("upload-unknown", Accepted.MAYBE)
+        assert UPLOAD_ADVICE[Accepted.MAYBE] in caught.value.next_step
         assert uploaded(service) == [1]
 
     def test_a_clear_ends_the_doubt(self, service, store, attempt):
@@ -197,7 +200,7 @@ def test_an_identifier_that_renders_to_nothing(service, store, attempt, name, va
     operator = upload(1, flow_id="{{ flow }}")
     operator.flow_id = "demo-flow"
     setattr(operator, name, value)
-    with pytest.raises(AirflowFailException, match=rf"{name} is .*: the template or XCom"):
+    with pytest.raises(AirflowFailException, match=f"{name} is {value!r}"):
         operator.execute(attempt())
     assert (uploaded(service), store.entries) == ([], {})
 
@@ -215,7 +218,7 @@ class TestTwice:
     def test_another_is_rejected(self, service, attempt, on_unknown_upload):
         now = attempt()
         upload(1, on_unknown_upload=on_unknown_upload).execute(now)
-        with pytest.raises(AirflowFailException, match="was already executed in this try"):
+        with pytest.raises(AirflowFailException, match="already executed"):
             upload(2).execute(now)
         assert uploaded(service) == [1]
 
@@ -234,7 +237,7 @@ class TestTwice:
         service.faults.add("reject", operation="upload")
         with pytest.raises(AirflowFailException, match="400"):
             upload(1).execute(now)
-        with pytest.raises(AirflowFailException, match="was already executed in this try"):
+        with pytest.raises(AirflowFailException, match="already executed"):
             upload(2).execute(now)
         assert uploaded(service) == []
 
@@ -250,7 +253,7 @@ class TestTwice:
         service.faults.add("reject", operation="upload")
         with pytest.raises(AirflowFailException):
             upload(1, 2, on_unknown_upload="fail").execute(now)
-        with pytest.raises(AirflowFailException, match="was already executed in this try"):
+        with pytest.raises(AirflowFailException, match="already executed"):
             upload(3).execute(now)
         assert uploaded(service) == [1]
 
@@ -258,8 +261,9 @@ class TestTwice:
 def test_a_task_that_was_ended_before_it_began_uploads_nothing(service, attempt):
     operator = upload(1)
     operator.on_kill()
-    with pytest.raises(NotSentError, match="the task was ended"):
+    with pytest.raises(NotSentError, match="task was ended") as caught:
         operator.execute(attempt())
+    assert caught.value.next_step == "", "only Airflow knows"
     assert uploaded(service) == []
 
 
@@ -294,8 +298,9 @@ class TestRunOfATrigger:
 
     def test_its_flow_comes_before_the_connections(self, service, attempt):
         service.faults.add("reject", operation="upload", flow_id="the-triggers")
-        with pytest.raises(RejectedError, match="Flow: the-triggers"):
+        with pytest.raises(RejectedError, match="the-triggers") as caught:
             upload(1, run_id={"run_id": "1001", "flow_id": "the-triggers"}).execute(attempt())
+        assert caught.value.flow_id == "the-triggers"
 
     def test_the_flow_that_is_given_comes_before_its(self, service, attempt):
         run = {"run_id": "1001", "flow_id": "the-triggers"}
@@ -304,10 +309,9 @@ class TestRunOfATrigger:
 
     @pytest.mark.parametrize("run", [{}, {"run_id": None}, {"flow_id": "demo-flow", "response": {"a": 1}}])
     def test_a_result_without_a_run_id_is_an_error(self, service, attempt, run):
-        with pytest.raises(InvalidRequestError, match="the result of a trigger that has no run_id") as caught:
+        with pytest.raises(InvalidRequestError, match=r"run_id is .*no run_id") as caught:
             upload(1, run_id=run).execute(attempt())
         assert isinstance(caught.value, AirflowFailException)
-        assert "Find the run in the workflow's list of runs." in str(caught.value).splitlines()
         assert service.uploads == []
 
     @pytest.mark.parametrize("run_id", ["", "None", "{{ ti }}"])

@@ -31,10 +31,7 @@ from workflow_automation_provider.plugins.daemon_threads import MAX_PENDING, Dae
 SUCCESS = {"status": "success", "result": {"rows": 3}}
 FAILED = {"status": "failed", "message": "There were no orders."}
 
-NOT_FOUND = (404, {"detail": "No task wants this run: stop."})
-STORED = (200, {"detail": "The answer is stored."})
-ANOTHER = "'success' with another result, message or run_id"
-UNAVAILABLE = (503, {"detail": "Airflow cannot respond now: call again."})
+STORED, NOT_FOUND, ANOTHER, UNAVAILABLE = 200, 404, 409, 503
 
 ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"]
 NOT_PARKED = ["running", "queued", "scheduled", "up_for_retry", None]
@@ -52,10 +49,13 @@ def _no_secrets_in_the_log(caplog):
 
 @pytest.fixture
 def post(http):
+    """Send an answer, and return the status of the response."""
+
     def call(url, answer=SUCCESS, **options):
         response = http.post(url, **(options or {"json": answer}))
         assert response.headers["content-type"] == "application/json"
-        return response.status_code, response.json()
+        assert response.json().keys() == {"detail"}
+        return response.status_code
 
     return call
 
@@ -118,28 +118,18 @@ def test_same_answer_wakes_again(waiting, post):
     assert task.row["at"] == at
 
 
-def another(task, this):
-    """The response to another answer than the task has."""
-    return 409, {
-        "detail": f"The task has the answer 'success' from {task.receipt['at']}; this one is {this}."
-    }
-
-
 @pytest.mark.parametrize(
-    ("other", "this"),
-    [
-        (FAILED, "'failed'"),
-        ({"status": "success"}, ANOTHER),
-        ({**SUCCESS, "result": {"rows": 3.0}}, ANOTHER),
-        ({**SUCCESS, "message": ""}, ANOTHER),
-    ],
+    "other",
+    [FAILED, {"status": "success"}, {**SUCCESS, "result": {"rows": 3.0}}, {**SUCCESS, "message": ""}],
 )
-def test_other_answer(waiting, post, other, this):
+def test_other_answer(waiting, post, http, other):
     task = waiting()
     assert post(task.url) == STORED
     row = task.row
     task.change(trigger_timeout=datetime.now(UTC) + timedelta(hours=1))
-    assert post(task.url, other) == another(task, this)
+    response = http.post(task.url, json=other)
+    assert response.status_code == ANOTHER
+    assert f"'success' from {task.receipt['at']}" in response.json()["detail"]
     assert task.row == row
     assert task.seconds_left() > 60
 
@@ -168,7 +158,7 @@ def test_the_token_is_not_stored_in_another_form(waiting, post, encode):
 def test_true_is_not_1(waiting, post):
     task = waiting()
     assert post(task.url, {"status": "success", "result": 1}) == STORED
-    assert post(task.url, {"status": "success", "result": True}) == another(task, ANOTHER)
+    assert post(task.url, {"status": "success", "result": True}) == ANOTHER
 
 
 def test_timeout_is_never_raised(waiting, post):
@@ -267,7 +257,7 @@ def test_task_ended_with_an_answer(waiting, post, state):
     assert post(task.url) == STORED
     task.change(state=state)
     assert post(task.url) == STORED
-    assert post(task.url, FAILED) == another(task, "'failed'")
+    assert post(task.url, FAILED) == ANOTHER
 
 
 @pytest.mark.parametrize("state", [*NOT_PARKED, "awaiting_input", *ENDED])
@@ -288,7 +278,7 @@ def test_answer_that_the_task_has_redacted(waiting, post, state):
     task.change(state=state)
     assert post(task.url, answer) == STORED
     assert task.row is None
-    assert post(task.url, FAILED) == another(task, "'failed'")
+    assert post(task.url, FAILED) == ANOTHER
     assert "orders" not in json.dumps(task.receipt)
 
 
@@ -376,11 +366,8 @@ def test_other_methods(waiting, http, method):
     task = waiting()
     known, stranger = (http.request(method, url) for url in (task.url, unknown()))
     assert (known.status_code, known.headers["allow"]) == (405, "GET, POST")
-    assert (
-        known.content
-        == stranger.content
-        == (b"" if method == "HEAD" else b'{"detail": "Only GET and POST are supported."}')
-    )
+    assert known.content == stranger.content
+    assert bool(known.content) is (method != "HEAD")
     assert task.row is None
 
 
@@ -397,18 +384,18 @@ def test_any_content_type(waiting, http, content_type):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", "The body is not JSON: "),
-        (b"status=success", "The body is not JSON: "),
-        (b"\xff\xfe\xff", "The body is not JSON: "),
-        (b'"success"', "The body is 'success'; expected an object with a status."),
-        (b'{"status": "done"}', "status is 'done'; expected 'started', 'running', 'success' or 'failed'."),
+        (b"", "not JSON"),
+        (b"status=success", "not JSON"),
+        (b"\xff\xfe\xff", "not JSON"),
+        (b'"success"', "The body is 'success';"),
+        (b'{"status": "done"}', "status is 'done';"),
     ],
 )
-def test_bad_body(waiting, post, body, words):
+def test_bad_body(waiting, post, http, body, words):
     task = waiting()
-    status, found = post(task.url, content=body)
-    assert status == 400
-    assert found["detail"].startswith(words)
+    response = http.post(task.url, content=body)
+    assert response.status_code == 400
+    assert words in response.json()["detail"]
     assert post(unknown(), content=body) == NOT_FOUND
     assert task.row is None
 
@@ -425,11 +412,13 @@ def test_largest_body(waiting, http):
 
 @pytest.mark.parametrize("size", [MAX_BODY + 1, 30 * MAX_BODY])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_too_large_body(waiting, post, size, chunked):
+def test_too_large_body(waiting, http, size, chunked):
     task = waiting()
     body = b'{"status": "success"}'.ljust(size)
     content = (body[at : at + 4096] for at in range(0, size, 4096)) if chunked else body
-    assert post(task.url, content=content) == (413, {"detail": "The body is larger than 65536 bytes."})
+    response = http.post(task.url, content=content)
+    assert response.status_code == 413
+    assert f"{MAX_BODY} bytes" in response.json()["detail"]
     assert task.row is None
 
 
@@ -536,7 +525,7 @@ def test_locked_database(waiting, http, impatient, locked_database, caplog):
     task = waiting()
     with locked_database():
         response = http.post(task.url, json=SUCCESS)
-    assert (response.status_code, response.json()) == UNAVAILABLE
+    assert response.status_code == UNAVAILABLE
     assert response.headers["retry-after"] == "5"
     assert "database is locked" in caplog.text or "lock timeout" in caplog.text
     assert task.row is None
@@ -562,7 +551,7 @@ def test_no_database(waiting, post, monkeypatch, tmp_path, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(settings, "Session", sessionmaker(engine))
         assert post(task.url, FAILED) == UNAVAILABLE
-    assert "unable to open database file" in caplog.text
+    assert "unable to open" in caplog.text
     assert task.row is None
 
 
@@ -586,7 +575,7 @@ def test_too_much_is_pending(waiting, http, monkeypatch, caplog):
             going_on.set()
             for call in calls:
                 call.result()
-    assert (turned_away.status_code, turned_away.json()) == UNAVAILABLE
+    assert turned_away.status_code == UNAVAILABLE
     assert turned_away.headers["retry-after"] == "5"
     assert [record for record in caplog.records if record.name == callback_endpoint.__name__] == []
     assert http.post(task.url, json=SUCCESS).status_code == 200
@@ -639,7 +628,7 @@ def test_two_answers_at_once(waiting, post):
         answers = [{"status": "success", "result": number} for number in range(4)]
         with ThreadPoolExecutor(4) as pool:
             found = [*pool.map(lambda answer, task=task: post(task.url, answer), answers)]
-        assert sorted(status for status, _ in found) == [200, 409, 409, 409]
+        assert sorted(found) == [200, 409, 409, 409]
         (accepted,) = (answer for answer, outcome in zip(answers, found, strict=True) if outcome == STORED)
         assert task.row["result"] == accepted["result"]
 
@@ -647,7 +636,7 @@ def test_two_answers_at_once(waiting, post):
 def test_same_answer_at_once(waiting, post):
     task = waiting()
     with ThreadPoolExecutor(8) as pool:
-        assert {status for status, _ in pool.map(post, [task.url] * 16)} == {200}
+        assert {*pool.map(post, [task.url] * 16)} == {STORED}
 
 
 def test_callback_and_clear_at_once(waiting, post):

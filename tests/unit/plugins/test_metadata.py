@@ -28,8 +28,8 @@ def detail_of(http):
 
 @pytest.mark.skipif(CAN_WAIT, reason="Since Airflow 3.3 a task can wait")
 def test_older_airflow(http):
-    reason = "Callbacks need Airflow 3.3 or newer, which can park a task and keeps its state."
-    assert metadata_session.missing() == reason
+    reason = metadata_session.missing()
+    assert "Airflow 3.3" in str(reason)
     assert detail_of(http) == (501, reason)
     assert http.put(PATH).status_code == 405
     assert http.post("/workflow-automation/other").status_code == 404
@@ -38,7 +38,8 @@ def test_older_airflow(http):
 @needs_waiting
 def test_nothing_is_missing(dag, http):
     assert metadata_session.missing() is None
-    assert detail_of(http) == (404, "No task wants this run: stop.")
+    status, reason = detail_of(http)
+    assert (status, reason.endswith("stop.")) == (404, True)
 
 
 @needs_waiting
@@ -58,8 +59,8 @@ def test_column_is_missing(http, monkeypatch, module, owner, name):
             return asked
 
     monkeypatch.setattr(f"{module}.{owner}", Renamed(owner, (), {}))
-    reason = f"This version of Airflow is not supported: {owner} has no {name}."
-    assert metadata_session.missing() == reason
+    reason = metadata_session.missing()
+    assert f"{owner} has no {name}." in str(reason)
     assert detail_of(http) == (501, reason)
 
 
@@ -81,7 +82,7 @@ def test_entries_elsewhere(http, monkeypatch):
     monkeypatch.setenv("AIRFLOW__STATE_STORE__BACKEND", "airflow.state.metastore.OtherBackend")
     status, reason = detail_of(http)
     assert status == 501
-    assert "[state_store] backend is OtherBackend, which is not supported" in reason
+    assert "OtherBackend" in reason
 
 
 @needs_waiting

@@ -308,7 +308,7 @@ class TestStates:
     @pytest.mark.parametrize("state", ["up_for_retry", "scheduled", "queued"])
     def test_doubt_between_tries(self, dag, listed, state):
         task = Task(dag, start={"state": "starting"}, state=state)
-        assert "in doubt: was a run started?" in listed().row(task)
+        assert "in doubt" in listed().row(task)
 
     def test_doubt_of_an_earlier_try(self, dag, listed):
         task = Task(dag, start={"state": "starting"}, state="running", try_number=2)
@@ -318,7 +318,7 @@ class TestStates:
         task = Task(dag, start={"state": "starting"}, next_kwargs={"pending": {"until": iso(7300)}})
         task.ask(DOUBT)
         page = listed()
-        assert "in doubt: was a run started?" in page.row(task)
+        assert "in doubt" in page.row(task)
         assert re.search(r"\|2 h\|", page.row(task))
         path = f"/dags/callbacks/runs/{task.run_id}/tasks/wait/required_actions"
         assert page.links[path] == "Answer under Required Actions"
@@ -327,7 +327,7 @@ class TestStates:
     def test_asked_which_run(self, dag, listed):
         task = Task(dag, start={"state": "unidentified", "result": {"message": "It is not JSON."}})
         task.ask((STARTED, FAIL))
-        assert "asked: which run was started?" in listed().row(task)
+        assert "asked: which run" in listed().row(task)
 
     def test_started(self, dag, listed):
         task = Task(dag, start={}, state="running")
@@ -359,7 +359,8 @@ class TestStates:
         task.put(word_key(task.digest), {"message": "Half done", "progress": 0.5, "at": iso(-130)})
         page = listed()
         assert page.row(task).startswith("waiting since |12 min|")
-        assert "|Half done|50 %| 50 %|2 min| ago|23 h|" in page.row(task)
+        assert "|Half done|50 %| 50 %|2 min|" in page.row(task)
+        assert page.row(task).endswith("|23 h|")
         (bar,) = page.all("progress")
         assert bar["value"] == "0.5000"
         assert bar["aria-label"]
@@ -412,19 +413,19 @@ class TestStates:
     def test_from_before_a_clear(self, dag, listed, tab):
         task = Task(dag, start={"max_tries": 0}, state="running")
         assert "1001" not in listed().text
-        assert "from before it was cleared" in tab(task).text
+        assert "before it was cleared" in tab(task).text
 
     @pytest.mark.parametrize("state", ["success", "failed", None, "skipped"])
     def test_what_is_not_live(self, dag, listed, state):
         Task(dag, start={}, state=state)
-        assert "No flow run is live" in listed().text
+        assert "No flow run" in listed().text
 
     def test_other_tasks(self, dag, listed):
         task = Task(dag, state="running")
         task.close()
         task.put("workflow-automation_start", {"state": "started"})
         task.put("somebody_elses", {"state": "started"})
-        assert "No flow run is live" in listed().text
+        assert "No flow run" in listed().text
 
     def test_entries_that_are_kept_elsewhere(self, dag, listed, tab):
         """[workers] state_store_backend: the database has a reference."""
@@ -500,7 +501,7 @@ class TestList:
         for _ in range(3):
             Task(dag, start={}, state="running")
         assert len(listed().rows) == 3
-        assert "newest live tasks are read" in listed().text
+        assert "newest live" in listed().text
 
     def test_the_number_of_queries_does_not_grow(self, dag, viewer):
         def count():
@@ -577,7 +578,7 @@ class TestTab:
         places = [page.text.index(title) for title in titles]
         assert places == sorted(places)
         assert "line 1\nline 2" in page.text
-        assert "The API key and the URL for the run's words are withheld." in page.text
+        assert "are withheld" in page.text
         times = {datetime.fromisoformat(attrs["datetime"]) for attrs in page.all("time")}
         ages = sorted((now() - at).total_seconds() for at in times)
         # However long the test has taken since.
@@ -621,7 +622,7 @@ class TestTab:
     def test_a_task_without_entries(self, dag, tab):
         task = Task(dag, state="running")
         task.close()
-        assert "This task has recorded no flow run since it was last cleared." in tab(task).text
+        assert "recorded no flow run" in tab(task).text
 
 
 HOSTILE = [

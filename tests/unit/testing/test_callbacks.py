@@ -378,27 +378,24 @@ def test_a_token_is_withheld_wherever_it_is(token, sign, around):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"status": "done"}, "status 'done' is not supported; expected 'success', 'failed' or None"),
-        ({"message": 5}, "message is int; expected text"),
-        ({"token": 5}, "token is int; expected text"),
-        ({"delay": -1}, "delay is -1; expected seconds, 0 or more"),
-        ({"wait": float("inf")}, "wait is inf; expected seconds, 0 or more"),
-        ({"attempts": 0}, "attempts is 0; expected a whole number, 1 or more"),
-        ({"times": True}, "times is True; expected a whole number"),
-        ({"flow_id": 5}, "flow_id is 5; pass text"),
-        ({"inputs": "x"}, "inputs is 'x'; pass an object"),
-        ({"input": ""}, "input is ''; expected the name of an input"),
-        ({"result": {1j}}, "result is not a JSON value: Object of type set is not JSON serializable"),
+        ({"status": "done"}, "status 'done'"),
+        ({"message": 5}, "message is int;"),
+        ({"token": 5}, "token is int;"),
+        ({"delay": -1}, "delay is -1;"),
+        ({"wait": float("inf")}, "wait is inf;"),
+        ({"attempts": 0}, "attempts is 0;"),
+        ({"times": True}, "times is True;"),
+        ({"flow_id": 5}, "flow_id is 5;"),
+        ({"inputs": "x"}, "inputs is 'x';"),
+        ({"input": ""}, "input is '';"),
+        ({"result": {1j}}, "result is not a JSON value"),
         ({"body": object}, "body is not a JSON value"),
-        ({"then": {"result": 1}}, "then is {'result': 1}; expected a list of objects"),
-        ({"then": ["x"]}, "then[0] is 'x'; expected an object of options"),
-        (
-            {"then": [{"times": 1}]},
-            "then[0] has the option 'times', which is not supported; expected one of status,",
-        ),
+        ({"then": {"result": 1}}, "then is {'result': 1};"),
+        ({"then": ["x"]}, "then[0] is 'x';"),
+        ({"then": [{"times": 1}]}, "then[0] has the option 'times'"),
         ({"then": [{"status": None}]}, "then[0] needs a status"),
-        ({"then": [{"delay": "x"}]}, "delay is 'x'; expected seconds"),
-        ({"reslt": 1}, "A callback has no option 'reslt'; expected one of status, result,"),
+        ({"then": [{"delay": "x"}]}, "delay is 'x';"),
+        ({"reslt": 1}, "option 'reslt'"),
     ],
 )
 def test_bad_options(options, message):
@@ -431,7 +428,7 @@ def test_over_http(service, call, receiver):
         (callback,) = control.journal()["callbacks"]
         assert callback["status"] == 200
         assert callback["body"] == {"status": "success", "result": [1]}
-        with pytest.raises(ValueError, match="A callback has no option 'kind'"):
+        with pytest.raises(ValueError, match="option 'kind'"):
             control.add_callback(kind="busy")
         control.clear_callbacks()
         assert control.callbacks() == []
@@ -561,13 +558,13 @@ def test_request_that_a_proxy_sends_twice(service, call, receiver):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"started": -1}, "started is -1; expected seconds"),
-        ({"started": True}, "started is True; expected seconds"),
-        ({"claims": 0}, "claims is 0; expected a whole number"),
-        ({"obeys": 1}, "obeys is 1; expected True or False"),
-        ({"names_run": None}, "names_run is None; expected True or False"),
-        ({"running": {}}, "running is {}; expected a list of objects"),
-        ({"running": [1]}, r"running\[0\] is 1; expected an object"),
+        ({"started": -1}, "started is -1;"),
+        ({"started": True}, "started is True;"),
+        ({"claims": 0}, "claims is 0;"),
+        ({"obeys": 1}, "obeys is 1;"),
+        ({"names_run": None}, "names_run is None;"),
+        ({"running": {}}, "running is {};"),
+        ({"running": [1]}, r"running\[0\] is 1;"),
         ({"running": [{"status": 1}]}, r"running\[0\] has the option 'status'"),
         ({"running": [{"delay": -1}]}, r"delay of running\[0\] is -1"),
         ({"running": [{"message": object()}]}, r"running\[0\] is not a JSON value"),

@@ -34,7 +34,7 @@ def test_without_a_state_store():
 
 @pytest.mark.parametrize("name", ["try_numbr", "trynumber", "try_num", "retry_number", "Try_number"])
 def test_a_misspelled_argument_is_no_variable(name, workflow_automation_context):
-    with pytest.raises(TypeError, match=f"^{name!r} is not an argument; did you mean 'try_number'\\?$"):
+    with pytest.raises(TypeError, match=f"^{name!r} .*'try_number'"):
         workflow_automation_context(TASK, **{name: 2})
 
 

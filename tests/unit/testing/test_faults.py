@@ -341,68 +341,37 @@ def test_other_paths_and_methods_are_not_struck(service, http):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("nonsense", {}, "kind 'nonsense' is not supported; expected one of reject, busy, "),
-        (["busy"], {}, "kind ['busy'] is not supported; expected one of reject, busy, "),
-        ("redirect", {}, "The fault redirect needs a location, such as 'https://service.example/'"),
-        (
-            "drop_after",
-            {"status": 500},
-            "The fault drop_after has no option 'status'; expected one of operation, ",
-        ),
-        (
-            "delay",
-            {"body": "x"},
-            "The fault delay has no option 'body'; expected one of seconds, operation, ",
-        ),
-        (
-            "reject",
-            {"nonsense": 1},
-            "The fault reject has no option 'nonsense'; expected one of status, body, ",
-        ),
-        ("reject", {"nonsense": None}, "The fault reject has no option 'nonsense'; expected one of status, "),
-        (
-            "reject",
-            {"operation": "nonsense"},
-            "operation 'nonsense' is not supported; expected one of trigger_by_",
-        ),
-        ("reject", {"flow_id": 7}, "flow_id is 7; pass text"),
-        (
-            "reject",
-            {"times": 0},
-            "times is 0; expected a whole number, 1 or more, or None for no limit",
-        ),
-        ("reject", {"times": "2"}, "times is '2'; expected a whole number"),
-        ("reject", {"times": True}, "times is True; expected a whole number"),
-        ("reject", {"status": 42}, "status is 42; expected a whole number from 200 to 599"),
-        ("reject", {"status": 101}, "status is 101; expected a whole number from 200 to 599"),
-        ("reject", {"status": "400"}, "status is '400'; expected a whole number from 200 to 599"),
-        ("reject", {"inputs": []}, "inputs is []; pass an object"),
-        (
-            "reject",
-            {"headers": {"a": "b\r\nc: d"}},
-            "The header a is 'b\\r\\nc: d'; expected printable ASCII text",
-        ),
-        ("reject", {"headers": {"é": "b"}}, "A name in headers is 'é'; expected printable ASCII text"),
-        ("reject", {"headers": ["a"]}, "headers is ['a']; expected an object of names and values"),
-        ("busy", {"retry_after": "a\nb"}, "retry_after is 'a\\nb'; expected printable ASCII text"),
-        *(
-            (
-                "busy",
-                {"retry_after": value},
-                f"retry_after is {value}; expected seconds as a whole number, 0 or more, or text",
-            )
-            for value in (-1, 1.5, True)
-        ),
-        ("redirect", {"location": "a\nb"}, "location is 'a\\nb'; expected printable ASCII text"),
-        ("delay", {"seconds": -1}, "seconds is -1; expected a number, 0 or more"),
-        ("delay", {"seconds": float("nan")}, "seconds is nan; expected a number, 0 or more"),
-        ("delay", {"seconds": float("inf")}, "seconds is inf; expected a number, 0 or more"),
-        ("endless", {"limit": "1"}, "limit is '1'; expected a whole number of bytes, 0 or more"),
+        ("nonsense", {}, "kind 'nonsense'"),
+        (["busy"], {}, "kind ['busy']"),
+        ("redirect", {}, "redirect needs a location"),
+        ("drop_after", {"status": 500}, "drop_after has no option 'status';"),
+        ("delay", {"body": "x"}, "delay has no option 'body';"),
+        ("reject", {"nonsense": 1}, "reject has no option 'nonsense';"),
+        ("reject", {"nonsense": None}, "reject has no option 'nonsense';"),
+        ("reject", {"operation": "nonsense"}, "operation 'nonsense'"),
+        ("reject", {"flow_id": 7}, "flow_id is 7;"),
+        ("reject", {"times": 0}, "times is 0;"),
+        ("reject", {"times": "2"}, "times is '2';"),
+        ("reject", {"times": True}, "times is True;"),
+        ("reject", {"status": 42}, "status is 42;"),
+        ("reject", {"status": 101}, "status is 101;"),
+        ("reject", {"status": "400"}, "status is '400';"),
+        ("reject", {"inputs": []}, "inputs is [];"),
+        ("reject", {"headers": {"a": "b\r\nc: d"}}, "header a is 'b\\r\\nc: d';"),
+        ("reject", {"headers": {"é": "b"}}, "name in headers is 'é';"),
+        ("reject", {"headers": ["a"]}, "headers is ['a'];"),
+        ("busy", {"retry_after": "a\nb"}, "retry_after is 'a\\nb';"),
+        *(("busy", {"retry_after": value}, f"retry_after is {value};") for value in (-1, 1.5, True)),
+        ("redirect", {"location": "a\nb"}, "location is 'a\\nb';"),
+        ("delay", {"seconds": -1}, "seconds is -1;"),
+        ("delay", {"seconds": float("nan")}, "seconds is nan;"),
+        ("delay", {"seconds": float("inf")}, "seconds is inf;"),
+        ("endless", {"limit": "1"}, "limit is '1';"),
     ],
 )
 def test_what_makes_no_sense_is_rejected_when_scripted(kind, options, message):
     faults = Faults()
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+    with pytest.raises(ValueError, match=re.escape(message)):
         faults.add(kind, **options)
     assert faults.all() == []
 

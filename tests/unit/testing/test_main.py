@@ -61,7 +61,7 @@ def wait_for(path):
 def test_command_line_with_a_taken_port(service):
     done = subprocess.run([*COMMAND, "--port", str(service.port)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"Cannot serve on 127.0.0.1 port {service.port}: ")
+    assert f"127.0.0.1 port {service.port}: " in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -176,28 +176,20 @@ def test_the_printed_curl_command_scripts_a_fault(https, certificate):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--key", ":flow"], "--key number 1 has no value; expected VALUE or VALUE:FLOW_ID"),
-        (
-            ["--key", "a:x", "--key", "a:y"],
-            "Two keys have the same value: use a different value for each key",
-        ),
-        (["--port", "70000"], "port is 70000; expected a whole number, 0 to 65535"),
-        (
-            ["--public-url", "here"],
-            "public_url is 'here'; expected a URL, such as 'http://service.example:8070'",
-        ),
-        (
-            ["--callback", "["],
-            "--callback number 1 is not JSON: Expecting value: line 1 column 2 (char 1)",
-        ),
-        (["--callback", "--callback", "[]"], "--callback number 2 is not a JSON object of options"),
-        (["--callback", '{"delay": -1}'], "delay is -1; expected seconds, 0 or more"),
-        (["--keyfile", "key.pem"], "keyfile needs a certfile: pass the certificate as well"),
+        (["--key", ":flow"], "--key number 1 "),
+        (["--key", "a:x", "--key", "a:y"], "Two keys"),
+        (["--port", "70000"], "port is 70000"),
+        (["--public-url", "here"], "public_url is 'here'"),
+        (["--callback", "["], "--callback number 1 "),
+        (["--callback", "--callback", "[]"], "--callback number 2 "),
+        (["--callback", '{"delay": -1}'], "delay is -1"),
+        (["--keyfile", "key.pem"], "keyfile needs a certfile"),
     ],
 )
 def test_bad_arguments(arguments, message, capfd):
     assert main(arguments) == 2
-    assert capfd.readouterr().err == f"{message}\n"
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(message)
 
 
 @pytest.mark.parametrize("option", ["--certfile", "--keyfile"])
@@ -209,9 +201,8 @@ def test_a_missing_certificate_is_named(option, tmp_path, certificate, capfd):
     }
     arguments = [str(word) for pair in files.items() for word in pair]
     assert main(["--port", "0", *arguments]) == 2
-    assert capfd.readouterr().err == (
-        f"Cannot serve on 127.0.0.1 port 0: No such file or directory ({tmp_path / 'no'})\n"
-    )
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith(f"No such file or directory ({tmp_path / 'no'})")
 
 
 def test_a_file_that_is_not_a_certificate_is_named(tmp_path, capfd):
@@ -225,7 +216,8 @@ def test_a_file_that_is_not_a_journal(tmp_path, capfd):
     path = tmp_path / "notes.txt"
     path.write_text("not a journal\n")
     assert main(["--port", "0", "--journal", str(path)]) == 2
-    assert capfd.readouterr().err == f"{path} is not a journal: line 1 is not JSON; use another file\n"
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"{path} is not a journal: line 1 ")
 
 
 def test_signals_are_as_before_once_it_returns():

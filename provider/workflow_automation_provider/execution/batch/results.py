@@ -101,8 +101,7 @@ class ItemResults:
     def numbers(self) -> Counter[State]:
         """Return how many items are in each state; those that only this try opened are *idle* until settled."""
         numbers = self.ledger.counts()
-        sent_first = sum(not self.ledger.was_in_doubt(index) for index in self.ledger.unsettled())
-        numbers[State.UNKNOWN] += numbers.pop(State.OPEN, 0) - sent_first
+        numbers[State.UNKNOWN] += numbers.pop(State.OPEN, 0) - self.ledger.newly_open
         return numbers
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tracemalloc
 
 import pytest
@@ -93,7 +92,7 @@ def test_a_line_is_bounded_before_it_is_parsed(tmp_path):
     path.write_text(f'{{}}\n{{"a": [{"[]," * MAX_LINE}')
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidRequestError, match=r"batch\[1\] \(line 2 of .*\) is longer than 4 MiB"):
+        with pytest.raises(InvalidRequestError, match=r"batch\[1\] \(line 2 .*4 MiB"):
             read(str(path))
         assert tracemalloc.get_traced_memory()[1] < 6 * MAX_LINE
     finally:
@@ -104,45 +103,43 @@ SECRET = "the-customers-secret"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "item", "line", "words"),
     [
-        (f'{{}}\n\n{{"a": "{SECRET}"', r"batch\[1\] \(line 3 of {path}\) is not JSON"),
-        (f'{{}}\n["{SECRET}"]', r"batch\[1\] \(line 2 of {path}\) is a list: expected an object"),
-        (f'"{SECRET}"', r"batch\[0\] \(line 1 of {path}\) is a str"),
-        ("null", r"batch\[0\] \(line 1 of {path}\) is None"),
-        (f'{{"a": "{SECRET}", "b": NaN}}', r"batch\[0\] \(line 1 of {path}\)\.b is nan"),
-        (
-            f'{{"a": "{SECRET}", "b": "\\ud800"}}',
-            r"batch\[0\] \(line 1 of {path}\)\.b is not valid Unicode text",
-        ),
-        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', r"batch\[0\] \(line 1 of {path}\) has 'b' twice"),
-        ("[" * 100_000, r"batch\[0\] \(line 1 of {path}\) is not JSON"),
+        (f'{{}}\n\n{{"a": "{SECRET}"', 1, 3, "not JSON"),
+        (f'{{}}\n["{SECRET}"]', 1, 2, "a list"),
+        (f'"{SECRET}"', 0, 1, "a str"),
+        ("null", 0, 1, "None"),
+        (f'{{"a": "{SECRET}", "b": NaN}}', 0, 1, "nan"),
+        (f'{{"a": "{SECRET}", "b": "\\ud800"}}', 0, 1, "Unicode"),
+        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', 0, 1, "'b' twice"),
+        ("[" * 100_000, 0, 1, "not JSON"),
     ],
 )
-def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, words):
+def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, item, line, words):
     path = tmp_path / "batch.jsonl"
     path.write_text(text)
-    words = words.format(path=re.escape(repr(str(path))))
-    with pytest.raises(InvalidRequestError, match=words) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         read(str(path))
+    assert caught.value.message.startswith(f"batch[{item}] (line {line} of {str(path)!r})")
+    assert words in caught.value.message
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        ([{"a": SECRET}, [SECRET]], r"batch\[1\] is a list: expected an object"),
+        ([{"a": SECRET}, [SECRET]], r"batch\[1\] is a list"),
         ([{"a": SECRET, "b": {1}}], r"batch\[0\].b is a set"),
         ([None], r"batch\[0\] is None"),
-        ({"a": SECRET}, "batch is a dict: expected a list"),
-        (b"batch.jsonl", "batch is a bytes: expected a list"),
+        ({"a": SECRET}, "batch is a dict"),
+        (b"batch.jsonl", "batch is a bytes"),
         (7, "batch is an int"),
-        (f'[{{"a": "{SECRET}"}}]', "batch is the text of a whole value: pass the XCom itself"),
-        ("", "batch is '': the template or XCom"),
-        ("None", "batch is 'None': the template or XCom"),
-        ("/data/{{ ds }}.jsonl", "a template that was not rendered"),
+        (f'[{{"a": "{SECRET}"}}]', "batch is the text"),
+        ("", "batch is ''"),
+        ("None", "batch is 'None'"),
+        ("/data/{{ ds }}.jsonl", "a template"),
         ("~/batch.jsonl", "~ is not expanded"),
-        ("nowhere://a/b", "not a URL that Airflow's object storage reads"),
+        ("nowhere://a/b", "not a URL"),
     ],
 )
 def test_a_wrong_batch_is_named_and_not_shown(batch, words):
@@ -153,7 +150,7 @@ def test_a_wrong_batch_is_named_and_not_shown(batch, words):
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_a_missing_file_may_be_there_later(tmp_path, prefix):
-    with pytest.raises(FileUnavailableError, match=r"batch is .*nothing\.jsonl', which cannot be read"):
+    with pytest.raises(FileUnavailableError, match=r"batch is .*nothing\.jsonl'"):
         read(f"{prefix}{tmp_path}/nothing.jsonl")
 
 
@@ -169,5 +166,5 @@ def test_a_missing_file_may_be_there_later(tmp_path, prefix):
 )
 def test_a_path_that_is_never_that_of_a_file(tmp_path, path, why):
     (tmp_path / "batch.jsonl").write_text("{}")
-    with pytest.raises(InvalidRequestError, match=f"which cannot be read: .*{why}"):
+    with pytest.raises(InvalidRequestError, match=f"batch is .*: .*{why}"):
         read(path.format(folder=tmp_path))
