@@ -105,19 +105,20 @@ class ClaimRecord(TaskRecord):
         """
         return _claim(self._peek(claim_key(self._now.max_tries if max_tries is None else max_tries)))
 
-    def has_claimed(self, token: str) -> bool:
-        """Return whether the run with this token is seen to have claimed its start, also before a Clear."""
-        n = self._now.max_tries
-        return any((claim := self.claim(i)) and claim.token == token for i in (n, *range(n)))
+    def claim_of(self, token: str) -> Claim | None:
+        """Return the claim of the run with this token, also one of before a Clear, None if none is seen."""
+        claims = map(self.claim, range(self._now.max_tries, -1, -1))
+        return next((claim for claim in claims if claim and claim.token == token), None)
 
     def said(self, token: str) -> Claim | None:
         """
         Return the claim, or that a run with this token has ended; None if neither is seen, which is not certain.
 
-        The claim of a run that was told to stop does not count: that run does not go on.
+        The claim of a run that was told to stop does not count: that run does not go on. Nor does one with another token:
+        several Clears can leave ``max_tries`` as it was.
         """
         claim = self.claim()
-        if claim is not None and not claim.is_stopped:
+        if claim is not None and claim.token == token and not claim.is_stopped:
             return claim
         return Claim(token, has_only_ended=True) if self._peek(end_key(token)) else None
 
@@ -132,7 +133,8 @@ class ClaimRecord(TaskRecord):
         n = self._now.max_tries
         if self._shut(token, claim_key(n), end_key(token)) is None:
             return None
-        return self.let_go_on(_claim(self._read_first(claim_key(n)))) or self.said(token)
+        claim = _claim(self._read_first(claim_key(n)))
+        return self.let_go_on(claim if claim and claim.token == token else None) or self.said(token)
 
     def _shut(self, token: str, *keys: str) -> dict[str, Any] | None:
         """
@@ -303,10 +305,9 @@ class StartClaims:
         if max_tries != record.max_tries:  # kept by a Clear (Airflow 3.4+)
             # Before the claim is read: the endpoint records that it has told a run to stop before it tells it.
             record.reopen(token)
-        claim = record.claim(max_tries)
-        is_stopped = claim is not None and claim.is_stopped and claim.token == token
+        claim = record.claim_of(token)
         # One that asks after its end is told to stop as well.
-        if is_stopped and not self._has_ended(token):
+        if claim is not None and claim.is_stopped and not self._has_ended(token):
             record.stop(token, max_tries)
             ledger.stopped(0)
 

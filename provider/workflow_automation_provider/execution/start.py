@@ -432,8 +432,8 @@ class RunStarter:
     def _record_started(self, run: StartedRun) -> None:
         try:
             self._record.started(run)
-        except Exception:
-            raise
-        except BaseException:  # the task ends, but a later try must know the run
+        except BaseException as error:
+            # Even if the task ends: a later try must know the run, and the endpoint that a green task wants it.
             self._record.started(run)
-            raise
+            if not isinstance(error, Exception):
+                raise

@@ -239,7 +239,7 @@ class CompletionWait:
         if token is None:
             return
         with suppress(Exception):  # what the task waited for is known
-            if self._expects_claim and not self._claims.has_claimed(token):
+            if self._expects_claim and self._claims.claim_of(token) is None:
                 self._log.warning(
                     "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of a "
                     "start is unknown, another run is started, as with on_unknown_start='start_again'."

@@ -109,10 +109,9 @@ class WaitRecord(TaskRecord):
         """
         self.token = token
         entry = self._known()
-        if entry and entry.get("answer") and entry["digest"] == token:
-            self._write({"digest": token, "answer": entry["answer"]})
-        else:
-            self.forget()
+        answer = entry.get("answer") if entry and entry["digest"] == token else None
+        if entry:  # not deleted: a late repeat of that would take what is written next
+            self._write({"digest": token, **({"answer": answer} if answer else {})})
 
     def forget(self) -> None:
         """Delete the entry: the task waits for another run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -40,9 +40,7 @@ _MAX_WAIT = timedelta(days=365)
 def _sequence(notifiers: Sequence[BaseNotifier] | BaseNotifier | None) -> Sequence[BaseNotifier]:
     if notifiers is None:  # as of Airflow's HITLOperator
         return ()
-    called: Sequence[BaseNotifier] = (
-        tuple(notifiers) if isinstance(notifiers, list | tuple) else (cast("BaseNotifier", notifiers),)
-    )
+    called: tuple[Any, ...] = tuple(notifiers) if isinstance(notifiers, list | tuple) else (notifiers,)
     if not all(map(callable, called)):
         raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
     return called

@@ -17,7 +17,7 @@ the same end     SAME_END              SAME_END                     SAME_END    
 another end      OTHER_END             OTHER_END                    OTHER_END                   OTHER_END
 ===============  ====================  ===========================  ==========================  ==================
 
-A run that has the claim is told to STOP only once that is recorded: a cleared task must not return it.
+A run is told to STOP only once that is recorded, unless it has ended: a cleared task must not return it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ transaction writes at a time. A first claim, an end and what is told to stop tak
 
 **Store.** The key of the token's entry must be that of the task instance's ``max_tries``, which a Clear changes. A
 claim of before a Clear counts while its token has such an entry, too: the cleared task has returned its run.
-A claim whose token is closed keeps others from claiming until its run is over.
+A claim whose token is closed keeps others from claiming until its run is over. A run that is told to stop before it has
+claimed gets a claim that says so: a task that knows its run by the response would return it.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ def is_known(token: str) -> bool:
     with transaction() as session:
         task = _find(session, token)
         return task is not None and (
-            task.is_open or task.seen.receipt is not None or task.seen.own is not None
+            task.is_open
+            or task.seen.receipt is not None
+            or task.seen.own is not None
+            or task.unclaimed is not None
         )
 
 
@@ -114,6 +118,7 @@ class _Task:
     :param dag_run_id: of its DAG run; known only if it is locked
     :param digest: of the token
     :param is_open: whether the token has an entry that counts
+    :param unclaimed: the ``max_tries`` for which a run with the token could be said to have claimed, None if one has
     """
 
     ti: TaskInstance
@@ -122,6 +127,7 @@ class _Task:
     digest: str
     is_open: bool
     seen: Seen
+    unclaimed: int | None
 
 
 def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
@@ -151,7 +157,9 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
     is_locked = lock and _lock_entries(session, at, keys)
     entries = _entries(session, at)
     is_open = is_locked if lock else any(key in entries for key in keys)
-    return _Task(ti, at, dag_run_id, digest, is_open, _seen(ti, digest, is_open, entries))
+    seen = _seen(ti, digest, is_open, entries)
+    unclaimed = _unclaimed(digest, entries) if seen.own is None else None
+    return _Task(ti, at, dag_run_id, digest, is_open, seen, unclaimed)
 
 
 def _dag_run_id(session: Session, at: Mapping[str, Any], *, lock: bool = False) -> int | None:
@@ -207,6 +215,17 @@ def _seen(ti: TaskInstance, digest: str, is_open: bool, entries: Mapping[str, st
         _last(claim for claim in claims if claim["digest"] == digest),
         receipt and Receipt(receipt["status"], receipt["at"], receipt["fingerprint"]),
     )
+
+
+def _unclaimed(digest: str, entries: Mapping[str, str]) -> int | None:
+    """Return the ``max_tries`` for which a token was given out last, None if that is not known, or another has the claim."""
+    numbers = [int(key.split("/")[2]) for key in entries if key.startswith(f"{_TOKENS}{digest}/")]
+    start = json_object(entries.get(START_KEY))
+    if start.get("token") == digest:
+        numbers.append(start.get("max_tries", 0))
+    number = max(numbers, default=-1)
+    claim = json.loads(entries.get(claim_key(number), "null"))
+    return number if numbers and (claim is None or _is_over(claim, digest, entries)) else None
 
 
 def _is_over(claim: ClaimRow, digest: str, entries: Mapping[str, str]) -> bool:
@@ -295,6 +314,13 @@ def _settle(session: Session, task: _Task | None, token: str, said: Said | None)
             if not is_locked:
                 return None
             _stop(session, task, seen.own, now)
+        case Verdict.STOP, Started() | Running() | None if task.unclaimed is not None:
+            if not is_locked:
+                return None
+            claim = Started().row(task.digest, _text(now))
+            _replace(session, task, claim_key(task.unclaimed), claim)
+            session.flush()
+            _stop(session, task, claim, now)
         case Verdict.CLAIM, Started():
             if not is_locked:
                 return None

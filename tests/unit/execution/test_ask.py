@@ -157,7 +157,7 @@ class TestAnswer:
         assert asks().execute(context(store, try_number=2))["run_id"] == "77"
 
     def test_a_run_that_cannot_be_recorded_is_returned(self, service, store, now, then, resume, log):
-        store.failures["set started"] = 1
+        store.failures["set started"] = 2
         assert resume(asks(), now, person(STARTED, run_id="77"), **then)["run_id"] == "77"
         assert mentions(log(), "Run 77", "not be recorded")
 

@@ -232,7 +232,7 @@ class TestDoubt:
     def test_a_claim_that_cannot_be_recorded_counts(self, service, store, context, claims, log):
         service.faults.add("drop_after")
         claim_at_deletion(store)
-        store.failures["set started"] = 1
+        store.failures["set started"] = 2
         assert claims(**BRIEF).execute(context(store, try_number=4))["run_id"] == "1001"
         assert "The run that claimed this start could not be recorded." in log()
 

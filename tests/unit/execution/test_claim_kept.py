@@ -6,7 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from workflow_automation_provider.exceptions import FileUnavailableError, OutcomeUnknownError, RejectedError
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    OutcomeUnknownError,
+    RejectedError,
+    RunTimeoutError,
+)
 from workflow_automation_provider.execution.callback import (
     Answer,
     claim_key,
@@ -301,6 +306,55 @@ def test_a_run_whose_token_an_earlier_try_deleted_before_it_saw_the_claim(
         assert endpoint.statuses == [200]
     else:
         assert first_step(store, token, "1001") == 200
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_run_that_was_told_to_stop_between_two_clears_that_kept_it(service, store, context, claims, known):
+    """On Airflow 3.4: its claim is of before the first of them, or of after it."""
+
+    def again(try_number, max_tries):
+        found = context(store, try_number=try_number, max_tries=max_tries)
+        found["ti"].region_id = 0
+        return found
+
+    if known:
+        claims().execute(again(1, 3))
+        token = token_of(service.runs[0])
+    else:
+        token = lose(service, store, context, claims)
+        assert first_step(store, token, "1001") == 200
+    assert claims(**BRIEF).execute(again(2, 4))["run_id"] == "1001"
+    if known:
+        assert first_step(store, token, "1001", max_tries=4) == 200
+    store.entries[claim_key(4 if known else 3)]["stopped"] = now()
+    assert claims(**BRIEF).execute(again(3, 5))["run_id"] == "1002"
+    assert not is_open(store, token, 5)
+
+
+def test_a_run_is_recorded_although_the_store_fails_once(service, store, context, claims):
+    """Of a task that is green, the endpoint tells only a run that is recorded to go on."""
+    store.failures["set started"] = 1
+    claims().execute(context(store))
+    assert store.entries[KEY]["state"] == "started"
+
+
+def test_a_late_repeat_of_a_deletion_does_not_end_the_wait_for_a_run_that_a_person_entered(
+    service, store, context, waits, parked, resume, endpoint
+):
+    now_ = context(store)
+    then, _ = parked(waits(), now_)
+    store.entries["workflow_automation_wait"]["since"] = "2026-01-01T00:00:00+00:00"
+    with pytest.raises(RunTimeoutError):
+        resume(waits(), now_, **then)
+    store.entries["workflow_automation_run"] = "1001"
+    again = context(store, try_number=2, max_tries=4)
+    then, _ = parked(waits(), again)
+    for key in list(store.deleted):
+        store.delete(key)
+    token = token_of(service.runs[0])
+    assert is_open(store, token, 4)
+    store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
+    assert resume(waits(), again, **then)["result"] == 5
 
 
 def test_a_doubt_stays_if_the_next_start_is_rejected(service, store, context, waits, endpoint):

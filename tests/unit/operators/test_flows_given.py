@@ -155,7 +155,7 @@ def test_a_kill_before_the_entry_is_deleted_loses_nothing(
 def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
     trigger().execute(context(store))
     store.entries[SUPPLIED_RUN_KEY] = "77"
-    store.failures["set started"] = 1
+    store.failures["set started"] = 2
     with pytest.raises(RuntimeError, match="store"):
         trigger().execute(cleared)
     assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}

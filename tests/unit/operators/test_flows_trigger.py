@@ -340,7 +340,7 @@ class TestAfterTheStart:
         assert mentions(log(), "link", "could not be stored")
 
     def test_a_record_that_cannot_be_completed(self, service, store, context, log):
-        store.failures["set started"] = 1
+        store.failures["set started"] = 2
         assert trigger().execute(context(store))["run_id"] == "1001"
         assert mentions(log(), "Run 1001", "not be recorded", MAYBE.lower())
         assert (store.entries[KEY]["state"], store.entries[KEY]["result"]) == ("starting", {})

@@ -214,7 +214,7 @@ def test_stop(waiting, say, state, call):
 def test_stop_without_a_claim(starting, say, state):
     task = starting(state)
     assert status(say(task.url, "started")) == 404
-    assert task.claim is None
+    assert "stopped" in task.claim
 
 
 @pytest.mark.parametrize("call", [(), ("started",), ("running",), ("failed",)])
@@ -429,3 +429,37 @@ def test_stop_and_return_at_once(starting, say):
             answers = status(call.result()), adopting.result()
         assert answers in [(200, True), (404, False), (503, True)]
         assert status(say(task.url)) == (200 if answers[1] else 404)
+
+
+@pytest.mark.parametrize("call", [("started",), (), ("running",)])
+@pytest.mark.parametrize("how", ["ended", "cleared", "closed"])
+def test_stop_of_a_run_that_had_not_claimed(starting, say, call, how):
+    """A task whose state a Clear keeps (Airflow 3.4), or that Airflow counts as failed, must not return it."""
+    from airflow.utils.session import create_session
+
+    task = starting()
+    task.enter(
+        START,
+        json.dumps({"state": "started", "token": digest_of(task.token), "max_tries": task.max_tries}),
+    )
+    if how == "ended":
+        task.change(state="failed")
+    elif how == "cleared":
+        with create_session() as session:
+            task._ti(session).max_tries += 1
+    else:
+        task.close()
+        task.change(state="failed")
+    assert status(say(task.url, *call)) == 404
+    assert task.claim["digest"] == digest_of(task.token)
+    task.change(state="running", max_tries=task.max_tries)
+    task.open()
+    assert "stopped" in task.claim
+    assert status(say(task.url, "started")) == 404
+
+
+def test_end_of_a_run_that_had_not_claimed(starting, say):
+    """It is not told to stop, it has ended: a person can say how."""
+    task = starting("failed")
+    assert status(say(task.url, "success")) == 404
+    assert task.claim is None
