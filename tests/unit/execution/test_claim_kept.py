@@ -210,6 +210,7 @@ def test_a_run_in_whose_place_a_person_entered_another_is_told_to_stop(
     then, _ = parked(waits(), context(store, try_number=2))
     assert then["run"]["run_id"] == entered
     assert (claim_key(3) in store.entries) == (is_told == 200)
+    assert (store.entries["workflow_automation_wait"].get("digest") == digest_of(token)) == (is_told == 200)
     assert first_step(store, token, "1001") == is_told
 
 

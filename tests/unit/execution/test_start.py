@@ -431,7 +431,9 @@ def test_a_second_doubt_is_of_the_later_try(service, store, start, log):
         with pytest.raises(OutcomeUnknownError):
             start(on_unknown_start="start_again", try_number=try_number)
     assert store.entries[f"{KEY}/ada"]["try_number"] == 2
-    assert "could not be recorded" not in log()
+    text = log()
+    assert "could not be recorded" not in text
+    assert "'start_again'" in text
 
 
 def test_a_doubt_that_cannot_be_put_back_is_logged(service, store, start, log):
@@ -571,3 +573,9 @@ def test_a_start_without_a_url_has_no_token_to_revoke(service, store, context):
     with pytest.raises(OutcomeUnknownError) as caught:
         trigger().execute(context(store))
     assert len(caught.value.consequence.splitlines()) == 1
+
+
+def test_a_flow_id_that_is_no_text_is_named(service, start):
+    with pytest.raises(InvalidRequestError):
+        start(flow_id="\udc80")
+    assert requests(service) == 0

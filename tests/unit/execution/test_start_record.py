@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from workflow_automation_provider.exceptions import OutcomeUnknownError
 from workflow_automation_provider.execution.ledger import Entry, State
 from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
 
-from ..starts import MAYBE, requests, trigger
+from ..starts import KEY, MAYBE, requests, trigger
 
 RUN: StartedRun = {"run_id": "7", "run_link": "http://there/7"}
 
@@ -132,3 +133,12 @@ def test_cleared_once_more_where_nobody_could_tell(service, store, context):
     assert trigger().execute(context(store, **unclear))["run_id"] == "1001"
     again = unclear | {"try_number": 3, "max_tries": 2, "clear_number": 2}
     assert trigger().execute(context(store, **again))["run_id"] == "1002"
+
+
+def test_what_the_page_of_the_flow_runs_reads(service, store, context, waits, endpoint, supervisor):
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        waits().execute(context(store))
+    entry = store.entries[KEY]
+    assert (entry["conn_id"], entry["flow_id"]) == ("workflow_automation_default", "demo-flow")
+    assert (entry["sent"], entry["waits"]) == (entry["at"], True)
