@@ -55,7 +55,7 @@ class NotifierStart:
         self._is_abandoned = False
         retrier = SendRetrier(seconds, log, lambda: self._is_over, limited_by="timeout", caps_last_wait=False)
         # A record without a context: no later try reads it.
-        self._starter = RunStarter(StartRecord({}), hook, retrier)
+        self._starter = RunStarter(StartRecord({}), hook, retrier, on_unknown_start="fail")
 
     def run(self, inputs: Mapping[str, Any], flow_id: str | None) -> None:
         """

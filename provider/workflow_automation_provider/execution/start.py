@@ -105,7 +105,7 @@ class RunStarter:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         *,
-        on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",
+        on_unknown_start: OnUnknownStart | Literal["ask", "claim"],
         claims: StartClaims | None = None,
         url: CallbackUrl | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class RunStarter:
         self._claims = claims
         self._url = url
         # None if its token was revoked: another send needs another one.
-        self._request: Request | None = None
+        self._request: Request | None
         self._ledger = record.ledger(
             start_again=on_unknown_start == "start_again",
             claims=on_unknown_start == "claim",
