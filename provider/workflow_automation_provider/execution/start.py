@@ -126,7 +126,7 @@ class RunStarter:
         )
         self.previous: PreviousTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
-        self._run: StartedRun = {}
+        self._run: StartedRun
         self.handed_over = False
         """Whether the last byte of a request was sent whose outcome is not known: a run may have been started."""
 
