@@ -119,7 +119,7 @@ class StartRecord(TaskRecord):
             state,
             entry["at"],
             result if state is State.STARTED else {},
-            result.get("message", "") if state is State.UNIDENTIFIED else "",
+            result["message"] if state is State.UNIDENTIFIED else "",
             entry.get("request"),
             entry.get("token"),
         )

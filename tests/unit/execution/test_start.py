@@ -579,3 +579,11 @@ def test_a_flow_id_that_is_no_text_is_named(service, start):
     with pytest.raises(InvalidRequestError):
         start(flow_id="\udc80")
     assert requests(service) == 0
+
+
+def test_a_name_whose_run_was_returned_is_in_use(service, store, context, start):
+    start()
+    again = context(store, task_id="customers", try_number=2)
+    start(now=again)
+    with pytest.raises(InvalidRequestError):
+        start(now=again)
