@@ -114,10 +114,11 @@ class ClaimRecord(TaskRecord):
         """
         Return the claim, or that a run with this token has ended; None if neither is seen, which is not certain.
 
-        The claim of a run that was told to stop does not count: that run does not go on.
+        The claim of a run that was told to stop does not count: that run does not go on. Nor does one with another token:
+        several Clears can leave ``max_tries`` as it was.
         """
         claim = self.claim()
-        if claim is not None and not claim.is_stopped:
+        if claim is not None and claim.token == token and not claim.is_stopped:
             return claim
         return Claim(token, has_only_ended=True) if self._peek(end_key(token)) else None
 
@@ -132,7 +133,8 @@ class ClaimRecord(TaskRecord):
         n = self._now.max_tries
         if self._shut(token, claim_key(n), end_key(token)) is None:
             return None
-        return self.let_go_on(_claim(self._read_first(claim_key(n)))) or self.said(token)
+        claim = _claim(self._read_first(claim_key(n)))
+        return self.let_go_on(claim if claim and claim.token == token else None) or self.said(token)
 
     def _shut(self, token: str, *keys: str) -> dict[str, Any] | None:
         """

@@ -77,7 +77,7 @@ def batch_error(error: WorkflowAutomationError, batch: BatchState) -> WorkflowAu
         if counts["total"] > counts["remaining"] or batch.is_stopped:
             error.consequence = counts_text(counts)
     elif counts["remaining"]:  # below 0: the batch could not be read, but earlier tries are known
-        error.consequence += f"\nIn earlier tries: {_results(counts, ' items started')}."
+        error.consequence += f"\nItems of earlier tries: {_results(counts)}."
     if not isinstance(error, OutcomeUnknownError):
         error.accepted = Accepted.MAYBE if counts["unknown"] else Accepted.NO
         if counts["started"] or batch.unidentified:
@@ -92,8 +92,8 @@ def counts_text(counts: Mapping[str, Any]) -> str:
     return f"Of {counts['total']} items: {_results(counts)}, {counts['remaining']} not started."
 
 
-def _results(counts: Mapping[str, Any], started: str = " started") -> str:
-    return f"{counts['started']}{started}, {counts['rejected']} rejected, {counts['unknown']} unknown"
+def _results(counts: Mapping[str, Any]) -> str:
+    return f"{counts['started']} started, {counts['rejected']} rejected, {counts['unknown']} unknown"
 
 
 def where_runs_are(batch: BatchState) -> str:

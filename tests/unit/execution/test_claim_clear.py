@@ -116,3 +116,19 @@ class TestClear:
         assert claims(**BRIEF).execute(again).get("run_id") == run_id
         assert requests(service) == (2 if said == "nothing" else 1)
         assert "has been cleared" not in log()
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_claim_of_before_two_clears_is_none(service, store, context, claims, claimed):
+    """Where retries were reduced, the second of them sets max_tries to what it was before the first."""
+    claims().execute(context(store))
+    assert first_step(store, token_of(service.runs[0]), "1001") == 200
+    claims().execute(context(store, try_number=2, max_tries=2, retries=1))
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        claims(**BRIEF).execute(context(store, try_number=3, retries=1))
+    if claimed:
+        token = token_of(service.runs[2])
+        store.entries[claim_key(3)] = {"digest": digest_of(token), "run_id": "1003", "at": now()}
+    again = claims(**BRIEF).execute(context(store, try_number=4, retries=1))
+    assert again["run_id"] == ("1003" if claimed else "1004")

@@ -308,18 +308,6 @@ def test_a_run_whose_token_an_earlier_try_deleted_before_it_saw_the_claim(
         assert first_step(store, token, "1001") == 200
 
 
-def test_a_doubt_stays_if_the_next_start_is_rejected(service, store, context, waits, endpoint):
-    operator = waits(on_unknown_start="start_again")
-    service.faults.add("drop_after")
-    with pytest.raises(OutcomeUnknownError):
-        operator.execute(context(store))
-    first = store.entries[KEY]
-    service.faults.add("reject")
-    with pytest.raises(RejectedError):
-        operator.execute(context(store, try_number=2))
-    assert store.entries[KEY] == first
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_a_run_that_was_told_to_stop_between_two_clears_that_kept_it(service, store, context, claims, known):
     """On Airflow 3.4: its claim is of before the first of them, or of after it."""
@@ -367,3 +355,15 @@ def test_a_late_repeat_of_a_deletion_does_not_end_the_wait_for_a_run_that_a_pers
     assert is_open(store, token, 4)
     store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
     assert resume(waits(), again, **then)["result"] == 5
+
+
+def test_a_doubt_stays_if_the_next_start_is_rejected(service, store, context, waits, endpoint):
+    operator = waits(on_unknown_start="start_again")
+    service.faults.add("drop_after")
+    with pytest.raises(OutcomeUnknownError):
+        operator.execute(context(store))
+    first = store.entries[KEY]
+    service.faults.add("reject")
+    with pytest.raises(RejectedError):
+        operator.execute(context(store, try_number=2))
+    assert store.entries[KEY] == first

@@ -134,7 +134,7 @@ def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, ch
         batch(items, try_number=2)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is Accepted.YES
-    assert "30 items started" in caught.value.consequence
+    assert "30 started" in caught.value.consequence
     assert len(service.runs) == 30
 
 
@@ -164,7 +164,7 @@ def test_a_wrong_argument_does_not_hide_what_earlier_tries_started(batch, servic
         batch(**{"items": rows(3), **change}, try_number=2)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is Accepted.YES
-    assert "3 items started" in caught.value.consequence
+    assert "3 started" in caught.value.consequence
     assert len(service.runs) == 3
 
 
