@@ -88,6 +88,7 @@ GROUPS = (
         (
             "tests/unit/decorators/test_flows.py",
             "tests/unit/execution/test_ask.py",
+            "tests/unit/execution/test_claim.py",
             "tests/unit/execution/test_claim_wait.py",
             "tests/unit/execution/test_wait.py",
             "tests/unit/execution/test_words.py",

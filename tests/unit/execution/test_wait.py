@@ -1139,7 +1139,7 @@ class TestFiles:
     ):
         service.faults.add("busy", operation="upload")
         with pytest.raises(BusyError):
-            waits(files=[{"name": "a"}]).execute(context(store))
+            waits(files=[{"name": "a"}], completion_timeout=timedelta(seconds=10)).execute(context(store))
         answer(store, {"status": "success", "result": 1})
         assert waits(files=[{"name": "a"}]).execute(context(store, try_number=2)) == the_run(
             service, result=1
