@@ -184,7 +184,10 @@ def run_fastest_tests_first() -> None:
     arguments = PytestRunner._pytest_args_regular_run
 
     def sorted_arguments(runner: PytestRunner, tests: Iterable[str]) -> list[str]:
-        return arguments(runner, sorted(tests, key=lambda test: state().duration_by_test.get(test, 0)))
+        in_order: list[str] = arguments(
+            runner, sorted(tests, key=lambda test: state().duration_by_test.get(test, 0))
+        )
+        return in_order
 
     mock.patch.object(PytestRunner, arguments.__name__, sorted_arguments).start()
 

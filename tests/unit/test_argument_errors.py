@@ -1,4 +1,4 @@
-"""What is said of an argument, a connection or a file that is none: each once, in golden/argument_errors.txt."""
+"""What an error says of a rejected argument, connection, file or callback: each once, in golden/argument_errors.txt."""
 
 from __future__ import annotations
 
