@@ -68,10 +68,10 @@ bench-page: $(VENV)/bench ## Measure what the page of the flow runs costs, compa
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
 
-soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 4 minutes)
+soak: $(STAMP) ## Kill and fault 300 task instances at random, and count the runs (about 6 minutes)
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py --instances 300 --seconds 1500
 
-system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (8 minutes); PICTURES=1 renews docs/images
+system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 10 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system
 	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 
