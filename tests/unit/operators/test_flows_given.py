@@ -83,6 +83,7 @@ def test_that_is_none_is_rejected(service, store, context, cleared, entry, found
     with pytest.raises(InvalidRequestError, match=f"entry {SUPPLIED_RUN_KEY} .* {found}:") as caught:
         trigger().execute(cleared)
     assert isinstance(caught.value, AirflowFailException)
+    assert "delete it" in caught.value.next_step
     assert requests(service) == 1
     assert store.entries[SUPPLIED_RUN_KEY] == entry
 
