@@ -36,9 +36,9 @@ else:
     except ImportError:  # Airflow before 3.3 has no retry policies
         RetryPolicyBase = object
 
-__all__ = ["FlowRetryPolicy", "SendRetrier", "error_of_task"]
+__all__ = ["FlowRetryPolicy", "SendRetrier", "error_of_task", "longest_wait"]
 
-# The longest wait before each further attempt without a Retry-After, in seconds; the last one for all that follow.
+# The longest waits without a Retry-After, in seconds; the last one for all that follow.
 _WAITS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 # Less time left is not worth another attempt, in seconds.
@@ -52,6 +52,15 @@ _POLL_INTERVAL = 0.1
 # is used.
 _MAX_RESCHEDULES = 5
 _MAX_RESCHEDULE = timedelta(minutes=10)
+
+
+def longest_wait(waits: int) -> float:
+    """
+    Return the longest wait without a ``Retry-After``, in seconds.
+
+    :param waits: number of waits before it
+    """
+    return _WAITS[min(waits, len(_WAITS) - 1)]
 
 
 class FlowRetryPolicy(RetryPolicyBase):
@@ -158,7 +167,7 @@ class SendRetrier:
         """Return the seconds to wait before the next attempt, None if there is no time for another."""
         asked = outcome.retry_after or 0.0
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
-        wait = asked + random.uniform(0, _WAITS[min(attempt, len(_WAITS)) - 1])  # noqa: S311
+        wait = asked + random.uniform(0, longest_wait(attempt - 1))  # noqa: S311 - it keeps no secret
         if left < max(_MIN_LEFT, asked) or (not self.caps_last_wait and left <= wait):
             return None
         return min(wait, left)

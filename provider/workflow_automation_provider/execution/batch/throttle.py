@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from workflow_automation_provider.execution.retry import longest_wait
 from workflow_automation_provider.failures import consequence_of, reason_of
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.outcome import Busy, NotSent
 
 __all__ = ["Throttle"]
-
-# The wait without a Retry-After, in seconds: it grows from the first to the second value.
-_FIRST_WAIT, _MAX_WAIT = 1.0, 30.0
 
 # How soon a wait ends after the batch was stopped, in seconds.
 _POLL_INTERVAL = 0.1
@@ -87,7 +85,7 @@ class Throttle:
             is_news = sent_at >= self._paused_at
             if is_news:
                 # The jitter spreads the requests of tasks that were told to wait at the same time.
-                wait += random.uniform(0.5, 1.0) * min(_FIRST_WAIT * 2 ** min(self._pauses, 10), _MAX_WAIT)  # noqa: S311
+                wait += random.uniform(0.5, 1.0) * longest_wait(self._pauses)  # noqa: S311 - it keeps no secret
             if max(now + wait, self._paused_until) - since > self._retry_timeout:
                 return False
             self._paused_until = max(now + wait, self._paused_until)
