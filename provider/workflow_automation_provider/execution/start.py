@@ -333,7 +333,7 @@ class RunStarter:
             if self.handed_over:
                 self._log.warning("Interrupted while waiting for the response. A run may have been started.")
             else:
-                self._take_back()
+                self._record_no_run(self._ledger.settle(0, State.IDLE))
             raise
         outcome = self._record_outcome(outcome)
         if metric := metric_of(outcome):
@@ -383,10 +383,6 @@ class RunStarter:
         except Exception:
             self._log.exception(_UNSETTLED)
             raise unsettled_error(request_error(outcome)) from None
-
-    def _take_back(self) -> None:
-        """Settle and record that the request was not sent."""
-        self._record_no_run(self._ledger.settle(0, State.IDLE))
 
     def _record_no_run(self, state: State) -> None:
         """
