@@ -1,5 +1,5 @@
 """
-Start the run of a task, upload its files, and wait for its end, as far as asked for.
+Start the run of a task and, if the task asks for it, upload its files and wait for its end.
 
 1. **Check** that Airflow can hear the run, and ask, before anything is sent.
 2. **Start** the run, by :class:`~.start.RunStarter`. If it is in doubt whether one was started, a run that claims the

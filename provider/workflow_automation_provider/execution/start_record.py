@@ -47,7 +47,7 @@ def started_run(
 ) -> StartedRun:
     """Return a run without what is not known: Airflow 3.0 cannot store None as an XCom, and would fail its task."""
     run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
-    return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]
+    return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]  # a dict of those keys
 
 
 class StartEntry(NamedTuple):
