@@ -21,6 +21,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
 
+from airflow.configuration import conf
+
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import Attempt, Ledger
 from workflow_automation_provider.execution.telemetry import Telemetry
@@ -34,9 +36,6 @@ _PROBE = "workflow_automation_probe"
 
 # How often in a row the store must return the probe, and no entry: of several API servers, one may lack the route.
 _PROBES = 3
-
-# After how many seconds at least Airflow's SDK repeats a request that had no response.
-_REPEATED_AFTER = 1.0
 
 
 class _Store(Protocol):
@@ -230,7 +229,9 @@ class TaskRecord:
         except Exception:  # retried once, because otherwise it stays unknown whether a run was started
             self._store.delete(key)
             return True
-        return time.monotonic() - began >= _REPEATED_AFTER
+        # Airflow's SDK repeats a request that had no response, but no sooner.
+        repeated_after = conf.getfloat("workers", "execution_api_retry_wait_min", fallback=1.0)
+        return time.monotonic() - began >= repeated_after
 
     def _set(self, key: str, entry: dict[str, Any]) -> None:
         self._is_set = True

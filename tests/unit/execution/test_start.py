@@ -542,15 +542,17 @@ def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
 
 @pytest.mark.parametrize("how", ["fails once", "slow"])
 def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(
-    service, store, context, start, how
+    service, store, context, start, how, monkeypatch
 ):
     """Airflow's SDK repeats a request without a response, and the API server may carry out the first one last."""
     service.faults.add("busy", retry_after=0)
     if how == "slow":
         delete = store.delete
 
+        monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN", "0.2")
+
         def delete_slowly(key):
-            time.sleep(1)
+            time.sleep(0.2)
             delete(key)
 
         store.delete = delete_slowly
