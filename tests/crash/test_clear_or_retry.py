@@ -60,7 +60,7 @@ class Case(cases.Case):
         self.until("up_for_retry")
 
     def until(self, state: str) -> None:
-        wait_for(f"{self.run_id} {state}", lambda: self.state == state, 180)
+        wait_for(f"{self.run_id} {state}", lambda: self.state == state)
 
     def edit(self, retries: int) -> None:
         (self.deployment.home / f"retries-{self.dag_id}").write_text(str(retries))
@@ -270,16 +270,18 @@ def retried_and_the_next_dag_reads_its_run(case: Case) -> None:
 
 def ended_by_a_person(case: Case, state: str) -> None:
     """It ends by itself, before Airflow kills it, and starts nothing: a wait that is shorter would end in a run."""
-    fault = case.service.faults.add("busy", retry_after="30", inputs={"case": case.run_id})
-    case.begin()
-    wait_for("the request", lambda: fault.struck)
+    case.service.faults.add("busy", retry_after="30", inputs={"case": case.run_id})
     map_index = 0 if case.dag_id.endswith("mapped") else -1
+
+    def log() -> str:
+        return case.deployment.log(case.dag_id, case.run_id, map_index=map_index)
+
+    case.begin()
+    wait_for("the wait", lambda: "Retrying in" in log())
     case.api.mark(case.dag_id, case.run_id, "trigger", state, map_index=map_index)
     (first,) = case.deployment.gate.tries_of(case.run_id)
     wait_for("the end of the task", lambda: not alive(first.pid))
-    wait_for(
-        "its log", lambda: ENDED in case.deployment.log(case.dag_id, case.run_id, map_index=map_index), 10
-    )
+    wait_for("its log", lambda: ENDED in log())
     assert case.runs == []
 
 
@@ -333,4 +335,4 @@ def outcomes(deployment: Deployment, service: LocalService) -> Iterator[cases.Ou
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
 def test_clear_or_retry(outcomes: cases.Outcomes, run: Callable[[Case], None]) -> None:
-    outcomes[run].result(300)
+    outcomes[run].result()

@@ -158,7 +158,7 @@ class SendRetrier:
             if not isinstance(outcome, retryable):
                 return outcome
             wait = self._wait_after(outcome, attempt, self.seconds - (time.monotonic() - began))
-            if wait is None or self.is_ended() or not self._waits(outcome, wait, on_retry):
+            if wait is None or not self._waits(outcome, wait, on_retry):
                 took = time.monotonic() - began
                 attempts = Attempts(attempt, took, self.seconds, self.limited_by) if attempt > 1 else None
                 return dataclasses.replace(outcome, attempts=attempts)
@@ -173,20 +173,21 @@ class SendRetrier:
         return min(wait, left)
 
     def _waits(self, outcome: Failure, seconds: float, on_retry: Callable[[], None] | None) -> bool:
-        """Wait, and return whether another attempt may be made: not if Airflow ended the task meanwhile."""
+        """Wait, and return whether another attempt may be made: not if Airflow ended the task."""
         from workflow_automation_provider.failures import consequence_of, reason_of
 
-        self.log.warning(
-            "%s %s Retrying in %.1f s.",
-            reason_of(outcome),
-            consequence_of(outcome.request.operation, outcome.accepted),
-            seconds,
-        )
-        if on_retry:
-            on_retry()
-        self._sleep(seconds)
+        if not self.is_ended():
+            self.log.warning(
+                "%s %s Retrying in %.1f s.",
+                reason_of(outcome),
+                consequence_of(outcome.request.operation, outcome.accepted),
+                seconds,
+            )
+            if on_retry:
+                on_retry()
+            self._sleep(seconds)
         if is_ended := self.is_ended():
-            self.log.warning("Airflow ended the task while it was waiting: nothing more is sent.")
+            self.log.warning("Airflow ended the task: nothing more is sent.")
         return not is_ended
 
     def _sleep(self, seconds: float) -> None:
