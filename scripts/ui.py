@@ -96,7 +96,7 @@ def pause_scheduled(airflow: Airflow) -> None:
         dags: list[dict[str, Any]] = airflow.api.ask("GET", "/dags?limit=100")["dags"]
         return dags if names <= {Path(dag["fileloc"]).stem for dag in dags} else None
 
-    for dag in wait_for("the examples", parsed, 180):
+    for dag in wait_for("the examples", parsed):
         is_paused = {"is_paused": dag["next_dagrun_run_after"] is not None}
         airflow.api.ask("PATCH", f"/dags/{dag['dag_id']}", is_paused)
 

@@ -80,7 +80,7 @@ class AirflowApi:
     def unpause(self, dag_id: str) -> None:
         """Let a DAG be run, as soon as it is there."""
         path = f"/api/v2/dags/{dag_id}"
-        wait_for(f"DAG {dag_id}", lambda: self._http.patch(path, json={"is_paused": False}).is_success, 180)
+        wait_for(f"DAG {dag_id}", lambda: self._http.patch(path, json={"is_paused": False}).is_success)
 
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
         """Trigger a DAG run, as soon as the DAG is there."""
@@ -96,7 +96,7 @@ class AirflowApi:
             assert response.is_success, response.text
             return True
 
-        wait_for(f"DAG {dag_id}", triggered, 180)
+        wait_for(f"DAG {dag_id}", triggered)
 
     def clear(self, dag_id: str, run_id: str, task_id: str, **options: bool) -> None:
         """Clear a task of a DAG run, as the button does, with more of the request's options."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def wait_for(what: str, look: Callable[[], Found | None], seconds: float = 60, pause: float = 0.1) -> Found:
+def wait_for(what: str, look: Callable[[], Found | None], seconds: float = 300, pause: float = 0.1) -> Found:
     """
     Look until something is found, and return it.
 

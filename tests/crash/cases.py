@@ -66,7 +66,7 @@ class Case:
         return found
 
     def parked(self) -> None:
-        wait_for("the task parked", lambda: self.state == "awaiting_input", 120)
+        wait_for("the task parked", lambda: self.state == "awaiting_input")
 
     def kill(self) -> None:
         """Kill the task's process and its supervisor."""
@@ -102,7 +102,7 @@ class Case:
             calls = [call for call in self.service.journal.callbacks() if str(call.run_id) in runs]
             return calls if len(calls) >= times else None
 
-        return wait_for("the callback", found, 60)
+        return wait_for("the callback", found)
 
     def end(self, state: str) -> Outcome:
         found = outcome(self.deployment, self.service, self.dag_id, self.run_id)

@@ -168,8 +168,8 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     deployment.api.trigger("soak_batch", run_id, {"batches": batches, "items": ITEMS})
     killer = Killer(deployment.gate, (run_id,), chance)
     # The first tasks only make the lists, and are left alone.
-    wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances), 180)
-    wait_for("the batches", lambda: task_instances(deployment, run_id, batches, "soak_batch"), 180)
+    wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances))
+    wait_for("the batches", lambda: task_instances(deployment, run_id, batches, "soak_batch"))
     killer.start()
     try:
         wait_for("the soak", lambda: all_finished(deployment, run_id, instances), seconds)

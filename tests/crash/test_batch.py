@@ -74,7 +74,7 @@ def test_three_kills(
     deployment.api.trigger("batch", case, {"batch": str(batch), "output": str(output)})
     for number, blow in enumerate(("task", "supervisor", "both")):
         started = (number + 1) * ITEMS // 5
-        wait_for(f"{started} runs", functools.partial(has_started, started), 120)
+        wait_for(f"{started} runs", functools.partial(has_started, started))
         current = deployment.gate.tries_of(case)[-1]
         assert len(deployment.gate.tries_of(case)) == number + 1
         kill(blow, current)

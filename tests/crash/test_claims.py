@@ -36,7 +36,7 @@ def kill_before_it_is_recorded(case: Case) -> None:
     """Kill the task between the response of the service and the write that makes it durable."""
     hold = case.hold("before", "PUT", RECORD, '"started"', lost=True)
     case.begin()
-    wait_for("the run", hold.reached.is_set, 120)
+    wait_for("the run", hold.reached.is_set)
     case.kill_task()
     hold.released.set()
 
@@ -51,7 +51,7 @@ def end_green(case: Case, *, runs: int = 1, tries: int = 1) -> Outcome:
     """Expect the last run, and that no other has worked since the last Clear."""
     found = case.end("success")
     assert (len(found.runs), found.tries) == (runs, tries)
-    wait_for("the first step", lambda: case.worked, 60)
+    wait_for("the first step", lambda: case.worked)
     assert case.worked[-1] == found.runs[-1]
     assert found.result
     assert found.result["run_id"] == found.runs[-1]
@@ -80,7 +80,7 @@ def killed_in_the_last_try_and_cleared(case: Case) -> None:
     begins(case, 0)
     kill_before_it_is_recorded(case)
     case.end("failed")
-    wait_for("the first step", lambda: case.worked, 60)
+    wait_for("the first step", lambda: case.worked)
     clear(case)
     end_green(case, tries=2)
     assert len(case.worked) == 1
@@ -168,7 +168,7 @@ def marked_as_success_while_it_uploads(case: Case) -> None:
     file = case.deployment.home / f"{case.run_id}.csv"
     file.write_text("a,b\n1,2\n")
     case.begin(file=str(file))
-    wait_for("the upload", lambda: uploads.struck, 120)
+    wait_for("the upload", lambda: uploads.struck)
     case.api.mark(case.dag_id, case.run_id, "trigger", "success")
     first_step.released.set()
     assert [call.status for call in case.called()] == [404]
@@ -186,7 +186,7 @@ def mapped(case: Case) -> None:
         str(run.run_id): run.inputs["row"] for run in case.service.runs if run.inputs["case"] == case.run_id
     }
     assert [rows[result["run_id"]] for result in results] == [0, 1, 2]
-    wait_for("the first steps", lambda: len(case.worked) == 3, 60)
+    wait_for("the first steps", lambda: len(case.worked) == 3)
 
 
 def it_speaks_while_it_works(case: Case) -> None:
@@ -250,4 +250,4 @@ def outcomes(
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
 def test_a_claim(outcomes: dict[Callable[[Case], None], Future[None]], run: Callable[[Case], None]) -> None:
-    outcomes[run].result(300)
+    outcomes[run].result()

@@ -163,12 +163,12 @@ def test_the_page_shows_what_was_run() -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_row(outcomes: Outcomes, name: str, way: str) -> None:
-    assert rows()[name][WAYS.index(way)] == words(outcomes[name, way].result(300))
+    assert rows()[name][WAYS.index(way)] == words(outcomes[name, way].result())
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_where_the_key_shows(outcomes: Outcomes, note: Callable[[str], None], way: str) -> None:
-    found = [outcomes[name, way].result(300) for name in ECHOES]
+    found = [outcomes[name, way].result() for name in ECHOES]
     assert found[0].result
     places = {
         "in the log": "".join(one.log for one in found),
@@ -182,7 +182,7 @@ def test_where_the_key_shows(outcomes: Outcomes, note: Callable[[str], None], wa
 
 @pytest.mark.parametrize("way", BATCHES)
 def test_the_items(outcomes: Outcomes, deployment: Deployment, way: str) -> None:
-    found = outcomes[BATCH_ROW, way].result(570)
+    found = outcomes[BATCH_ROW, way].result()
     cell = rows()[BATCH_ROW][WAYS.index(way)]
     if way == "http":
         # Its upstream task fails when it returns as many items.

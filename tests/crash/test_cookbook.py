@@ -153,7 +153,7 @@ def a_failed_task_is_given_its_run(airflow, shell, token, service):
     def succeeded():
         return airflow.api.dag_run(dag_id, dag_run_id)["state"] == "success"
 
-    wait_for("the DAG run's success", succeeded, 180)
+    wait_for("the DAG run's success", succeeded)
     assert [run.run_id for run in service.runs] == ["1001"]
     assert [upload.run_id for upload in service.uploads] == ["1001"]
     announced = airflow.api.xcom(dag_id, dag_run_id, "announce")
@@ -202,7 +202,7 @@ def an_event_needs_more_rights_and_is_not_idempotent(airflow, shell, flow, opera
         assert status == 200
         return body["assets"]
 
-    (asset,) = wait_for("the asset", assets, 60)
+    (asset,) = wait_for("the asset", assets)
     variables = {"ASSET_ID": str(asset["id"])}
     assert [status for status, _ in shell(REQUESTS[3], TOKEN=flow, **variables)] == [403]
 
@@ -217,7 +217,7 @@ def an_event_needs_more_rights_and_is_not_idempotent(airflow, shell, flow, opera
         assert body["extra"]["from_rest_api"] is True
         sent.add(body["id"])
         # One after the other: Airflow may create one DAG run for both.
-        wait_for(f"{count} of 2 events", lambda: len(lines()) == len(sent), 120)
+        wait_for(f"{count} of 2 events", lambda: len(lines()) == len(sent))
     assert len(sent) == 2
     assert lines() == ["Run 1001 of FLOW: https://service.example/runs/1001"] * 2
 
@@ -240,7 +240,7 @@ def without_the_pool_nothing_runs(airflow):
     airflow.api.trigger(dag_id, "no-pool")
     said = "Tasks using non-existent pool 'workflow_automation' will not be scheduled"
     output = airflow.home / "outputs" / "scheduler.out"
-    wait_for("the scheduler's warning", lambda: said in output.read_text(errors="replace"), 120)
+    wait_for("the scheduler's warning", lambda: said in output.read_text(errors="replace"))
     path = f"/dags/{dag_id}/dagRuns/no-pool/taskInstances"
     states = {task["state"] for task in airflow.api.ask("GET", path)["task_instances"]}
     assert states <= {"scheduled", None}, states

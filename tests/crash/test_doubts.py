@@ -43,7 +43,6 @@ class Case(cases.Case):
         wait_for(
             "the question",
             lambda: self.state == "awaiting_input" and self.deployment.executions_seen(self.run_id) >= times,
-            180,
         )
         found: dict[str, Any] = self.api.ask("GET", f"{self._instance}/-1/hitlDetails")
         return found
@@ -62,7 +61,7 @@ class Case(cases.Case):
         self.api.clear(self.dag_id, self.run_id, "trigger", **kept)
 
     def until(self, state: str) -> None:
-        wait_for(f"{self.run_id} {state}", lambda: self.state == state, 120)
+        wait_for(f"{self.run_id} {state}", lambda: self.state == state)
         if state in FINISHED:
             # A Clear in between would be overtaken by the end of the DAG run.
             self.api.finished(self.dag_id, self.run_id)
@@ -122,7 +121,7 @@ def cleared_while_it_continues(case: Case) -> None:
     case.asked()
     case.service.faults.add("hang_before", inputs={"case": case.run_id}, seconds=90)
     case.answer(NOT_STARTED, run_id=None, run_link=None)
-    wait_for("the second request", lambda: case.log.count("Triggering flow demo-flow") == 2, 120)
+    wait_for("the second request", lambda: case.log.count("Triggering flow demo-flow") == 2)
     case.api.clear(case.dag_id, case.run_id, "trigger")
     found = case.end("success")
     assert "cleared after it continued" in found.log
@@ -267,4 +266,4 @@ def outcomes(deployment: Deployment, service: LocalService) -> Iterator[cases.Ou
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
 def test_a_start_in_doubt(outcomes: cases.Outcomes, run: Callable[[Case], None]) -> None:
-    outcomes[run].result(300)
+    outcomes[run].result()

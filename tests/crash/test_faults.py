@@ -122,7 +122,7 @@ def run(deployment: Deployment, service: LocalService, case: Case, run_id: str) 
     deployment.api.trigger(case.dag_id, run_id, {"conn_id": case.conn_id})
     deployment.api.finished(case.dag_id, run_id)
     # A slow service starts the run when the task has long given up.
-    wait_for(f"the runs of {run_id}", lambda: len(run_ids(service, run_id)) >= case.runs, 15)
+    wait_for(f"the runs of {run_id}", lambda: len(run_ids(service, run_id)) >= case.runs)
     return outcome(deployment, service, case.dag_id, run_id)
 
 
@@ -165,7 +165,7 @@ def _run_id(name: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_fault(outcomes: dict[str, Future[Outcome]], name: str) -> None:
     case = CASES[name]
-    found = outcomes[name].result(180)
+    found = outcomes[name].result()
 
     assert (found.state, found.tries, len(found.runs)) == (case.state, case.tries, case.runs)
     assert case.says in found.log
@@ -178,7 +178,7 @@ def test_next_try_does_not_come_before_the_service_said(
     deployment: Deployment, outcomes: dict[str, Future[Outcome]], name: str, least: float
 ) -> None:
     """How much later it comes is up to the scheduler."""
-    outcomes[name].result(180)
+    outcomes[name].result()
     if CAN_RESCHEDULE:
         ((wait,),) = deployment.reschedules("hasty", _run_id(name)).values()
     else:
@@ -191,7 +191,7 @@ def test_next_try_does_not_come_before_the_service_said(
 def test_next_try_does_not_come_before_the_date_that_the_service_said(
     deployment: Deployment, service: LocalService, outcomes: dict[str, Future[Outcome]]
 ) -> None:
-    outcomes["429, date"].result(180)
+    outcomes["429, date"].result()
     (run_at,) = [at(run.at) for run in service.runs if run.inputs["case"] == _run_id("429, date")]
     (fault,) = [s.fault for s in service.faults.all() if s.fault.inputs == {"case": _run_id("429, date")}]
     late = run_at - parsedate_to_datetime(str(fault.retry_after))
@@ -213,7 +213,7 @@ def test_next_try_does_not_come_before_the_date_that_the_service_said(
 def test_a_bounded_number_of_reschedules_comes_before_a_retry(
     deployment: Deployment, outcomes: dict[str, Future[Outcome]], name: str, reschedules: dict[int, int]
 ) -> None:
-    outcomes[name].result(180)
+    outcomes[name].result()
     found = deployment.reschedules("hasty", _run_id(name))
 
     assert {try_number: len(waits) for try_number, waits in found.items()} == reschedules
@@ -222,5 +222,5 @@ def test_a_bounded_number_of_reschedules_comes_before_a_retry(
 def test_stale_connection_was_never_used_again(
     service: LocalService, closed_before: list[Request], outcomes: dict[str, Future[Outcome]]
 ) -> None:
-    assert len(outcomes["stale"].result(180).runs) == 2
+    assert len(outcomes["stale"].result().runs) == 2
     assert closed_unread(service) == closed_before

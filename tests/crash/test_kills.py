@@ -160,7 +160,7 @@ def outcomes(
 )
 @pytest.mark.parametrize("name", WINDOWS)
 def test_no_second_run_and_none_unmentioned(outcomes: Outcomes, name: str, blow: str, dag_id: str) -> None:
-    found = outcomes[name, blow, dag_id].result(300)
+    found = outcomes[name, blow, dag_id].result()
     window = WINDOWS[name]
 
     # A task that is frozen on the brink of its POST may yet send it when it thaws: one run, and announced.
@@ -177,7 +177,7 @@ def test_no_second_run_and_none_unmentioned(outcomes: Outcomes, name: str, blow:
 @pytest.mark.parametrize("blow", KILLS)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_the_only_try_leaves_word_of_its_run(outcomes: Outcomes, name: str, blow: str) -> None:
-    found = outcomes[name, blow, "once"].result(300)
+    found = outcomes[name, blow, "once"].result()
 
     assert (found.state, found.tries) == ("failed", 1)
     if name == "before starting is set":

@@ -133,7 +133,7 @@ def test_the_page(reader: Reader) -> None:
             return False
         return {UPLOAD, WAIT} <= {dag["dag_id"] for dag in api.ask("GET", "/dags")["dags"]}
 
-    wait_for("Airflow and its DAGs", logged_in, 180)
+    wait_for("Airflow and its DAGs", logged_in)
     # The execution API is built when it is first asked.
     httpx.get(f"{reader.airflow}/execution/health", trust_env=False, timeout=60)
 
@@ -158,7 +158,7 @@ def test_the_page(reader: Reader) -> None:
     api.ask("PUT", path, {"value": run_id})
     keep = {"keep_task_state": True} if RELEASE >= (3, 4) else {}
     api.clear(UPLOAD, lost, "trigger", include_downstream=True, **keep)
-    wait_for("the success of the cleared task", lambda: finished(api, UPLOAD, 2) == ["success"] * 2, 180)
+    wait_for("the success of the cleared task", lambda: finished(api, UPLOAD, 2) == ["success"] * 2)
     assert len(reader.journal()["runs"]) == 3
     assert [upload["run_id"] for upload in reader.journal()["uploads"]] == ["1001", run_id]
 
@@ -175,4 +175,4 @@ def finished(api: AirflowApi, dag_id: str, count: int = 1) -> list[str]:
         states = [run["state"] for run in api.dag_runs(dag_id)]
         return states if len(states) == count and {*states} <= {"success", "failed"} else None
 
-    return wait_for(f"the end of {dag_id}", look, 180)
+    return wait_for(f"the end of {dag_id}", look)

@@ -47,10 +47,10 @@ def test_connections_work_and_nothing_runs_before_a_click() -> None:
     with contextlib.closing(AirflowApi(f"http://127.0.0.1:{airflow}")) as api:
         try:
             program.start()
-            wait_for("what make ui prints", lambda: "Ctrl-C stops" in program.tail(40), 300)
+            wait_for("what make ui prints", lambda: "Ctrl-C stops" in program.tail(40))
             api.log_in(USER, PASSWORD)
             # The scheduler has a look at each DAG that is not paused.
-            wait_for("the scheduler", lambda: api.healthy(["scheduler"]), 60)
+            wait_for("the scheduler", lambda: api.healthy(["scheduler"]))
             connections = api.ask("GET", "/connections")["connections"]
             tested = {found["connection_id"]: press_test(api, found) for found in connections}
             runs = api.ask("GET", "/dags/~/dagRuns")["dag_runs"]

@@ -32,7 +32,7 @@ def called_while_it_parks(case: Case) -> None:
     flow = case.held_flow()
     hold = case.hold("before", "PATCH", "/state", "awaiting_input")
     case.begin()
-    wait_for("the park", hold.reached.is_set, 120)
+    wait_for("the park", hold.reached.is_set)
     flow.end()
     case.called()
     hold.released.set()
@@ -57,7 +57,7 @@ def killed_once_the_run_is_recorded(case: Case) -> None:
     flow = case.held_flow()
     hold = case.hold("after", "PUT", RECORD, '"started"')
     case.begin()
-    wait_for("the record", hold.reached.is_set, 120)
+    wait_for("the record", hold.reached.is_set)
     case.kill()
     hold.released.set()
     flow.end()
@@ -70,7 +70,7 @@ def killed_while_it_continues(case: Case) -> None:
     case.parked()
     hold = case.hold("after", "GET", "/workflow_automation_wait")
     flow.end()
-    wait_for("the task continues", hold.reached.is_set, 120)
+    wait_for("the task continues", hold.reached.is_set)
     case.kill()
     hold.released.set()
     assert case.end_well().tries == 2
@@ -81,7 +81,7 @@ def killed_before_the_run_was_recorded_and_told_by_the_flow(case: Case) -> None:
     case.calls_back(result={"rows": 3})
     hold = case.hold("before", "PUT", RECORD, '"started"', lost=True)
     case.begin()
-    wait_for("the run", hold.reached.is_set, 120)
+    wait_for("the run", hold.reached.is_set)
     case.called()
     case.kill()
     hold.released.set()
@@ -141,7 +141,7 @@ def cleared_while_it_waits(case: Case) -> None:
     case.begin()
     case.parked()
     case.api.clear(case.dag_id, case.run_id, "trigger")
-    wait_for("the second run", lambda: len(case.runs) == 2, 120)
+    wait_for("the second run", lambda: len(case.runs) == 2)
     case.parked()
     old.end()
     assert [call.status for call in case.called()] == [404]
@@ -178,7 +178,6 @@ def a_person_answers(case: Case) -> None:
     wait_for(
         "the task parked",
         lambda: case.state == "awaiting_input" and case.deployment.executions_seen(case.run_id) == 1,
-        120,
     )
     path = f"/dags/{case.dag_id}/dagRuns/{case.run_id}/taskInstances/trigger/-1/hitlDetails"
     asked = case.api.ask("GET", path)
@@ -197,7 +196,6 @@ def its_state_is_deleted_while_it_waits(case: Case) -> None:
     wait_for(
         "the task parked",
         lambda: case.state == "awaiting_input" and case.deployment.executions_seen(case.run_id) == 1,
-        120,
     )
     instance = f"/dags/{case.dag_id}/dagRuns/{case.run_id}/taskInstances/trigger"
     for entry in case.api.ask("GET", f"{instance}/state-store")["task_state_store"]:
@@ -271,7 +269,7 @@ def outcomes(deployment: Deployment, service: LocalService) -> Iterator[Outcomes
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
 def test_a_wait(outcomes: Outcomes, run: Callable[[Case], None]) -> None:
-    outcomes[run].result(300)
+    outcomes[run].result()
 
 
 def test_the_scheduler_stands_still_over_park_and_callback(
@@ -280,7 +278,7 @@ def test_the_scheduler_stands_still_over_park_and_callback(
     case = Case(deployment, service, "waits", "scheduler-stopped")
     flow = case.held_flow()
     case.begin()
-    wait_for("the run", lambda: case.runs, 120)
+    wait_for("the run", lambda: case.runs)
     scheduler = deployment.programs["scheduler"]
     (leader, *_) = scheduler.family()
     leader.send_signal(signal.SIGSTOP)

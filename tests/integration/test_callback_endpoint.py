@@ -40,7 +40,7 @@ class Server(Airflow):
             self.check()
             return self.api.answers(f"{self.url}/api/v2/version")
 
-        wait_for("the API server", answers, 300)
+        wait_for("the API server", answers)
 
     def prepare(self):
         self.home.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ class Redis:
     def start(self) -> None:
         """Start it."""
         self.program.start()
-        wait_for("Redis", self._ready, 30)
+        wait_for("Redis", self._ready)
 
     def stop(self) -> None:
         """Stop it: every connection breaks."""

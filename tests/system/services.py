@@ -50,7 +50,7 @@ class Service:
     def start(self) -> None:
         """Start it; when this returns, requests are answered."""
         self.program.start()
-        wait_for("the local service", self.control.healthy, 30)
+        wait_for("the local service", self.control.healthy)
 
     def stop(self) -> None:
         """Stop it."""

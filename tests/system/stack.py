@@ -78,9 +78,7 @@ class Stack(Airflow):
         self.redis.start()
         super().start()
         self._keeper.start()
-        wait_for(
-            "the workers", lambda: all("ready." in worker.output.read_text() for worker in self.workers), 120
-        )
+        wait_for("the workers", lambda: all("ready." in worker.output.read_text() for worker in self.workers))
 
     def stop(self, grace: float = 0) -> None:
         """Stop everything; orphans too."""
@@ -133,7 +131,7 @@ class Stack(Airflow):
         program = Program(name, [sys.executable, "-m", "airflow", *command], self.home, env)
         program.start()
         try:
-            wait_for(f"the {name}", lambda: ready in program.tail(10_000), 180, pause=0.5)
+            wait_for(f"the {name}", lambda: ready in program.tail(10_000), pause=0.5)
             yield program
         finally:
             program.stop()

@@ -50,7 +50,7 @@ def test_one_working_run_each(stack: Stack, flows: LocalService, note: Callable[
             flows.faults.add(fault[0], inputs={"case": CASE, "row": row}, **fault[1])
     stack.api.trigger("system_claim", CASE, {"conn_id": "claims", "rows": len(FAULTS)})
     where = f"FROM task_instance WHERE run_id = '{CASE}' AND task_id = 'trigger'"
-    wait_for("the runs", lambda: {*HANGING} <= {run.inputs["row"] for run in flows.runs}, 60)
+    wait_for("the runs", lambda: {*HANGING} <= {run.inputs["row"] for run in flows.runs})
     for row in HANGING:
         ((pid,),) = stack.query(f"SELECT pid {where} AND map_index = {row}")
         if pid_exists(pid):  # else it was killed with the other
@@ -60,7 +60,7 @@ def test_one_working_run_each(stack: Stack, flows: LocalService, note: Callable[
     found = stack.query(f"SELECT map_index, state, try_number {where} ORDER BY map_index")
     assert [(row, state) for row, state, _ in found] == [(row, "success") for row in range(len(FAULTS))]
     assert state == "success"
-    wait_for("the first steps", lambda: len(flows.journal.callbacks()) == len(flows.runs), 60)
+    wait_for("the first steps", lambda: len(flows.journal.callbacks()) == len(flows.runs))
     worked = defaultdict(list)
     for run in flows.journal.worked():
         worked[run.inputs["row"]].append(run.run_id)

@@ -33,7 +33,7 @@ def test_restart_in_the_middle_of_triggers(
     server.start()
     began = time.monotonic()
 
-    states = [stack.api.finished("system_trigger", case, 240) for case in cases]
+    states = [stack.api.finished("system_trigger", case) for case in cases]
     tries = [stack.api.task("system_trigger", case, "trigger")["try_number"] for case in cases]
     note(f"{name} restarted: {states} in {tries} tries, {time.monotonic() - began:.0f} s later")
     # The tasks live on: what they start is recorded when the database is back.
@@ -60,7 +60,7 @@ def test_outage_while_the_service_answers(
     server.start()
     began = time.monotonic()
 
-    state = stack.api.finished("system_trigger", case, 240)
+    state = stack.api.finished("system_trigger", case)
     task = stack.api.task("system_trigger", case, "trigger")
     note(
         f"{name} gone for 12 s: {state} in {task['try_number']} tries, {time.monotonic() - began:.0f} s later"

@@ -76,7 +76,7 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
                 raise
             return True
 
-        wait_for(f"the DAG {dag_id}", trigger, 120, pause=1)
+        wait_for(f"the DAG {dag_id}", trigger, pause=1)
     target = {"conn_id": "workflow_automation_default", "sent": ago(760)}
 
     def run(number: int) -> dict[str, object]:

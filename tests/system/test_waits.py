@@ -151,7 +151,7 @@ def called_while_it_parks(stack: Stack, flows: LocalService, objects: Path) -> N
     case.begin()
     asked = "SELECT 1 FROM hitl_detail JOIN task_instance ON id = ti_id WHERE run_id = :run_id"
     # Asking is the last that it does before it parks.
-    wait_for("the question", lambda: stack.query(asked, run_id=case.run_id), 180, pause=0.02)
+    wait_for("the question", lambda: stack.query(asked, run_id=case.run_id), pause=0.02)
     flow.end()
     case.succeeds()
     assert [call.status for call in case.called()] == [200]
@@ -261,7 +261,7 @@ def outcomes(
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
 def test_a_wait(outcomes: dict[Callable[..., None], Future[None]], run: Callable[..., None]) -> None:
-    outcomes[run].result(400)
+    outcomes[run].result()
 
 
 def test_each_of_many_gets_its_own_answer(stack: Stack, batch: Batch, note: Callable[[str], None]) -> None:
@@ -305,7 +305,7 @@ def test_api_server_is_killed_while_tasks_are_parked(
     stack.programs["api-server"].kill()
     for _, flow in held:
         flow.end()
-    wait_for("the API server", lambda: stack.api.healthy(["scheduler"]), 120, pause=0.5)
+    wait_for("the API server", lambda: stack.api.healthy(["scheduler"]), pause=0.5)
     stack.api.log_in(USER, PASSWORD)
     for case, _ in held:
         case.succeeds()
