@@ -113,7 +113,7 @@ class WorkflowAutomationError(Exception):
         self.flow_id: str | None = None
         """The flow, where it is known."""
         self.run_id: str | None = None
-        """The run that files were uploaded for."""
+        """The run that files were uploaded for, or that the task waited for."""
 
     def locate(self, conn_id: object, flow_id: object = None, run_id: object = None) -> None:
         """
@@ -206,6 +206,6 @@ class RunFailedError(WorkflowAutomationError):
 
 
 class RunTimeoutError(RunFailedError):
-    """No result of the run was reported within ``completion_timeout``."""
+    """The run has not reported its end within ``completion_timeout``, or nothing for ``heartbeat_timeout``."""
 
     _code = Code.RUN_OVERDUE
