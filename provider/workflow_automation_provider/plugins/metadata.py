@@ -25,6 +25,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import State, TaskInstanceState
+from sqlalchemy import inspect, or_, select, update
+from sqlalchemy.orm import lazyload
+
 from workflow_automation_provider.execution.callback import (
     START_KEY,
     WAIT_KEY,
@@ -48,10 +54,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
     from workflow_automation_provider.execution.callback import ClaimRow, Said
+
+with contextlib.suppress(ImportError):  # before Airflow 3.3: nothing here is called then
+    from airflow.models.task_state_store import TaskStateStoreModel as Store
 
 __all__ = ["Reply", "is_known", "json_object", "respond"]
 
@@ -136,9 +144,6 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
 
     :param lock: the DAG run, the task instance and the token's entry, in this order
     """
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-
     at = _coordinates(session, task_of(token))
     if at is None:
         return None
@@ -163,9 +168,6 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
 
 
 def _dag_run_id(session: Session, at: Mapping[str, Any], *, lock: bool = False) -> int | None:
-    from airflow.models.dagrun import DagRun
-    from sqlalchemy import select
-
     query = select(DagRun.id).where(DagRun.dag_id == at["dag_id"], DagRun.run_id == at["run_id"])
     dag_run_id: int | None = session.scalar(
         query.with_for_update(read=True, key_share=True) if lock else query
@@ -175,23 +177,17 @@ def _dag_run_id(session: Session, at: Mapping[str, Any], *, lock: bool = False) 
 
 def _lock_entries(session: Session, at: Mapping[str, Any], keys: Sequence[str]) -> bool:
     """Lock entries, so that their deletion waits; return whether any exists."""
-    from airflow.models.task_state_store import TaskStateStoreModel as Model
-    from sqlalchemy import select
-
-    query = select(Model.id).where(*_at(Model, at), Model.key.in_(keys))
+    query = select(Store.id).where(*_at(Store, at), Store.key.in_(keys))
     return bool(session.scalars(query.with_for_update()).all())
 
 
 def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the entries of a task instance that say something of a run."""
-    from airflow.models.task_state_store import TaskStateStoreModel as Model
-    from sqlalchemy import or_, select
-
-    query = select(Model.key, Model.value).where(
-        *_at(Model, at),
+    query = select(Store.key, Store.value).where(
+        *_at(Store, at),
         or_(
-            Model.key.in_([START_KEY, WAIT_KEY]),
-            *(Model.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)),
+            Store.key.in_([START_KEY, WAIT_KEY]),
+            *(Store.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)),
         ),
     )
     return {entry.key: entry.value for entry in session.execute(query)}
@@ -257,8 +253,6 @@ def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:
 
 def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
     """Return whether a task instance may have a run that works."""
-    from airflow.utils.state import State, TaskInstanceState
-
     if ti.state != TaskInstanceState.SUCCESS:
         return ti.state not in {*State.finished, TaskInstanceState.RESTARTING}
     # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked. An entry
@@ -275,11 +269,7 @@ def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
 
 def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
     """Return where the task instance is that has this id, or had it in an earlier try."""
-    from airflow.models.task_state_store import TaskStateStoreModel
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import inspect
-
-    columns = inspect(TaskStateStoreModel).column_attrs.keys()
+    columns = inspect(Store).column_attrs.keys()
     # Airflow 3.4 keeps the earlier tries beside the current one, and hides them from all but get().
     models: list[Any] = [TaskInstance]
     with contextlib.suppress(ImportError):
@@ -294,8 +284,6 @@ def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
 
 def _without_others() -> Sequence[Any]:
     """Return the options with which a query reads nothing but the rows that it asks for."""
-    from sqlalchemy.orm import lazyload
-
     return [lazyload("*")]
 
 
@@ -356,10 +344,7 @@ def _stop(session: Session, task: _Task, claim: ClaimRow, now: datetime) -> None
     A cleared task that is about to return the run writes its token's entry, and then reads the claim. To make and
     delete this entry here is to wait for that or to fail, or it waits for what is written here.
     """
-    from airflow.models.task_state_store import TaskStateStoreModel as Model
-    from sqlalchemy import select
-
-    query = select(Model).where(*_at(Model, task.at), Model.key.startswith(_CLAIMS, autoescape=True))
+    query = select(Store).where(*_at(Store, task.at), Store.key.startswith(_CLAIMS, autoescape=True))
     for entry in session.scalars(query):
         if json.loads(entry.value) == claim:
             entry.value, entry.updated_at = json.dumps({**claim, "stopped": _text(now)}), now
@@ -370,19 +355,14 @@ def _stop(session: Session, task: _Task, claim: ClaimRow, now: datetime) -> None
 
 
 def _add(session: Session, task: _Task, key: str, value: Mapping[str, Any]) -> Any:
-    from airflow.models.task_state_store import TaskStateStoreModel as Model
-
     dag_run_id = task.dag_run_id or _dag_run_id(session, task.at)
-    entry = Model(dag_run_id=dag_run_id, key=key, value=json.dumps(value), **task.at)
+    entry = Store(dag_run_id=dag_run_id, key=key, value=json.dumps(value), **task.at)
     session.add(entry)
     return entry
 
 
 def _replace(session: Session, task: _Task, key: str, value: Mapping[str, Any]) -> None:
-    from airflow.models.task_state_store import TaskStateStoreModel as Model
-    from sqlalchemy import update
-
-    change = update(Model).where(*_at(Model, task.at), Model.key == key)
+    change = update(Store).where(*_at(Store, task.at), Store.key == key)
     values = {"value": json.dumps(value), "updated_at": datetime.now(UTC)}
     if not session.execute(change.values(values).execution_options(synchronize_session=False)).rowcount:  # type: ignore[attr-defined]
         _add(session, task, key, value)

@@ -9,9 +9,15 @@ lowered instead, and the scheduler, which looks for timeouts after it has read s
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.triggers.base import TriggerEvent
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import select
 
 from workflow_automation_provider.execution.callback import CALLBACK_USER, OPTIONS, Answer
 from workflow_automation_provider.plugins.metadata_session import limit_waiting, transaction
@@ -20,9 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
+
+with contextlib.suppress(ImportError):  # before Airflow 3.3: nothing here is called then
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.trigger import handle_event_submit
 
 __all__ = ["OpenQuestion", "open_questions", "respond", "resume", "wake"]
 
@@ -36,8 +44,6 @@ def wake(session: Session, ti: TaskInstance, answer: Answer | None, now: datetim
 
     :param answer: the flow's, None for a claim, which only answers whether a run was started
     """
-    from airflow.utils.state import TaskInstanceState
-
     if ti.state != TaskInstanceState.AWAITING_INPUT:
         return
     detail = _lock_question(session, ti.id)
@@ -56,9 +62,6 @@ def wake(session: Session, ti: TaskInstance, answer: Answer | None, now: datetim
 
 
 def _lock_question(session: Session, ti_id: UUID) -> HITLDetail | None:
-    from airflow.models.hitl import HITLDetail
-    from sqlalchemy import select
-
     detail: HITLDetail | None = session.scalar(
         select(HITLDetail).where(HITLDetail.ti_id == ti_id).with_for_update(of=HITLDetail)
     )
@@ -67,9 +70,6 @@ def _lock_question(session: Session, ti_id: UUID) -> HITLDetail | None:
 
 def _resume(session: Session, ti: TaskInstance, detail: HITLDetail | None) -> None:
     """Resume a parked task that no scheduler knows of."""
-    from airflow.models.trigger import handle_event_submit
-    from airflow.triggers.base import TriggerEvent
-
     payload = {} if detail is None else detail.as_resume_event_payload()
     event = TriggerEvent(payload)  # type: ignore[no-untyped-call]
     handle_event_submit(event, task_instance=ti, session=session)
@@ -77,9 +77,6 @@ def _resume(session: Session, ti: TaskInstance, detail: HITLDetail | None) -> No
 
 def _lock(session: Session, ti_id: UUID) -> TaskInstance | None:
     """Return the task instance, None if its next try has replaced it."""
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-
     ti: TaskInstance | None = session.scalar(
         select(TaskInstance)
         .where(TaskInstance.id == ti_id)
@@ -117,11 +114,6 @@ def open_questions() -> list[OpenQuestion]:
 
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.state import TaskInstanceState
-    from sqlalchemy import select
-
     query = (
         select(HITLDetail, TaskInstance)
         .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)

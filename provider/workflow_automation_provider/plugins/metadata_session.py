@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from airflow.utils.session import create_session
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
+if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 __all__ = ["UnavailableError", "limit_waiting", "missing", "transaction"]
@@ -62,9 +65,6 @@ def transaction() -> Iterator[Session]:
 
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    from airflow.utils.session import create_session
-    from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
-
     try:
         with create_session() as session:
             yield session
@@ -80,8 +80,6 @@ def transaction() -> Iterator[Session]:
 
 def limit_waiting(session: Session) -> None:
     """Wait for others' locks for seconds, not forever; on SQLite, take its one lock for writing."""
-    from sqlalchemy import text
-
     match session.get_bind().dialect.name:
         case "sqlite":
             session.execute(text("BEGIN IMMEDIATE"))

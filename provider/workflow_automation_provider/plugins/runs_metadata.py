@@ -8,10 +8,16 @@ Nothing is written or locked.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import State
+from sqlalchemy import and_, case, exists, func, inspect, select
 
 from workflow_automation_provider.plugins import metadata, metadata_session
 
@@ -20,6 +26,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Select
     from sqlalchemy.orm import Session
+
+with contextlib.suppress(ImportError):  # before Airflow 3.3: see missing()
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.task_state_store import TaskStateStoreModel as Store
 
 __all__ = ["MAX_TASKS", "PREFIX", "Entry", "FlowTask", "live_tasks", "missing", "task"]
 
@@ -96,9 +106,7 @@ def missing() -> str | None:
     try:
         from airflow.api_fastapi.core_api.security import get_user, requires_access_dag  # noqa: F401
         from airflow.models.hitl import HITLDetail  # noqa: F401
-        from airflow.models.renderedtifields import RenderedTaskInstanceFields  # noqa: F401
         from airflow.models.task_state_store import TaskStateStoreModel  # noqa: F401
-        from airflow.models.taskinstance import TaskInstance
         from airflow.state import resolve_state_backend
         from airflow.state.metastore import MetastoreBackend
     except ImportError:
@@ -118,9 +126,6 @@ def live_tasks(dag_ids: Collection[str]) -> tuple[list[FlowTask], bool]:
 
     :raises UnavailableError: if the database cannot be read
     """
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.state import State
-
     live = _task_columns().where(
         TaskInstance.state.in_([state for state in State.unfinished if state]),
         TaskInstance.dag_id.in_(dag_ids),
@@ -143,8 +148,6 @@ def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | N
 
     :raises UnavailableError: if the database cannot be read
     """
-    from airflow.models.taskinstance import TaskInstance
-
     one = _task_columns().where(
         TaskInstance.dag_id == dag_id,
         TaskInstance.run_id == run_id,
@@ -166,9 +169,6 @@ def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | N
 
 
 def _task_columns() -> Select[Any]:
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-
     return select(*(getattr(TaskInstance, name) for name in _COLUMNS))
 
 
@@ -179,35 +179,25 @@ def _task(row: Any) -> FlowTask:
     return FlowTask(*values)
 
 
-def _same(model: Any) -> list[ColumnElement[bool]]:
-    """Return the conditions under which a row of another table is about the task instance."""
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import inspect
-
+def _same(model: Any) -> ColumnElement[bool]:
+    """Return the condition under which a row of another table is about the task instance."""
     columns = inspect(model).column_attrs.keys()
     names = [name for name in metadata._COORDINATES if name in columns]
-    return [getattr(model, name) == getattr(TaskInstance, name) for name in names]
+    return and_(*(getattr(model, name) == getattr(TaskInstance, name) for name in names))
 
 
 def _has_entries() -> ColumnElement[bool]:
-    from airflow.models.task_state_store import TaskStateStoreModel as Store
-    from sqlalchemy import exists
-
-    return exists().where(*_same(Store), Store.key.startswith(PREFIX, autoescape=True))
+    return exists().where(_same(Store), Store.key.startswith(PREFIX, autoescape=True))
 
 
 def _read_entries(session: Session, tasks: Collection[FlowTask]) -> None:
     """Read which entries the tasks have, without their values."""
-    from airflow.models.task_state_store import TaskStateStoreModel as Store
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-
     if not tasks:
         return
     by_id = {task.id: task for task in tasks}
     query = (
         select(TaskInstance.id, Store.key, Store.updated_at)
-        .join(Store, _and(_same(Store)))
+        .join(Store, _same(Store))
         .where(TaskInstance.id.in_(by_id), Store.key.startswith(PREFIX, autoescape=True))
         .order_by(Store.id)
     )
@@ -221,10 +211,6 @@ def _read_values(session: Session, tasks: Iterable[FlowTask], without: tuple[str
 
     :param without: what the keys begin with whose values are not needed; but the last of a batch is
     """
-    from airflow.models.task_state_store import TaskStateStoreModel as Store
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import case, func, select
-
     by_id = {task.id: task for task in tasks}
     keys = {key for task in by_id.values() for key in task.entries if not key.startswith(without)}
     keys |= {last for task in by_id.values() if (last := _last_of_batch(task))}
@@ -233,7 +219,7 @@ def _read_values(session: Session, tasks: Iterable[FlowTask], without: tuple[str
     value = case((func.length(Store.value) <= _MAX_VALUE, Store.value))
     query = (
         select(TaskInstance.id, Store.key, value)
-        .join(Store, _and(_same(Store)))
+        .join(Store, _same(Store))
         .where(TaskInstance.id.in_(by_id), Store.key.in_(keys))
     )
     for ti_id, key, text in session.execute(query):
@@ -248,9 +234,6 @@ def _last_of_batch(task: FlowTask) -> str | None:
 
 
 def _read_questions(session: Session, tasks: Iterable[FlowTask]) -> None:
-    from airflow.models.hitl import HITLDetail
-    from sqlalchemy import select
-
     by_id = {task.id: task for task in tasks if task.state == "awaiting_input"}
     if by_id:
         query = select(HITLDetail.ti_id, HITLDetail.options).where(
@@ -261,17 +244,13 @@ def _read_questions(session: Session, tasks: Iterable[FlowTask]) -> None:
 
 
 def _read_rendered(session: Session, tasks: Iterable[FlowTask]) -> None:
-    from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-
     by_id = {task.id: task for task in tasks}
     if by_id:
         by_try = hasattr(Rendered, "task_instance_id")  # Airflow 3.4+
-        same = [Rendered.task_instance_id == TaskInstance.id] if by_try else _same(Rendered)
+        same = Rendered.task_instance_id == TaskInstance.id if by_try else _same(Rendered)
         query = (
             select(TaskInstance.id, Rendered.rendered_fields)
-            .join(Rendered, _and(same))
+            .join(Rendered, same)
             .where(TaskInstance.id.in_(by_id))
         )
         for ti_id, fields in session.execute(query):
@@ -280,9 +259,3 @@ def _read_rendered(session: Session, tasks: Iterable[FlowTask]) -> None:
 
 def _names_target(task: FlowTask) -> bool:
     return any("conn_id" in (entry.value or {}) for entry in task.entries.values())
-
-
-def _and(conditions: Iterable[ColumnElement[bool]]) -> ColumnElement[bool]:
-    from sqlalchemy import and_
-
-    return and_(*conditions)
