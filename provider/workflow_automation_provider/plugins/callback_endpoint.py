@@ -33,14 +33,15 @@ Neither the token nor the body is ever logged, and what is stored of a body does
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Answer, Said, is_token, read
 from workflow_automation_provider.plugins import metadata
@@ -48,16 +49,16 @@ from workflow_automation_provider.plugins.daemon_threads import DaemonThreads, O
 from workflow_automation_provider.plugins.decision import Verdict
 from workflow_automation_provider.plugins.metadata_session import UnavailableError, missing
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import Receive, Scope, Send
+
 __all__ = ["app"]
 
 _logger = logging.getLogger(__name__)
 
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
-
 _BODY_TIMEOUT = 10.0
-_RETRY_AFTER = "5"
 
 # Few, so that callbacks do not use up the API server's connections to the database.
 _THREADS = DaemonThreads(4, "workflow-automation-callback")
@@ -65,14 +66,14 @@ _THREADS = DaemonThreads(4, "workflow-automation-callback")
 _KNOWN_THREADS = DaemonThreads(2, "workflow-automation-answer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Response:
+class _Response(NamedTuple):
     status: int
     detail: str
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
 
 
 _NOT_FOUND = _Response(404, "No task wants this run: stop.")
+_UNAVAILABLE = _Response(503, "Airflow cannot respond now: call again.", {"retry-after": "5"})
 _RESPONSES = {
     Verdict.STOP: _NOT_FOUND,
     Verdict.CLAIM: _Response(200, "The run has the task: go on."),
@@ -86,17 +87,7 @@ _RESPONSES = {
 }
 
 
-class _ClientGoneError(Exception):
-    pass
-
-
-class _RejectedError(Exception):
-    def __init__(self, response: _Response) -> None:
-        super().__init__(response.status)
-        self.response = response
-
-
-async def app(scope: _Message, receive: _Receive, send: _Send) -> None:
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve the endpoint."""
     if scope["type"] == "lifespan":
         await _live(receive, send)
@@ -106,43 +97,44 @@ async def app(scope: _Message, receive: _Receive, send: _Send) -> None:
         await _serve(scope, receive, send)
 
 
-async def _live(receive: _Receive, send: _Send) -> None:
+async def _live(receive: Receive, send: Send) -> None:
     for event in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{event}.complete"})
 
 
-async def _serve(scope: _Message, receive: _Receive, send: _Send) -> None:
+async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
     try:
-        response = await _respond(scope, receive)
-    except _ClientGoneError:
+        status, detail, headers = await _respond(Request(scope, receive))
+    except ClientDisconnect:
         return
-    except _RejectedError as rejected:
-        response = rejected.response
+    except HTTPException as rejected:
+        status, detail, headers = rejected.status_code, rejected.detail, rejected.headers
     except UnavailableError as error:
         _logger.warning("A callback could not be handled: %s", error)
-        response = _unavailable()
+        status, detail, headers = _UNAVAILABLE
     except Exception as error:
         _log(error)
-        response = _unavailable()
-    await _send(response, send)
+        status, detail, headers = _UNAVAILABLE
+    response = JSONResponse({"detail": detail}, status, {"cache-control": "no-store", **(headers or {})})
+    await response(scope, receive, send)
 
 
-async def _respond(scope: _Message, receive: _Receive) -> _Response:
-    if not _is_ours(scope):
+async def _respond(request: Request) -> _Response:
+    if not _is_ours(request.scope):
         return _NOT_FOUND
-    if scope["method"] not in ("GET", "POST"):
+    if request.method not in ("GET", "POST"):
         return _Response(405, "Only GET and POST are supported.", {"allow": "GET, POST"})
-    token = _token(scope)
+    token = _token(request.scope)
     if token is None:
         return _NOT_FOUND
     try:
         response = await _THREADS.run(partial(_admit, token))
     except OverloadedError:
-        return _unavailable()  # without a line in the log, which strangers could fill
+        return _UNAVAILABLE  # without a line in the log, which strangers could fill
     if response:
         return response
-    body = await _body(scope, receive) if scope["method"] == "POST" else None
+    body = await _body(request) if request.method == "POST" else None
     return await _KNOWN_THREADS.run(partial(_settle, token, body))
 
 
@@ -170,14 +162,14 @@ def _settle(token: str, body: bytes | None) -> _Response:
     return _RESPONSES[reply.verdict]
 
 
-def _is_ours(scope: _Message) -> bool:
+def _is_ours(scope: Scope) -> bool:
     # Whether the path includes that of the mount depends on the server's framework.
     path, root = scope["path"], scope.get("root_path", "")
     whole: str = path if path.startswith(root) else root + path
     return whole.endswith(PATH)
 
 
-def _token(scope: _Message) -> str | None:
+def _token(scope: Scope) -> str | None:
     try:
         query = parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:
@@ -186,44 +178,23 @@ def _token(scope: _Message) -> str | None:
     return tokens[0] if len(tokens) == 1 and is_token(tokens[0]) else None
 
 
-async def _body(scope: _Message, receive: _Receive) -> bytes:
-    too_large = _RejectedError(_Response(413, f"The body is larger than {MAX_BODY} bytes."))
-    for name, value in scope["headers"]:
-        # Of more digits than Python reads, too.
-        if name == b"content-length" and value.isdigit() and (len(value) > 20 or int(value) > MAX_BODY):
-            raise too_large
+async def _body(request: Request) -> bytes:
+    too_large = HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
+    length = request.headers.get("content-length", "")
+    # Of more digits than Python reads, too.
+    if length.isdecimal() and (len(length) > 20 or int(length) > MAX_BODY):
+        raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_TIMEOUT):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _ClientGoneError
-                body += message.get("body", b"")
+            async for chunk in request.stream():
+                body += chunk
                 if len(body) > MAX_BODY:
                     raise too_large
-                if not message.get("more_body", False):
-                    return bytes(body)
     except TimeoutError:
         words = f"The body was not complete after {_BODY_TIMEOUT:.0f} seconds."
-        raise _RejectedError(_Response(408, words, {"connection": "close"})) from None
-
-
-async def _send(response: _Response, send: _Send) -> None:
-    body = json.dumps({"detail": response.detail}).encode()
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        "cache-control": "no-store",
-        **response.headers,
-    }
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": response.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _unavailable() -> _Response:
-    return _Response(503, "Airflow cannot respond now: call again.", {"retry-after": _RETRY_AFTER})
+        raise HTTPException(408, words, {"connection": "close"}) from None
+    return bytes(body)
 
 
 def _log(error: Exception) -> None:

@@ -504,9 +504,9 @@ def test_client_that_goes_away(waiting, base_url, monkeypatch):
     gone = threading.Event()
     respond = callback_endpoint._respond
 
-    async def watched(scope, receive):
+    async def watched(request):
         try:
-            return await respond(scope, receive)
+            return await respond(request)
         finally:
             gone.set()
 
