@@ -51,7 +51,7 @@ from workflow_automation_provider.plugins.metadata_questions import wake
 from workflow_automation_provider.plugins.metadata_session import limit_waiting, transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from sqlalchemy.orm import Session
@@ -149,7 +149,7 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
         return None
     # What is stored below refers to it: to lock it after the task instance could be a deadlock.
     dag_run_id = _dag_run_id(session, at, lock=True) if lock else None
-    task = select(TaskInstance).where(*_at(TaskInstance, at)).options(*_without_others())
+    task = select(TaskInstance).filter_by(**at).options(lazyload("*"))
     if lock:
         task = task.with_for_update(of=TaskInstance)
     task = task.execution_options(populate_existing=True)
@@ -159,7 +159,9 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
         return None
     digest = digest_of(token)
     keys = token_keys(digest, ti.max_tries)
-    is_locked = lock and _lock_entries(session, at, keys)
+    # So that their deletion waits.
+    locked = select(Store.id).filter_by(**at).where(Store.key.in_(keys)).with_for_update()
+    is_locked = lock and bool(session.scalars(locked).all())
     entries = _entries(session, at)
     is_open = is_locked if lock else any(key in entries for key in keys)
     seen = _seen(ti, digest, is_open, entries)
@@ -168,28 +170,18 @@ def _find(session: Session, token: str, *, lock: bool = False) -> _Task | None:
 
 
 def _dag_run_id(session: Session, at: Mapping[str, Any], *, lock: bool = False) -> int | None:
-    query = select(DagRun.id).where(DagRun.dag_id == at["dag_id"], DagRun.run_id == at["run_id"])
+    query = select(DagRun.id).filter_by(dag_id=at["dag_id"], run_id=at["run_id"])
     dag_run_id: int | None = session.scalar(
         query.with_for_update(read=True, key_share=True) if lock else query
     )
     return dag_run_id
 
 
-def _lock_entries(session: Session, at: Mapping[str, Any], keys: Sequence[str]) -> bool:
-    """Lock entries, so that their deletion waits; return whether any exists."""
-    query = select(Store.id).where(*_at(Store, at), Store.key.in_(keys))
-    return bool(session.scalars(query.with_for_update()).all())
-
-
 def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the entries of a task instance that say something of a run."""
-    query = select(Store.key, Store.value).where(
-        *_at(Store, at),
-        or_(
-            Store.key.in_([START_KEY, WAIT_KEY]),
-            *(Store.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)),
-        ),
-    )
+    keys = [Store.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)]
+    query = select(Store.key, Store.value).filter_by(**at)
+    query = query.where(or_(Store.key.in_([START_KEY, WAIT_KEY]), *keys))
     return {entry.key: entry.value for entry in session.execute(query)}
 
 
@@ -277,18 +269,9 @@ def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
 
         models.append(TaskInstanceHistory)
     for model in models:
-        if (ti := session.get(model, ti_id, options=_without_others())) is not None:
+        if (ti := session.get(model, ti_id, options=[lazyload("*")])) is not None:
             return {name: getattr(ti, name) for name in _COORDINATES if name in columns}
     return None
-
-
-def _without_others() -> Sequence[Any]:
-    """Return the options with which a query reads nothing but the rows that it asks for."""
-    return [lazyload("*")]
-
-
-def _at(model: Any, coordinates: Mapping[str, Any]) -> list[Any]:
-    return [getattr(model, name) == value for name, value in coordinates.items()]
 
 
 def _settle(session: Session, task: _Task | None, token: str, said: Said | None) -> Reply | None:
@@ -344,7 +327,7 @@ def _stop(session: Session, task: _Task, claim: ClaimRow, now: datetime) -> None
     A cleared task that is about to return the run writes its token's entry, and then reads the claim. To make and
     delete this entry here is to wait for that or to fail, or it waits for what is written here.
     """
-    query = select(Store).where(*_at(Store, task.at), Store.key.startswith(_CLAIMS, autoescape=True))
+    query = select(Store).filter_by(**task.at).where(Store.key.startswith(_CLAIMS, autoescape=True))
     for entry in session.scalars(query):
         if json.loads(entry.value) == claim:
             entry.value, entry.updated_at = json.dumps({**claim, "stopped": _text(now)}), now
@@ -362,7 +345,7 @@ def _add(session: Session, task: _Task, key: str, value: Mapping[str, Any]) -> A
 
 
 def _replace(session: Session, task: _Task, key: str, value: Mapping[str, Any]) -> None:
-    change = update(Store).where(*_at(Store, task.at), Store.key == key)
+    change = update(Store).filter_by(**task.at, key=key)
     values = {"value": json.dumps(value), "updated_at": datetime.now(UTC)}
     if not session.execute(change.values(values).execution_options(synchronize_session=False)).rowcount:  # type: ignore[attr-defined]
         _add(session, task, key, value)
