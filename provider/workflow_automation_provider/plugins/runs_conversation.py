@@ -99,10 +99,7 @@ def _sent(run: Conversation) -> str:
     if run.conn_id:
         lines.append(f"Connection: {shown(run.conn_id, 250)}")
     inputs = run.task.rendered.get("inputs") if not run.name else None
-    text = ""
-    if inputs:
-        whole = inputs if isinstance(inputs, str) else json.dumps(inputs, indent=2, ensure_ascii=False)
-        text = f'<pre tabindex="0" aria-label="Inputs">{shown(whole, _MAX_TEXT, lines=True)}</pre>'
+    text = _value(inputs, "Inputs") if inputs else ""
     withheld = "The API key is withheld"
     has_token = any(key.startswith(f"{PREFIX}token/") for key in run.task.entries) or run.wait.get("digest")
     if has_token and not run.name:
@@ -155,9 +152,9 @@ def _end(run: Conversation) -> _Step:
     return _Step("End", time(run.end.get("at")), content)
 
 
-def _value(value: object) -> str:
+def _value(value: object, label: str = "Value") -> str:
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-    return f'<pre tabindex="0" aria-label="Value">{shown(text, _MAX_TEXT, lines=True)}</pre>'
+    return f'<pre tabindex="0" aria-label="{label}">{shown(text, _MAX_TEXT, lines=True)}</pre>'
 
 
 def _advice(run: Conversation, base: str) -> str:

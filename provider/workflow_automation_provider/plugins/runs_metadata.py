@@ -104,7 +104,6 @@ class FlowTask:
 def missing() -> str | None:
     """Return why this Airflow cannot show the page, None if it can."""
     try:
-        from airflow.api_fastapi.core_api.security import get_user, requires_access_dag  # noqa: F401
         from airflow.models.hitl import HITLDetail  # noqa: F401
         from airflow.models.task_state_store import TaskStateStoreModel  # noqa: F401
         from airflow.state import resolve_state_backend

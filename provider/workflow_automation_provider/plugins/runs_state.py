@@ -130,9 +130,7 @@ class Conversation:
     @property
     def last_word(self) -> tuple[str, datetime | None]:
         """What the flow said last, and when."""
-        if self.word:
-            return _text(self.word.get("message")), time(self.word.get("at"))
-        return "", None
+        return _text(self.word.get("message")), time(self.word.get("at"))
 
     @property
     def progress(self) -> float | None:
