@@ -30,6 +30,17 @@ __all__ = ["store_of"]
 _CONNECTION = 64 * 1024
 
 
+class _Stream:
+    def __init__(self, connection: Any, read: Any, *, is_of_version: bool, may_resume: bool) -> None:
+        self.is_of_version = is_of_version
+        self.may_resume = may_resume
+        self.read = read
+        self._connection = connection
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
 # S3 ---------------------------------------------------------------------------------------------------
 
 
@@ -77,17 +88,8 @@ class _S3(Store):
         except BaseException:
             body.close()
             raise
-        return _S3Response(body, is_of_version=bool(etag and response.get("ETag")))
-
-
-class _S3Response:
-    def __init__(self, body: Any, *, is_of_version: bool) -> None:
-        self.is_of_version = self.may_resume = is_of_version
-        self._body = body
-        self.read = body.read
-
-    async def close(self) -> None:
-        self._body.close()
+        is_of_version = bool(etag and response.get("ETag"))
+        return _Stream(body, body.read, is_of_version=is_of_version, may_resume=is_of_version)
 
 
 def _status_of(error: BaseException | None) -> int | None:
@@ -102,18 +104,6 @@ def _status_of(error: BaseException | None) -> int | None:
 
 
 # Google Cloud Storage ---------------------------------------------------------------------------------
-
-
-class _GcsResponse:
-    may_resume = True
-
-    def __init__(self, response: Any, *, is_of_version: bool) -> None:
-        self.is_of_version = is_of_version
-        self._response = response
-        self.read = response.content.read
-
-    async def close(self) -> None:
-        self._response.close()
 
 
 class _Gcs(Store):
@@ -151,7 +141,7 @@ class _Gcs(Store):
         except BaseException:
             response.close()
             raise
-        return _GcsResponse(response, is_of_version=version is not None)
+        return _Stream(response, response.content.read, is_of_version=version is not None, may_resume=True)
 
 
 def _check_status(status: int, key: str) -> None:

@@ -18,11 +18,7 @@ from pydantic import (
 )
 
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
-from workflow_automation_provider.client.config import (
-    DEFAULT_TIMEOUT,
-    checked_busy_statuses,
-    secrets_in,
-)
+from workflow_automation_provider.client.config import DEFAULT_TIMEOUT, checked_busy_statuses, secrets_in
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, FileFormat, check_file_format
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import BaseUrl, parse_base_url

@@ -35,9 +35,7 @@ _UNKNOWN_TYPE = "application/octet-stream"
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 
 
-def resolve(
-    files: FileSource | Iterable[FileSource],
-) -> list[Element]:
+def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     """
     Return the files to upload.
 
@@ -57,7 +55,7 @@ def resolve(
         )
     elif isinstance(files, set | frozenset):
         files = sorted(files, key=str)  # the same order in each try
-    stores = _Stores()
+    stores: _Stores = {}
     elements: list[Element] = []
     for is_stored, group in itertools.groupby(enumerate(files), lambda item: _is_stored(item[1])):
         named = ((f"files[{number}]", source) for number, source in group)
@@ -102,15 +100,12 @@ def _local_paths(text: str, name: str) -> list[str]:
     if not glob.has_magic(text) or os.path.lexists(text):
         return [text]
     pattern = Pattern.of_glob(f"{text}**" if text.endswith("/") else text, hidden=False)
-    matches = _paths(pattern, _listing(list_local, pattern, name))
+    listed = _listing(list_local, pattern, name)
+    # ** also matches what is in a folder; without it, a folder among the matches is an error.
+    matches = sorted([*listed.files, *(() if pattern.is_recursive else listed.folders)])
     if not matches:
         raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=path_hint(text))
     return matches
-
-
-def _paths(pattern: Pattern, listed: Listed[Any]) -> list[str]:
-    # ** also matches what is in a folder; without it, a folder among the matches is an error.
-    return sorted([*listed.files, *(() if pattern.is_recursive else listed.folders)])
 
 
 def _listing(
@@ -133,18 +128,8 @@ def _listing(
 # Object storage ---------------------------------------------------------------------------------------
 
 
-class _Stores:
-    """The stores of one upload."""
-
-    def __init__(self) -> None:
-        self._stores: dict[int, Store] = {}
-
-    def of(self, fs: Any) -> Store:
-        """Return how a file system is read."""
-        if id(fs) not in self._stores:
-            fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-            self._stores[id(fs)] = store_of(fs, ObjectReading)
-        return self._stores[id(fs)]
+_Stores = dict[int, Store]
+"""Of one upload, by the id of their file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +150,6 @@ class _StoredSource:
     path: str
 
     @property
-    def names_one(self) -> bool:
-        """Whether it can only be the name of an object."""
-        return not self.is_glob and not self.url.endswith("/")
-
-    @property
     def is_glob(self) -> bool:
         """Whether it looks like a pattern."""
         return glob.has_magic(self.url)
@@ -181,11 +161,6 @@ class _StoredSource:
         from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
         return isinstance(self.store.fs, LocalFileSystem)
-
-    @property
-    def shown(self) -> str:
-        """Its URL without credentials."""
-        return without_credentials(self.url)
 
 
 _Entries = dict[str, Mapping[str, Any]]
@@ -207,7 +182,11 @@ def _stored_source(name: str, source: ObjectStoragePath | Asset | str, stores: _
     url = str(source)
     try:
         storage = ObjectStoragePath(source) if isinstance(source, str) else source
-        return _StoredSource(name, url, kind, stores.of(storage.fs), storage.path)
+        fs = storage.fs
+        if id(fs) not in stores:
+            fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
+            stores[id(fs)] = store_of(fs, ObjectReading)
+        return _StoredSource(name, url, kind, stores[id(fs)], storage.path)
     except ValueError as error:
         raise InvalidRequestError(
             f"{name}: {without_credentials(url)!r} is not a URL that Airflow's object storage reads ({without_credentials(str(error))}): "
@@ -223,7 +202,8 @@ def _looked_at(sources: Sequence[_StoredSource]) -> dict[int, Mapping[str, Any] 
     looked: dict[int, Mapping[str, Any] | BaseException] = {}
     by_store: dict[Store, list[_StoredSource]] = {}
     for source in sources:
-        if source.names_one and source.store.loop is not None:
+        names_one = not source.is_glob and not source.url.endswith("/")
+        if names_one and source.store.loop is not None:
             by_store.setdefault(source.store, []).append(source)
     for store, several in by_store.items():
         infos = store.infos([source.path for source in several])
@@ -232,7 +212,7 @@ def _looked_at(sources: Sequence[_StoredSource]) -> dict[int, Mapping[str, Any] 
 
 
 def _files_of(source: _StoredSource, looked: Mapping[str, Any] | BaseException | None) -> Iterator[File]:
-    fs, path, url = source.store.fs, source.path, source.shown
+    fs, path, url = source.store.fs, source.path, without_credentials(source.url)
     try:
         if isinstance(looked, BaseException):
             raise looked

@@ -97,7 +97,8 @@ class ObjectReading:
     def _begin(self) -> None:
         """Begin to fetch as many of the next files as there is memory for, at least one."""
         while True:
-            file = self._next = self._next or self._following()
+            stored = (file for file in self._waiting if isinstance(file, StoredFile))
+            file = self._next = self._next or next(stored, None)
             if file is None:
                 return
             # What is small counts for what it takes as well: a task, and buffers.
@@ -116,12 +117,6 @@ class ObjectReading:
             if event_loop not in self._loops:
                 self._loops[event_loop] = _Loop(event_loop)
             self._loops[event_loop].start(fetch)
-
-    def _following(self) -> StoredFile | None:
-        for file in self._waiting:
-            if isinstance(file, StoredFile):
-                return file
-        return None
 
 
 class _Loop:

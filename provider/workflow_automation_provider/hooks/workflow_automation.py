@@ -190,10 +190,7 @@ class WorkflowAutomationHook(BaseHook):
         return outcome
 
     def upload_files(
-        self,
-        run_id: str,
-        files: FileSource | Iterable[FileSource],
-        flow_id: str | None = None,
+        self, run_id: str, files: FileSource | Iterable[FileSource], flow_id: str | None = None
     ) -> str:
         """
         Upload files for a run, in one request, as a stream.
