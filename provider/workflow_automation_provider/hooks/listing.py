@@ -15,7 +15,7 @@ import re
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 __all__ = ["Listed", "ListingError", "Pattern", "is_missing", "list_local", "list_stored"]
 
@@ -122,34 +122,7 @@ def _matcher(part: str, *, hidden: bool) -> Any:
     return lambda name: not name.startswith(".") and match(name)
 
 
-class _Entry(Protocol):
-    """A name in a folder. In a store, a file and a folder may have the same."""
-
-    name: str
-    path: str
-    is_link: bool
-    item: Any
-
-    @property
-    def is_folder(self) -> bool: ...
-
-    @property
-    def is_file(self) -> bool: ...
-
-    def place(self, parent: str) -> str:
-        """Return the path without links."""
-
-
-class _Tree(Protocol):
-    def place(self, folder: str) -> str: ...
-
-    def entries(self, folder: str) -> Iterable[_Entry]: ...
-
-    def entry(self, folder: str, name: str, *, is_last: bool) -> _Entry:
-        """Return a name that may or may not be there."""
-
-
-def _walk(tree: _Tree, pattern: Pattern) -> Listed[Any]:
+def _walk(tree: _LocalTree | _StoredTree, pattern: Pattern) -> Listed[Any]:
     listed: Listed[Any] = Listed({}, [])
     done: dict[str, _States] = {}
     folders = deque([(pattern.root, tree.place(pattern.root), pattern.start)])
@@ -177,7 +150,9 @@ def _walk(tree: _Tree, pattern: Pattern) -> Listed[Any]:
     return listed
 
 
-def _entries(tree: _Tree, folder: str, pattern: Pattern, states: _States) -> Iterator[_Entry]:
+def _entries(
+    tree: _LocalTree | _StoredTree, folder: str, pattern: Pattern, states: _States
+) -> Iterator[_LocalEntry | _StoredEntry]:
     names = pattern.names(states)
     try:
         if names is None:
@@ -216,6 +191,8 @@ def _join(folder: str, name: str) -> str:
 
 
 class _LocalEntry:
+    """A name in a folder, which may or may not be there."""
+
     item: Any = None
 
     def __init__(
@@ -253,6 +230,7 @@ class _LocalEntry:
             raise ListingError(self.path, error) from None
 
     def place(self, parent: str) -> str:
+        """Return the path without links."""
         return os.path.realpath(self.path) if self.is_link else _join(parent, self.name)
 
 
@@ -286,6 +264,8 @@ def list_local(pattern: Pattern) -> Listed[None]:
 
 
 class _StoredEntry:
+    """Likewise; a file and a folder may have the same name."""
+
     is_link = False
     item: Any
 
@@ -349,14 +329,10 @@ def list_stored(fs: Any, pattern: Pattern, *, is_flat: bool) -> Listed[Mapping[s
         key: info
         for key, info in infos.items()
         if key.startswith(f"{root}/")
-        and not _is_marker(key, info)
+        and not (key.endswith("/") and info.get("size") == 0)
         and _matches(pattern, key[len(root) + 1 :])
     }
     return Listed(files, [])
-
-
-def _is_marker(key: str, info: Mapping[str, Any]) -> bool:
-    return key.endswith("/") and info.get("size") == 0
 
 
 def _matches(pattern: Pattern, key: str) -> bool:
