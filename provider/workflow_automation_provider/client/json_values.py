@@ -126,11 +126,7 @@ def _whole_number(value: int, path: str) -> int:
 
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise _rejection(
-            path,
-            f"has a key that is {kind_of(key)} ({key!r})",
-            "JSON keys are text: use a str",
-        )
+        raise _rejection(path, f"has a key that is {kind_of(key)} ({key!r})", "JSON keys are text: use a str")
     return _text(key, f"{path} (its key {key!a})")
 
 

@@ -66,25 +66,19 @@ def add_to_events(
             events[outlet].extra.update(extra)
     # Last: the connection, which the URI needs, may be gone by a retry that returns an earlier run.
     for alias in aliases:
-        _add_to_alias(events[alias], alias.name, extra, flow_uri, log)
-
-
-def _add_to_alias(
-    accessor: Any,
-    name: str,
-    extra: Mapping[str, Any],
-    flow_uri: Callable[[], str | None],
-    log: Logger,
-) -> None:
-    # The latter on Airflow 2, where each of them is a dict.
-    added = getattr(accessor, "asset_alias_events", None) or getattr(accessor, "dataset_alias_events", None)
-    for event in added or ():
-        (event["extra"] if isinstance(event, dict) else event.extra).update(extra)
-    if added:
-        return
-    if (uri := flow_uri()) is None:
-        log.warning(
-            "The asset alias %s gets no event: the flow is unknown. Set the connection's Flow ID.", name
+        accessor = events[alias]
+        # The latter on Airflow 2, where each of them is a dict.
+        added = getattr(accessor, "asset_alias_events", None) or getattr(
+            accessor, "dataset_alias_events", None
         )
-        return
-    accessor.add(Asset(uri), extra=dict(extra))
+        for event in added or ():
+            (event["extra"] if isinstance(event, dict) else event.extra).update(extra)
+        if added:
+            continue
+        if (uri := flow_uri()) is not None:
+            accessor.add(Asset(uri), extra=dict(extra))
+        else:
+            log.warning(
+                "The asset alias %s gets no event: the flow is unknown. Set the connection's Flow ID.",
+                alias.name,
+            )

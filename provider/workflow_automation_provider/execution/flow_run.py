@@ -109,7 +109,7 @@ class FlowRun:
             if task.why_url
             else None
         )
-        self._starter = RunStarter(
+        self.starter = RunStarter(
             self._record,
             hook,
             retrier,
@@ -125,15 +125,11 @@ class FlowRun:
             ),
             url=self._url,
         )
+        """The start, which knows what an earlier try did."""
         self.run: StartedRun | None = None
         """The run, once it is known; empty if it has spoken, but not said its id."""
         self.uploaded: dict[str, Any] | None = None
         """What this process uploaded, for lineage."""
-
-    @property
-    def starter(self) -> RunStarter:
-        """The start, which knows what an earlier try did."""
-        return self._starter
 
     def execute(self, resumed: Resumed) -> StartedRun:
         """
@@ -155,17 +151,13 @@ class FlowRun:
                 for part in (self._url, prompt):
                     if part:
                         part.check()
-                run = self._known(self._start(wait, prompt, reply, resumed.pending))
+                run = self.run = self._start(wait, prompt, reply, resumed.pending)
+                self._task.on_run(run)
                 if wait:
-                    wait.expect(self._starter.token)
+                    wait.expect(self.starter.token)
                 if self._task.files is not None and (wait is None or wait.needs_files(reply)):
                     self._upload(run, self._task.files)
             return wait.wait(run, reply, resumed.checks) if wait else run
-
-    def _known(self, run: StartedRun) -> StartedRun:
-        self.run = run
-        self._task.on_run(run)
-        return run
 
     def _start(
         self,
@@ -176,22 +168,22 @@ class FlowRun:
     ) -> StartedRun:
         """Start the run, or settle whether one was started."""
         if prompt and pending:
-            if (run := self._starter.claimed()) is not None:
+            if (run := self.starter.claimed()) is not None:
                 return run
             if (
                 prompt.says_none_started(reply, pending)
-                and (run := self._starter.claimed(revokes=True)) is not None
+                and (run := self.starter.claimed(revokes=True)) is not None
             ):
                 return run
             try:
                 if run := prompt.resolve(reply, pending):
-                    return self._starter.adopt(run)
+                    return self.starter.adopt(run)
             except WorkflowAutomationError:
-                if (run := self._starter.claimed(revokes=True)) is not None:
+                if (run := self.starter.claimed(revokes=True)) is not None:
                     return run
                 raise
         try:
-            return self._starter.start(
+            return self.starter.start(
                 self._prepare, on_supplied=(lambda token: wait.expect(token, anew=True)) if wait else None
             )
         except (OutcomeUnknownError, ResponseUnusableError) as error:
@@ -216,14 +208,10 @@ class FlowRun:
         # First, because what makes them may write the files as well.
         inputs = self._task.make_inputs()
         if self._task.files is not None:
-            self._prepare_files(flow_id, self._task.files)
+            self._uploads.prepare(flow_id, self._files(self._task.files))
         if not self._url:
             return self._hook.prepare_trigger(inputs, flow_id)
         return self._url.first(inputs, lambda inputs: self._hook.prepare_trigger(inputs, flow_id))
-
-    def _prepare_files(self, flow_id: str | None, files: FileSource | Sequence[FileSource]) -> None:
-        """Check the files before a run is started for them."""
-        self._uploads.prepare(flow_id, self._files(files))
 
     def _upload(self, run: StartedRun, files: FileSource | Sequence[FileSource]) -> None:
         """Upload the run's files, except those that an earlier try uploaded."""

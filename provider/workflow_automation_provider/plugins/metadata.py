@@ -310,12 +310,7 @@ def _settle(session: Session, task: _Task | None, token: str, said: Said | None)
 def _store_end(session: Session, task: _Task, token: str, answer: Answer, now: datetime) -> None:
     at = _text(now)
     fingerprint = answer.fingerprint(token)
-    receipt = {
-        "status": answer.status,
-        "at": at,
-        "fingerprint": fingerprint,
-        "max_tries": task.ti.max_tries,
-    }
+    receipt = {"status": answer.status, "at": at, "fingerprint": fingerprint, "max_tries": task.ti.max_tries}
     _add(session, task, end_key(task.digest), answer.row(at))
     _add(session, task, receipt_key(task.digest), receipt)
 
