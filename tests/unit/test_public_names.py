@@ -1,7 +1,7 @@
 """
 What users may import, and with which arguments: a change of it is deliberate, or a mistake that shows here.
 
-Within the package, ``__all__`` says what a module offers to the others, and no more comes with ``import *``.
+Of a module that users import, ``__all__`` says what it offers. Any other offers what has no underscore.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODULES = [
     *(found.name for found in pkgutil.walk_packages(workflow_automation_provider.__path__, f"{PACKAGE}.")),
 ]
 
-FACADES = {f"{PACKAGE}.failures", f"{PACKAGE}.testing"}  # offer what other modules define
+FACADES = {f"{PACKAGE}.testing"}  # offer what other modules define
 
 PROJECT = Path(__file__).parents[2]
 
@@ -276,9 +276,8 @@ INNER_METHODS = {
 
 
 def offered_by(module):
-    names = importlib.import_module(module).__all__
-    assert isinstance(names, list)
-    return names
+    names = getattr(importlib.import_module(module), "__all__", None)
+    return [name for name in definitions(module) if name[0] != "_"] if names is None else names
 
 
 def tree_of(module):
