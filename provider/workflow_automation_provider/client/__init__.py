@@ -3,5 +3,3 @@ A client for the workflow automation service, built on httpx.
 
 Nothing here depends on Airflow. It is private: use the hook.
 """
-
-__all__: list[str] = []

@@ -6,16 +6,6 @@ import re
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-__all__ = [
-    "MAX_TIMEOUT",
-    "check_rendered",
-    "check_seconds",
-    "is_limit",
-    "kind_of",
-    "one_line",
-    "unusable_path",
-]
-
 MAX_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
 

@@ -13,17 +13,6 @@ import httpx
 from workflow_automation_provider.client.checks import check_seconds
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "checked_busy_statuses",
-    "checked_headers",
-    "checked_key",
-    "checked_timeout",
-    "environment_proxy",
-    "secrets_in",
-    "tls_context",
-]
-
 DEFAULT_TIMEOUT = 60.0
 """Seconds that connecting, each send, and the whole response may take."""
 

@@ -19,8 +19,6 @@ from typing import Any
 import httpcore
 import httpx
 
-__all__ = ["Connection", "SendProgress", "SendTransport", "StoppedError"]
-
 # A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
 

@@ -20,26 +20,6 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 
-__all__ = [
-    "DEFAULT_FILE_FORMAT",
-    "ChangedError",
-    "Content",
-    "Element",
-    "Encoding",
-    "File",
-    "FileFormat",
-    "FormatWord",
-    "ReadAhead",
-    "Reading",
-    "changed",
-    "check_file_format",
-    "is_wrong_path",
-    "read_exactly",
-    "read_whole",
-    "reason",
-    "version_of",
-]
-
 FormatWord = Literal["name", "base64", "data_url", "text", "content_type", "size"]
 """What a field of an element may hold."""
 

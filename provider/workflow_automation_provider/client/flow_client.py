@@ -47,8 +47,6 @@ from workflow_automation_provider.client.outcome import (
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError, WorkflowAutomationError
 
-__all__ = ["FlowClient"]
-
 # A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
 _RESPONSE_LIMIT = 1024 * 1024
 

@@ -19,8 +19,6 @@ from uuid import UUID
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-__all__ = ["encode"]
-
 _MICROSECOND = timedelta(microseconds=1)
 
 # Deeper than any real document, and well below Python's recursion limit.

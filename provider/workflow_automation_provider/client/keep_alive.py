@@ -34,8 +34,6 @@ from workflow_automation_provider.client.deadline import Connection, SendProgres
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["KeepAliveTransport"]
-
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _MAX_IDLE = 1.0
 

@@ -25,23 +25,6 @@ from workflow_automation_provider.exceptions import Accepted
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
 
-__all__ = [
-    "Attempts",
-    "Busy",
-    "Check",
-    "Confirmed",
-    "Failure",
-    "NotSent",
-    "Outcome",
-    "Proxy",
-    "Reason",
-    "Rejected",
-    "Started",
-    "Unidentified",
-    "Unknown",
-    "Unquoted",
-]
-
 
 class Reason(enum.Enum):
     """Why a request has no response, or one that came too early."""

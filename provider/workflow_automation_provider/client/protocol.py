@@ -22,24 +22,6 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import Element
 
-__all__ = [
-    "API_KEY_HEADER",
-    "NO_INPUTS",
-    "BaseUrl",
-    "Operation",
-    "Request",
-    "Response",
-    "Run",
-    "UploadBody",
-    "identifier",
-    "is_loopback",
-    "parse_base_url",
-    "path_segment",
-    "trigger_request",
-    "upload_request",
-    "with_inputs",
-]
-
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 """The inputs of a run without any."""
 

@@ -21,8 +21,6 @@ import weakref
 from collections.abc import Iterable
 from urllib.parse import quote
 
-__all__ = ["CALLBACK_PATH", "WITHHELD", "Redactor", "guard_wire_logs", "readable_text", "without_credentials"]
-
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What replaces a text that reveals a secret."""
 

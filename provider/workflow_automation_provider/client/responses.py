@@ -25,8 +25,6 @@ from workflow_automation_provider.client.outcome import (
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor, readable_text
 
-__all__ = ["read", "read_trigger_response", "read_upload_response", "retry_after"]
-
 # The status says that nothing was done, and that the same request may be sent later.
 _BUSY = frozenset({425, 429})
 

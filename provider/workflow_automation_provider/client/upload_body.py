@@ -36,8 +36,6 @@ from workflow_automation_provider.client.files import (
 from workflow_automation_provider.client.protocol import UploadBody, identifier
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
-__all__ = ["Measured", "measure", "split", "upload_body"]
-
 # Every piece that is sent costs at least one system call, so smaller ones are joined.
 _SMALL_PIECE = 64 * 1024
 

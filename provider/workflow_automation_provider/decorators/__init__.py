@@ -1,3 +1,1 @@
 """TaskFlow decorators that start runs of the workflow automation service."""
-
-__all__: list[str] = []

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["PendingStart", "UnknownStartPrompt"]
-
 
 class PendingStart(TypedDict, total=False):
     """A start that a person is asked about, as Airflow keeps it while the task is parked."""

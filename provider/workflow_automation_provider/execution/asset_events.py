@@ -17,8 +17,6 @@ else:
     except ImportError:  # Airflow 2 has no references
         AssetRef = Asset
 
-__all__ = ["MAX_LINK", "add_to_events", "link_of"]
-
 MAX_LINK = 2000
 """The most characters of a ``run_link`` that events tell."""
 

@@ -32,33 +32,6 @@ from uuid import UUID
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
 from workflow_automation_provider.execution.callback_json import Float, check, document, kind
 
-__all__ = [
-    "CALLBACK_USER",
-    "MAX_BODY",
-    "OPTIONS",
-    "PATH",
-    "START_KEY",
-    "TOKEN_LENGTH",
-    "WAIT_KEY",
-    "Answer",
-    "ClaimRow",
-    "Running",
-    "Said",
-    "Started",
-    "Status",
-    "claim_key",
-    "digest_of",
-    "end_key",
-    "is_token",
-    "new_token",
-    "read",
-    "receipt_key",
-    "task_of",
-    "token_key",
-    "token_keys",
-    "word_key",
-]
-
 PATH = CALLBACK_PATH
 """Path of the endpoint, below the base URL of Airflow's API server."""
 

@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["MAX_VALUES", "Float", "check", "document", "kind"]
-
 MAX_VALUES = 10_000
 """How many values a result may contain, nested ones included: each costs time and memory wherever it is read."""
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.file_sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["FlowRun", "FlowRunTask", "Resumed"]
-
 
 class Resumed(NamedTuple):
     """What Airflow continues a parked task with; nothing where a try begins."""

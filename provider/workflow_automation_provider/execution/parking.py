@@ -20,19 +20,6 @@ from workflow_automation_provider.execution.callback import CALLBACK_USER
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = [
-    "Question",
-    "Reply",
-    "ask",
-    "can_ask",
-    "can_park",
-    "code",
-    "has_supervisor",
-    "is_from_before_a_clear",
-    "is_supervised",
-    "park",
-]
-
 _METHOD = "execute_complete"
 
 

@@ -18,8 +18,6 @@ from workflow_automation_provider.client.outcome import Outcome, Rejected, Start
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["PREFIX", "Telemetry", "metric_of"]
-
 PREFIX = "workflow_automation"
 """Of the names of all metrics, spans and attributes."""
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["ANSWER_FIELDS", "FAILED", "SUCCEEDED", "CompletionWait", "ResultUnreadableError"]
-
 # Nothing else ends a link of Markdown.
 _LINK = re.compile(r"https?://[^\s<>]+")
 

@@ -32,8 +32,6 @@ from workflow_automation_provider.execution.claim import ClaimRecord
 from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
 
-__all__ = ["WaitRecord", "Waiting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

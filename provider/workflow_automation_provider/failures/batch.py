@@ -20,21 +20,6 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.failures.request import shortened, where_to_look
 
-__all__ = [
-    "BatchInterruptedError",
-    "BatchState",
-    "batch_error",
-    "changed_meanwhile",
-    "changed_since",
-    "counts_text",
-    "interrupted",
-    "items_error",
-    "missing_since",
-    "task_ended",
-    "too_many_unknown",
-    "where_runs_are",
-]
-
 _SAME_BATCH = (
     "Pass the same batch in every try, such as a file that is written once; items may be added at its end.\n"
     "Clearing the task starts all items again."

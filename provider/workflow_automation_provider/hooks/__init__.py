@@ -1,3 +1,1 @@
 """The hook, which turns an Airflow connection into a client for the workflow automation service."""
-
-__all__: list[str] = []

@@ -24,8 +24,6 @@ from workflow_automation_provider.hooks.stores import (
     StoredFile,
 )
 
-__all__ = ["store_of"]
-
 # The buffers of a connection, in bytes.
 _CONNECTION = 64 * 1024
 

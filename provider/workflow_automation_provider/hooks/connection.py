@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
     from pydantic_core import ErrorDetails
 
-__all__ = ["CALLBACK_BASE_URL", "ConnectionExtra", "base_url", "client_for"]
-
 
 def _from_json_text(value: object) -> object:
     """Parse a value that the form and a URI can only store as JSON text."""

@@ -23,8 +23,6 @@ from workflow_automation_provider.hooks.local_files import is_link, local_file, 
 from workflow_automation_provider.hooks.read_ahead import ObjectReading
 from workflow_automation_provider.hooks.stores import Store, StoredFile, name_of
 
-__all__ = ["FileSource", "resolve"]
-
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
 A local path or glob; a URL, prefix or glob that ``ObjectStoragePath`` reads; an ``ObjectStoragePath``, or an

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseHook, Connection, HookLineageCollector
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-__all__ = ["MAX_INPUTS", "Lineage", "asset_uri", "collect", "collect_run", "inputs_of", "operator_lineage"]
-
 _log = logging.getLogger(__name__)
 
 MAX_INPUTS = 50

@@ -17,8 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Listed", "ListingError", "Pattern", "is_missing", "list_local", "list_stored"]
-
 _RECURSIVE = "**"
 _MAGIC = re.compile(r"[*?[]")
 

@@ -12,8 +12,6 @@ from typing import IO
 from workflow_automation_provider.client.files import File, is_wrong_path
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
-__all__ = ["is_link", "local_file", "path_hint"]
-
 # Seconds until a change to a local file is visible in its timestamps.
 _SETTLED = 0.25
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import File
     from workflow_automation_provider.hooks.stores import Response
 
-__all__ = ["ObjectReading"]
-
 _MAX_READ_AHEAD = 32 * 1024 * 1024
 """Bytes to fetch ahead: at 100 MiB/s and 20 ms for each request, 2 MiB are on the way; the rest evens out speeds."""
 

@@ -17,18 +17,6 @@ from workflow_automation_provider.client.files import ChangedError, File, ReadAh
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.hooks.listing import Listed, Pattern, list_stored
 
-__all__ = [
-    "MAX_CONCURRENCY",
-    "READ_TIMEOUT",
-    "PartsResponse",
-    "Response",
-    "Store",
-    "StoredFile",
-    "compare",
-    "name_of",
-    "version_fields",
-]
-
 # Values that change whenever the content does, as fsspec's stores name them. The first that a store has is
 # enough: a time beside it also changes if the same content is written again.
 _OF_CONTENT = (

@@ -13,8 +13,6 @@ from workflow_automation_provider.client.files import Element, File
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
 
-__all__ = ["Progress", "count_of", "mebibytes", "name_of", "names_of", "size_of"]
-
 _INTERVAL = 15.0
 _MIB = 1024 * 1024
 

@@ -1,3 +1,1 @@
 """Operators that start runs of the workflow automation service and upload files for them."""
-
-__all__: list[str] = []

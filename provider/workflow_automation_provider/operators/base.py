@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.lineage import Lineage
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["UNSET", "FlowOperator", "Unset", "check_choice", "rendered"]
-
 _Result = TypeVar("_Result")
 
 

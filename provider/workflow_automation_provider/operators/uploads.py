@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.file_sources import FileSource
     from workflow_automation_provider.hooks.lineage import Lineage
 
-__all__ = ["UploadFilesOperator"]
-
 
 class UploadFilesOperator(FlowOperator["UploadResult"]):
     """

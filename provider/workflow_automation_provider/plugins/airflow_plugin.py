@@ -18,8 +18,6 @@ except ImportError:  # in its versions for Airflow 3.0
 
 from workflow_automation_provider.execution.callback import PATH
 
-__all__ = ["WorkflowAutomationPlugin"]
-
 _PREFIX = PATH.rpartition("/")[0]
 _RUNS_PREFIX = f"{_PREFIX}/runs"
 

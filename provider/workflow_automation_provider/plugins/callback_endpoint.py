@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["app"]
-
 _logger = logging.getLogger(__name__)
 
 _BODY_TIMEOUT = 10.0

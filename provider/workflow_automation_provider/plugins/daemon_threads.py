@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from workflow_automation_provider.plugins.metadata_session import UnavailableError
 
-__all__ = ["MAX_PENDING", "DaemonThreads", "OverloadedError"]
-
 MAX_PENDING = 64
 """How many calls may be waiting for a thread or be executed by one."""
 

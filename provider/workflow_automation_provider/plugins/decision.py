@@ -31,8 +31,6 @@ from workflow_automation_provider.execution.callback import Answer, Started
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.callback import ClaimRow, Said
 
-__all__ = ["Receipt", "Seen", "Verdict", "decide"]
-
 
 class Verdict(enum.Enum):
     """What the endpoint says to a run, and what it writes before."""

@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 with contextlib.suppress(ImportError):  # before Airflow 3.3: nothing here is called then
     from airflow.models.task_state_store import TaskStateStoreModel as Store
 
-__all__ = ["Reply", "is_known", "json_object", "respond"]
-
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
 _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")

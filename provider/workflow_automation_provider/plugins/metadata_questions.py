@@ -32,8 +32,6 @@ with contextlib.suppress(ImportError):  # before Airflow 3.3: nothing here is ca
     from airflow.models.hitl import HITLDetail
     from airflow.models.trigger import handle_event_submit
 
-__all__ = ["OpenQuestion", "open_questions", "respond", "resume", "wake"]
-
 # The scheduler has handled the executor's message about the parked task by then.
 _WAKE_AFTER = timedelta(seconds=5)
 

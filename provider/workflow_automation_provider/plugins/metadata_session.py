@@ -13,8 +13,6 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-__all__ = ["UnavailableError", "limit_waiting", "missing", "transaction"]
-
 # In milliseconds, on PostgreSQL. SQLite waits for its lock as long as its URL says.
 _LOCK_TIMEOUT = 3000
 

@@ -21,8 +21,6 @@ from workflow_automation_provider.plugins.runs_view import (
     state_of,
 )
 
-__all__ = ["task_page"]
-
 _MAX_TEXT = 4000
 
 

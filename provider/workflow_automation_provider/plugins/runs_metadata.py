@@ -31,8 +31,6 @@ with contextlib.suppress(ImportError):  # before Airflow 3.3: see missing()
     from airflow.models.hitl import HITLDetail
     from airflow.models.task_state_store import TaskStateStoreModel as Store
 
-__all__ = ["MAX_TASKS", "PREFIX", "Entry", "FlowTask", "live_tasks", "missing", "task"]
-
 PREFIX = "workflow_automation_"
 """What the keys of our entries begin with."""
 

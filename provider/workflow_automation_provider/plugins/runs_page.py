@@ -29,8 +29,6 @@ from workflow_automation_provider.plugins.runs_state import conversations
 from workflow_automation_provider.plugins.runs_style import HEADERS
 from workflow_automation_provider.plugins.runs_text import escaped
 
-__all__ = ["PREFIX", "app"]
-
 PREFIX = "/workflow-automation/runs"
 """Where it is mounted."""
 

@@ -24,8 +24,6 @@ from workflow_automation_provider.execution.callback import (
 )
 from workflow_automation_provider.plugins.runs_metadata import PREFIX, Entry, FlowTask
 
-__all__ = ["ENDED", "URGENT", "Conversation", "RunState", "conversations", "time"]
-
 _ASK_WHETHER = "No run was started"
 """The option that only the question has whether a run was started at all (``execution/ask.py``)."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 
-__all__ = ["HEADERS", "SCRIPT", "STYLE"]
-
 STYLE = """
 :root { color-scheme: light dark; --text: light-dark(#18181b, #fafafa); --soft: light-dark(#52525b, #a1a1aa);
   --line: light-dark(#d4d4d8, #3f3f46); --back: light-dark(#fff, #111); --raised: light-dark(#f4f4f5, #27272a);

@@ -14,8 +14,6 @@ from workflow_automation_provider.client.checks import one_line
 if TYPE_CHECKING:
     from workflow_automation_provider.plugins.runs_metadata import FlowTask
 
-__all__ = ["ago", "duration", "escaped", "shown", "task_path", "time_of", "web_link"]
-
 _MAX_LINK = 2000
 _NOT_IN_LINKS = re.compile(r"[\s\x00-\x20\x7f\\]")
 

@@ -21,18 +21,6 @@ from workflow_automation_provider.plugins.runs_text import (
     web_link,
 )
 
-__all__ = [
-    "MAX_ROWS",
-    "Query",
-    "counts_of",
-    "document",
-    "flow_of",
-    "list_page",
-    "progress_bar",
-    "run_of",
-    "state_of",
-]
-
 MAX_ROWS = 200
 """On one page."""
 
