@@ -168,10 +168,6 @@ class Started(NamedTuple):
     run_id: str | None = None
     run_link: str | None = None
 
-    def without(self, token: str) -> Started:
-        """Return it with a note in place of the token."""
-        return Started(_withhold(token, self.run_id), _withhold(token, self.run_link))
-
     def row(self, digest: str, at: str) -> ClaimRow:
         """Return the entry to store."""
         return cast("ClaimRow", _row(digest=digest, at=at, run_id=self.run_id, run_link=self.run_link))
@@ -189,10 +185,6 @@ class Running(NamedTuple):
     message: str | None = None
     progress: float | None = None
     run_id: str | None = None
-
-    def without(self, token: str) -> Running:
-        """Return it with a note in place of the token."""
-        return self._replace(message=_withhold(token, self.message), run_id=_withhold(token, self.run_id))
 
     def row(self, at: str) -> dict[str, Any]:
         """
@@ -228,14 +220,6 @@ class Answer(NamedTuple):
         if not isinstance(said, cls):
             raise ValueError("status is not that of an end; expected 'success' or 'failed'.")
         return said
-
-    def without(self, token: str) -> Answer:
-        """Return the answer with a note in place of the token, which a flow returns together with its inputs."""
-        return self._replace(
-            result=_withhold(token, self.result),
-            message=_withhold(token, self.message),
-            run_id=_withhold(token, self.run_id),
-        )
 
     def row(self, at: str) -> dict[str, Any]:
         """
@@ -288,6 +272,11 @@ def read(body: bytes) -> Said:
     check("result", fields.get("result"))
     (end,) = (word for word in get_args(Status) if word == status)
     return Answer(end, fields.get("result"), _text(fields, "message"), run_id)
+
+
+def without_token(said: Said, token: str) -> Said:
+    """Return what a flow says with a note in place of the token, which it returns together with its inputs."""
+    return type(said)(*(_withhold(token, value) for value in said))
 
 
 def _run_id(value: object) -> str | None:

@@ -43,7 +43,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
-from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Answer, Said, is_token, read
+from workflow_automation_provider.execution.callback import (
+    MAX_BODY,
+    PATH,
+    Answer,
+    is_token,
+    read,
+    without_token,
+)
 from workflow_automation_provider.plugins import metadata
 from workflow_automation_provider.plugins.daemon_threads import DaemonThreads, OverloadedError
 from workflow_automation_provider.plugins.decision import Verdict
@@ -144,20 +151,16 @@ def _admit(token: str) -> _Response | None:
 
 
 def _settle(token: str, body: bytes | None) -> _Response:
-    said: Said | None = None
-    if body is not None:
-        try:
-            said = read(body).without(token)
-        except ValueError as error:
-            return _Response(400, str(error))
-    reply = metadata.respond(token, said)
-    if reply.verdict is Verdict.OTHER_END and isinstance(said, Answer) and reply.receipt:
-        status, at = reply.receipt.status, reply.receipt.at
-        other = " with another result, message or run_id" if status == said.status else ""
-        return _Response(
-            409, f"The task has the answer {status!r} from {at}; this one is {said.status!r}{other}."
-        )
-    return _RESPONSES[reply.verdict]
+    try:
+        said = None if body is None else without_token(read(body), token)
+    except ValueError as error:
+        return _Response(400, str(error))
+    verdict, receipt = metadata.respond(token, said)
+    if verdict is Verdict.OTHER_END and isinstance(said, Answer) and receipt:
+        other = " with another result, message or run_id" if receipt.status == said.status else ""
+        words = f"The task has the answer {receipt.status!r} from {receipt.at}; this one is {said.status!r}{other}."
+        return _Response(409, words)
+    return _RESPONSES[verdict]
 
 
 def _is_ours(scope: Scope) -> bool:

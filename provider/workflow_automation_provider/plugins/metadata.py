@@ -65,20 +65,10 @@ with contextlib.suppress(ImportError):  # before Airflow 3.3: nothing here is ca
 # 3.4 on, a region.
 _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 
+_Reply = tuple[Verdict, Receipt | None]
+
 _CLAIMS = claim_key(0).removesuffix("0")
 _TOKENS, _RECEIPTS = f"{token_key('', 0).partition('/')[0]}/", receipt_key("")
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """
-    What to say to a run.
-
-    :param receipt: of the end that the task has
-    """
-
-    verdict: Verdict
-    receipt: Receipt | None = None
 
 
 def is_known(token: str) -> bool:
@@ -97,11 +87,12 @@ def is_known(token: str) -> bool:
         )
 
 
-def respond(token: str, said: Said | None) -> Reply:
+def respond(token: str, said: Said | None) -> _Reply:
     """
     Decide what to say to a run, and store what it says.
 
     :param said: what it sends, None for ``GET``
+    :return: that, and the receipt of the end that the task has
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     if not isinstance(said, Answer):
@@ -111,7 +102,7 @@ def respond(token: str, said: Said | None) -> Reply:
     with transaction() as session:
         limit_waiting(session)
         # None if the DAG run is being deleted.
-        return _settle(session, _find(session, token, lock=True), token, said) or Reply(Verdict.STOP)
+        return _settle(session, _find(session, token, lock=True), token, said) or (Verdict.STOP, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +263,10 @@ def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
     return None
 
 
-def _settle(session: Session, task: _Task | None, token: str, said: Said | None) -> Reply | None:
+def _settle(session: Session, task: _Task | None, token: str, said: Said | None) -> _Reply | None:
     """Decide, and write what goes with it; return None if that needs a lock first."""
     if task is None:
-        return Reply(Verdict.STOP)
+        return Verdict.STOP, None
     verdict, seen, now = decide(said, token, task.digest, task.seen), task.seen, datetime.now(UTC)
     is_locked = task.dag_run_id is not None
     match verdict, said:
@@ -302,7 +293,7 @@ def _settle(session: Session, task: _Task | None, token: str, said: Said | None)
             wake(session, task.ti, said, now)
         case Verdict.SAME_END, Answer():
             wake(session, task.ti, said, now)
-    return Reply(verdict, seen.receipt)
+    return verdict, seen.receipt
 
 
 def _store_end(session: Session, task: _Task, token: str, answer: Answer, now: datetime) -> None:
