@@ -29,16 +29,14 @@ class DaemonThreads:
 
     Python waits for the threads of an executor before it ends, and with them for a database that does not respond.
 
-    :param number: of the threads, which are started with the first call
+    :param number: of the threads
     """
 
     def __init__(self, number: int, name: str) -> None:
-        self._number = number
-        self._name = name
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._room = threading.BoundedSemaphore(MAX_PENDING)
-        self._starting = threading.Lock()
-        self._started = False
+        for index in range(number):
+            threading.Thread(target=self._work, name=f"{name}-{index}", daemon=True).start()
 
     async def run(self, function: Callable[[], _T]) -> _T:
         """
@@ -51,20 +49,11 @@ class DaemonThreads:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
         self._calls.put(lambda: self._call(function, loop, future))
-        self._start()
         try:
             async with asyncio.timeout(_TIMEOUT):
                 return await future
         except TimeoutError:
             raise OverloadedError(f"No result after {_TIMEOUT:.0f} seconds.") from None
-
-    def _start(self) -> None:
-        with self._starting:
-            if self._started:
-                return
-            self._started = True
-        for number in range(self._number):
-            threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start()
 
     def _work(self) -> None:
         while True:
