@@ -1,21 +1,11 @@
 """
 What a task instance keeps of its wait for the end of a run, across tries and while it is parked.
 
-=================================================  ================================  ===========================
-Entry                                              Written                           Read
-=================================================  ================================  ===========================
-``workflow_automation_wait``                       by the task: when it first asks,  by every execution of the
-                                                   since when it waits, and the      task
-                                                   hash of the token; what a person
-                                                   answered, or the flow, if the
-                                                   entry with its answer had a
-                                                   secret in it; whether the time
-                                                   was up
-``workflow_automation_end/{hash}``                 by the endpoint: the answer       by every execution of the
-                                                                                     task
-``workflow_automation_receipt/{hash}``             by the endpoint, together with    by the endpoint, if the flow
-                                                   the answer: how to recognize it   calls again
-=================================================  ================================  ===========================
+- ``workflow_automation_wait``, written by the task: when it first asks, since when it waits, and the hash of the token; what
+  a person answered, or the flow, if the entry with its answer had a secret in it; whether the time was up.
+- ``workflow_automation_end/{hash}``, written by the endpoint for the task: the answer.
+- ``workflow_automation_receipt/{hash}``, written by the endpoint together with it: how to recognize the answer if the flow
+  calls again.
 
 Until the task waits, the hash of the token is in the entry of the start (:mod:`~.start_record`); :mod:`~.claim` has the
 token's own. Entries count until a Clear, by the rules of :mod:`~workflow_automation_provider.execution.ledger`.
