@@ -8,7 +8,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from types import TracebackType
 from typing import Self, cast
 from urllib.parse import urlsplit
 
@@ -158,9 +157,7 @@ class FlowClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -417,7 +414,6 @@ def _host(base_url: str) -> str:
 
 
 def _reason(error: Exception, progress: SendProgress) -> Reason:
-    """Return why a request has no response."""
     text = str(error)
     if isinstance(error, StoppedError):
         return Reason.STOPPED

@@ -114,7 +114,6 @@ def read_upload_response(
 
 
 def _returned(response: Response, redact: Redactor) -> str:
-    """Return the response to an upload as it is kept."""
     if response.incomplete:
         return f"(not shown: {response.incomplete})"
     text = _text(response)
@@ -132,7 +131,6 @@ def _returned(response: Response, redact: Redactor) -> str:
 def _failure(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
 ) -> Failure:
-    """Return the outcome of a response outside 2xx."""
     status = response.status
     facts = _facts(response, request, redact)
     if status in _BUSY or status in busy_statuses or _says_busy(response, request, facts["retry_after"]):
@@ -143,7 +141,6 @@ def _failure(
 
 
 def _facts(response: Response, request: Request, redact: Redactor) -> dict[str, Any]:
-    """Return what every failure tells of its response."""
     location = redact.text(response.headers.get("location", ""))[:_QUOTE_LIMIT]
     return {
         "request": request,

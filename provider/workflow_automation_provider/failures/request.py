@@ -165,7 +165,6 @@ def code_of(failure: Failure) -> Code:
 
 
 def _hint(failure: Failure) -> str:
-    """Say what to check."""
     operation = failure.request.operation
     is_upload = operation is Operation.UPLOAD
     match failure.status:
@@ -234,10 +233,6 @@ def _connection_hint(reason: Reason | None, via: Proxy | None) -> str:
     return ""
 
 
-def _title(failure: Failure) -> str:
-    return f"POST {failure.request.url}"
-
-
 def _status(failure: Failure) -> str:
     try:
         return f"{failure.status} {HTTPStatus(failure.status or 0).phrase}"
@@ -246,36 +241,34 @@ def _status(failure: Failure) -> str:
 
 
 def _rejected(failure: Failure) -> str:
-    return f"{_title(failure)} was rejected: {_status(failure)}."
+    return f"{failure.request.title} was rejected: {_status(failure)}."
 
 
 def _busy(failure: Failure) -> str:
     asked = "" if failure.retry_after is None else f", with a Retry-After of {failure.retry_after:.0f} s"
-    return f"{_title(failure)} was rejected as busy: {_status(failure)}{asked}."
+    return f"{failure.request.title} was rejected as busy: {_status(failure)}{asked}."
 
 
 def _unidentified(failure: Failure) -> str:
-    return (
-        f"{_title(failure)} returned {_status(failure)}, but the response cannot be used: {failure.detail}."
-    )
+    return f"{failure.request.title} returned {_status(failure)}, but the response cannot be used: {failure.detail}."
 
 
 def _not_sent(failure: Failure) -> str:
     why = f": {failure.detail}" if failure.detail else ""
     if failure.status is not None:
-        return f"{_title(failure)} returned {_status(failure)} before all of it was sent, and was then aborted{why}."
+        return f"{failure.request.title} returned {_status(failure)} before all of it was sent, and was then aborted{why}."
     if failure.reason is Reason.STOPPED:
         why = ": the task was ended"
     what = "aborted before all of it was sent" if failure.begun else f"not sent{_VIA[failure.via]}"
-    return f"{_title(failure)} was {what}{why}."
+    return f"{failure.request.title} was {what}{why}."
 
 
 def _unknown(failure: Failure) -> str:
     if failure.reason is Reason.REPEATED:
-        return f"{_title(failure)} was sent, but got the response to an earlier request: run {failure.detail} was known."
+        return f"{failure.request.title} was sent, but got the response to an earlier request: run {failure.detail} was known."
     if failure.status is None:
-        return f"{_title(failure)} was sent, but got no response: {failure.detail}."
-    return f"{_title(failure)} returned {_status(failure)}{f' {failure.detail}' if failure.detail else ''}."
+        return f"{failure.request.title} was sent, but got no response: {failure.detail}."
+    return f"{failure.request.title} returned {_status(failure)}{f' {failure.detail}' if failure.detail else ''}."
 
 
 _KINDS: dict[type[Failure], tuple[type[WorkflowAutomationError], Callable[[Failure], str], Code]] = {

@@ -218,7 +218,6 @@ def _outlook_text(outlook: Outlook, accepted: Accepted, advice: Mapping[Accepted
 def _then(
     error: WorkflowAutomationError, outlook: Outlook, advice: Mapping[Accepted, str], later: str
 ) -> str:
-    """Say what to do next."""
     match outlook.what:
         case "fail" | "fail by policy" | "no retries left" if isinstance(error, RunFailedError):
             return ""  # what to do about it, whoever reported it knows

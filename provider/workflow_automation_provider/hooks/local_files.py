@@ -97,26 +97,22 @@ class _LocalFile(File):
 
     def fingerprint(self) -> object:
         """Return its size, times and inode."""
-        return _fingerprint(self._path)
+        state = os.stat(self._path)  # noqa: PTH116 - a Path costs too much, see above
+        # A change may still be in progress, or be followed by another within the same tick of the file system's
+        # clock.
+        unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
+        if 0 < unsettled <= _SETTLED:
+            time.sleep(unsettled)
+            state = os.stat(self._path)  # noqa: PTH116 - see above
+        # Programs cannot set the change time, so it reveals changes that `touch -r` and `rsync --times` hide.
+        # Without the device: the number of a network file system may differ between machines, and a retry on
+        # another machine would send everything again.
+        return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
 
 def _without_waiting(path: str, flags: int) -> int:
     # A FIFO that took the file's place would wait for a writer, for ever.
     return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _fingerprint(path: str) -> object:
-    state = os.stat(path)  # noqa: PTH116 - a Path costs too much, see above
-    # A change may still be in progress, or be followed by another within the same tick of the file system's
-    # clock.
-    unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
-    if 0 < unsettled <= _SETTLED:
-        time.sleep(unsettled)
-        state = os.stat(path)  # noqa: PTH116 - see above
-    # Programs cannot set the change time, so it reveals changes that `touch -r` and `rsync --times` hide.
-    # Without the device: the number of a network file system may differ between machines, and a retry on
-    # another machine would send everything again.
-    return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
 
 def is_link(path: str) -> bool:

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import BaseHook
@@ -67,9 +66,7 @@ class WorkflowAutomationHook(BaseHook):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -225,27 +222,22 @@ class WorkflowAutomationHook(BaseHook):
         flow_id: str | None = None,
         *,
         file_format: FileFormat | None = None,
-        files_per_request: int | None = None,
-        max_request_bytes: int | None = None,
+        **limits: int | None,
     ) -> list[Request]:
         """
         Build the requests that upload files and validate them and the connection, without sending anything.
 
-        :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them. The other
-            parameters are those of :meth:`upload_files` and :func:`~.upload_body.split`
+        :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them; ``run_id`` and
+            ``flow_id`` as for :meth:`upload_files`
         :param file_format: the format of each file, by default the connection's
+        :param limits: those of :func:`~.upload_body.split`
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """
         with self._locating(flow_id):
             client = self.get_conn()
             requests = client.upload_requests(
-                run_id,
-                files,
-                self.flow_of_upload(flow_id),
-                file_format=file_format,
-                files_per_request=files_per_request,
-                max_request_bytes=max_request_bytes,
+                run_id, files, self.flow_of_upload(flow_id), file_format, **limits
             )
             self._check_key_expiry()
         return requests

@@ -215,7 +215,6 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         return {"flow_id": flow_id} if flow_id else {}
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
-        """Return the error to fail the task with."""
         return error_of_task(
             error, context, self._advice(context), also_retry=self._retried_after, is_ended=self.is_ended
         )

@@ -262,14 +262,12 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         return self.inputs
 
     def _event_extra(self, result: StartedRun) -> dict[str, Any]:
-        """Return the extra of the task's asset events: the run."""
         from workflow_automation_provider.execution.asset_events import link_of
 
         extra = {name: value for name, value in result.items() if name not in ("run_link", "response")}
         return {**extra, **link_of(result)}
 
     def _lineage_of(self, result: StartedRun, extra: Mapping[str, Any]) -> Lineage:
-        """Return the files that were uploaded, if any, and the run."""
         from workflow_automation_provider.hooks.lineage import Lineage, inputs_of
 
         # Of a task that was parked, an earlier process has uploaded them.
@@ -308,7 +306,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         )
 
     def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        """Return what to do if Airflow does not retry the task."""
         from workflow_automation_provider.failures import CLAIM_ADVICE, start_advice
 
         if self.on_unknown_start == "claim":
@@ -317,7 +314,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        """Errors after which Airflow may retry the task, besides those where no run was started."""
         return (
             *((OutcomeUnknownError,) if self.on_unknown_start in ("start_again", "claim") else ()),
             *((RunFailedError,) if self.on_run_failed == "start_again" else ()),

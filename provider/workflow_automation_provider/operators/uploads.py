@@ -130,7 +130,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         return result
 
     def _event_extra(self, result: UploadResult) -> dict[str, Any]:
-        """Return the extra of the task's asset events: the run and the upload."""
         from workflow_automation_provider.execution.asset_events import link_of
 
         _, flow_id = self._run()
@@ -143,7 +142,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         }
 
     def _lineage_of(self, result: UploadResult, extra: Mapping[str, Any]) -> Lineage:
-        """Return the files that were uploaded, and their run."""
         from workflow_automation_provider.hooks.lineage import Lineage
 
         return Lineage(

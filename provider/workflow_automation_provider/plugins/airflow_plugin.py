@@ -7,9 +7,8 @@ server, and ignores the plugin.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 try:
     from airflow.providers.common.compat.sdk import AirflowPlugin
@@ -18,12 +17,11 @@ except ImportError:  # in its versions for Airflow 3.0
 
 from workflow_automation_provider.execution.callback import PATH
 
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
 _PREFIX = PATH.rpartition("/")[0]
 _RUNS_PREFIX = f"{_PREFIX}/runs"
-
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
 
 # Relative to Airflow's base URL, which may have a path.
 _RUNS = f"{_RUNS_PREFIX.lstrip('/')}/"
@@ -44,13 +42,13 @@ _VIEWS = [
 ]
 
 
-async def _callback_endpoint(scope: _Message, receive: _Receive, send: _Send) -> None:
+async def _callback_endpoint(scope: Scope, receive: Receive, send: Send) -> None:
     from workflow_automation_provider.plugins.callback_endpoint import app
 
     await app(scope, receive, send)
 
 
-async def _flow_runs(scope: _Message, receive: _Receive, send: _Send) -> None:
+async def _flow_runs(scope: Scope, receive: Receive, send: Send) -> None:
     from workflow_automation_provider.plugins.runs_page import app
 
     await app(scope, receive, send)
@@ -77,4 +75,4 @@ class WorkflowAutomationPlugin(AirflowPlugin):
         ),
         {"app": _callback_endpoint, "url_prefix": _PREFIX, "name": "Workflow Automation callbacks"},
     ]
-    external_views = [dict(view) for view in _VIEWS] if _can_show_runs() else []
+    external_views = _VIEWS if _can_show_runs() else []

@@ -46,7 +46,6 @@ _may_read = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 
 @app.get("/", dependencies=[_may_read])
 def _flow_runs(request: Request, user: GetUserDep) -> Response:
-    """Return the list of what is live."""
     # requires_access_dag would take it for the only DAG that is asked for.
     if "dag_id" in request.query_params:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "The filter by DAG is named dag.")
@@ -71,7 +70,6 @@ def _flow_run(
     task_id: Annotated[str, Query()],
     map_index: Annotated[str, Query()] = "",
 ) -> Response:
-    """Return the tab of one task instance."""
     began = time.monotonic()
     _check_airflow()
     if dag_id not in get_auth_manager().get_authorized_dag_ids(user=user, method="GET"):
@@ -86,7 +84,7 @@ def _flow_run(
 @app.exception_handler(HTTPException)
 async def _failed(request: Request, error: HTTPException) -> Response:
     if error.status_code == HTTPStatus.UNAUTHORIZED:
-        path = f"{_base(request)}{PREFIX}{_path(request)}"
+        path = f"{_base(request)}{PREFIX}{'/task' if request.url.path.endswith('/task') else '/'}"
         then = f"{path}?{request.url.query}" if request.url.query else path
         login = f"{_base(request)}/api/v2/auth/login?next={quote(then, safe='')}"
         return RedirectResponse(login, HTTPStatus.SEE_OTHER, headers=HEADERS)
@@ -119,10 +117,6 @@ def _base(request: Request) -> str:
     """Return the path of Airflow's UI, without a slash at its end."""
     root: Any = request.scope.get("root_path", "")
     return str(root).removesuffix(PREFIX).rstrip("/")
-
-
-def _path(request: Request) -> str:
-    return "/task" if request.url.path.endswith("/task") else "/"
 
 
 def _refresh(began: float) -> int:

@@ -96,11 +96,12 @@ def list_page(
     waits = "Nothing is in doubt." if is_whole else "Nothing that could be read is in doubt."
     if urgent:
         waits = f"{urgent} of {len(runs)} flow runs need somebody to look."
+    cut = f'<p class="soft">Only the {MAX_TASKS} newest live tasks are read.</p>' if has_more else ""
     return document(
         "Flow runs",
         f'{_form(runs, query)}<p id="status" role="status">{waits}</p>'
         f'<div id="live" data-seconds="{seconds}">{_states(filtered, query)}{_table(rows, query, base, now)}'
-        f"{_cut(has_more)}{_pages(len(rows), query)}</div>",
+        f"{cut}{_pages(len(rows), query)}</div>",
     )
 
 
@@ -174,11 +175,9 @@ def _row(run: Conversation, base: str, now: datetime) -> str:
         _word_cell(run, now),
         _time_left(run, now),
     )
-    return f'<tr role="row">{"".join(map(_cell, _COLUMNS, cells))}</tr>'
-
-
-def _cell(column: str, content: str) -> str:
-    return f'<td role="cell" data-label="{column}">{content}</td>'
+    labelled = zip(_COLUMNS, cells, strict=True)
+    row = "".join(f'<td role="cell" data-label="{column}">{content}</td>' for column, content in labelled)
+    return f'<tr role="row">{row}</tr>'
 
 
 def _state_cell(run: Conversation, base: str, now: datetime) -> str:
@@ -278,10 +277,6 @@ def _time_left(run: Conversation, now: datetime) -> str:
         return ""
     left = (run.until - now).total_seconds()
     return time_of(run.until, duration(left) if left > 0 else "none")
-
-
-def _cut(has_more: bool) -> str:
-    return f'<p class="soft">Only the {MAX_TASKS} newest live tasks are read.</p>' if has_more else ""
 
 
 def _pages(rows: int, query: Query) -> str:
