@@ -1,5 +1,5 @@
 """
-An httpx transport that tracks how much of a request was sent, and sets one deadline for the whole response.
+Track how much of a request was sent, and set one deadline for the whole response.
 
 httpx limits the time of each *read*, so a response that trickles in never times out. httpcore's network
 backend sees every read and write, so the limits are enforced there. Each request has its own connection, unless
@@ -13,11 +13,10 @@ import socket
 import ssl
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import httpcore
-import httpx
 
 # A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
@@ -254,106 +253,3 @@ class Connection:
     def close(self) -> None:
         """Close the connection, if it is open."""
         self._pool.close()
-
-
-class _ResponseBody(httpx.SyncByteStream):
-    """
-    The body of a response.
-
-    :param done: called once it is closed
-    """
-
-    def __init__(self, parts: Iterable[bytes], done: Callable[[], None]) -> None:
-        self._parts = parts
-        self._done = done
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._parts
-
-    def close(self) -> None:
-        try:
-            if hasattr(self._parts, "close"):
-                self._parts.close()
-        finally:
-            self._done()
-
-
-class SendTransport(httpx.BaseTransport):
-    """
-    Send each request on its own connection, tracked by the :class:`SendProgress` in its ``progress`` extension.
-
-    Raises httpcore's exceptions, not httpx's.
-
-    :raises RuntimeError: if the proxy needs a package that is not installed
-    """
-
-    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
-        self._tls = tls
-        self._proxy = proxy
-        self._pool(httpcore.SyncBackend(), 0).close()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and return the response, its body still unread."""
-        progress: SendProgress = request.extensions["progress"]
-        if not isinstance(request.stream, httpx.SyncByteStream):
-            raise TypeError("The request's body is asynchronous.")
-        connection = self._acquire()
-        try:
-            response = connection.send(
-                httpcore.Request(
-                    request.method,
-                    _core_url(request.url),
-                    headers=request.headers.raw,
-                    content=request.stream,
-                    extensions={**request.extensions, "trace": progress.trace},
-                ),
-                progress,
-            )
-        except BaseException:
-            connection.close()
-            raise
-        if not isinstance(response.stream, Iterable):
-            raise TypeError("The response's body is asynchronous.")
-        return httpx.Response(
-            response.status,
-            headers=response.headers,
-            stream=_ResponseBody(response.stream, lambda: self._release(connection, progress)),
-            extensions=response.extensions,
-        )
-
-    def _acquire(self) -> Connection:
-        """Return the connection for a request."""
-        return Connection(lambda backend: self._pool(backend, 0))
-
-    def _release(self, connection: Connection, progress: SendProgress) -> None:
-        """Release a connection after the response was read."""
-        connection.close()
-
-    def _pool(
-        self, backend: httpcore.NetworkBackend, keepalive: int, expiry: float = 0.0
-    ) -> httpcore.ConnectionPool:
-        """
-        Return a pool.
-
-        :param keepalive: how many connections it keeps open
-        :param expiry: for how many seconds it keeps one open
-        """
-        options: dict[str, Any] = {
-            "ssl_context": self._tls,
-            "max_keepalive_connections": keepalive,
-            "keepalive_expiry": expiry,
-            "network_backend": backend,
-        }
-        proxy = self._proxy
-        if proxy is None:
-            return httpcore.ConnectionPool(**options)
-        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
-        if proxy.url.scheme.startswith("socks"):
-            return httpcore.SOCKSProxy(**options)
-        return httpcore.HTTPProxy(
-            **options, proxy_ssl_context=self._tls if proxy.url.scheme == "https" else None
-        )
-
-
-def _core_url(url: httpx.URL) -> httpcore.URL:
-    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)

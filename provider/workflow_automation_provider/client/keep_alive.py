@@ -24,27 +24,33 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import httpcore
+import httpx
 
-from workflow_automation_provider.client.deadline import Connection, SendProgress, SendTransport
-
-if TYPE_CHECKING:
-    import httpx
+from workflow_automation_provider.client.deadline import Connection, SendProgress
 
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _MAX_IDLE = 1.0
 
 
-class KeepAliveTransport(SendTransport):
-    """A transport that can keep connections open between requests; otherwise each request has its own."""
+class KeepAliveTransport(httpx.BaseTransport):
+    """
+    Send each request on a connection of its own, unless connections are kept open between requests.
+
+    Each is tracked by the :class:`SendProgress` in its ``progress`` extension. Raises httpcore's exceptions, not httpx's.
+
+    :raises RuntimeError: if the proxy needs a package that is not installed
+    """
 
     def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
-        super().__init__(tls, proxy)
+        self._tls = tls
+        self._proxy = proxy
         # Threads share it: append() and pop() of a list are atomic.
         self._idle: list[Connection] | None = None
+        self._pool(httpcore.SyncBackend(), 0).close()
 
     @contextlib.contextmanager
     def keep_alive(self) -> Iterator[None]:
@@ -68,26 +74,85 @@ class KeepAliveTransport(SendTransport):
         :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
             belongs to another one
         """
-        response = super().handle_request(request)
-        if not request.extensions["progress"].has_read:
-            response.close()
+        progress: SendProgress = request.extensions["progress"]
+        if not isinstance(request.stream, httpx.SyncByteStream):
+            raise TypeError("The request's body is asynchronous.")
+        connection = self._acquire()
+        try:
+            response = connection.send(
+                httpcore.Request(
+                    request.method,
+                    _core_url(request.url),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions={**request.extensions, "trace": progress.trace},
+                ),
+                progress,
+            )
+        except BaseException:
+            connection.close()
+            raise
+        if not isinstance(response.stream, Iterable):
+            raise TypeError("The response's body is asynchronous.")
+        body = _ResponseBody(response.stream, lambda: self._release(connection, progress))
+        if not progress.has_read:
+            body.close()
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
-        return response
+        return httpx.Response(
+            response.status, headers=response.headers, stream=body, extensions=response.extensions
+        )
 
     def _acquire(self) -> Connection:
         idle = self._idle
         if idle is None:
-            return super()._acquire()
+            return Connection(lambda backend: self._pool(backend, 0))
         try:
             return idle.pop()  # the one that was used last
         except IndexError:
-            return Connection(lambda backend: self._pool(backend, 1, _MAX_IDLE))
+            return Connection(lambda backend: self._pool(backend, 1))
 
     def _release(self, connection: Connection, progress: SendProgress) -> None:
         # httpcore has closed its connection if it must not be used again, and opens another in its place. It also does
         # so if something arrived while the connection was idle.
         idle = self._idle
         if idle is None or not progress.may_keep:
-            super()._release(connection, progress)
+            connection.close()
         else:
             idle.append(connection)
+
+    def _pool(self, backend: httpcore.NetworkBackend, keepalive: int) -> httpcore.ConnectionPool:
+        options: dict[str, Any] = {
+            "ssl_context": self._tls,
+            "max_keepalive_connections": keepalive,
+            "keepalive_expiry": _MAX_IDLE,
+            "network_backend": backend,
+        }
+        proxy = self._proxy
+        if proxy is None:
+            return httpcore.ConnectionPool(**options)
+        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
+        if proxy.url.scheme.startswith("socks"):
+            return httpcore.SOCKSProxy(**options)
+        return httpcore.HTTPProxy(
+            **options, proxy_ssl_context=self._tls if proxy.url.scheme == "https" else None
+        )
+
+
+class _ResponseBody(httpx.SyncByteStream):
+    def __init__(self, parts: Iterable[bytes], done: Callable[[], None]) -> None:
+        self._parts = parts
+        self._done = done
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+
+    def close(self) -> None:
+        try:
+            if hasattr(self._parts, "close"):
+                self._parts.close()
+        finally:
+            self._done()
+
+
+def _core_url(url: httpx.URL) -> httpcore.URL:
+    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
