@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,7 +74,7 @@ class UploadBody:
     """
 
     content_length: int
-    pieces: Callable[[Callable[[], bool], Callable[[Element], None]], Iterator[bytes]] = field(repr=False)
+    pieces: Callable[[Callable[[], bool], Callable[[Element], None]], Generator[bytes]] = field(repr=False)
 
     def __iter__(self) -> Iterator[bytes]:
         return self.pieces(lambda: False, lambda _: None)
@@ -96,20 +96,15 @@ class UploadBody:
         :param begun: called with each element before it is read
         :param sent: called with the size of each piece that was sent
         """
-        pieces = self.pieces(stopped, begun or (lambda _: None))
+        with closing(self.pieces(stopped, begun or (lambda _: None))) as pieces:
 
-        def watched() -> Iterator[bytes]:
-            for piece in pieces:
-                yield piece
-                if sent is not None:
-                    sent(len(piece))
+            def watched() -> Iterator[bytes]:
+                for piece in pieces:
+                    yield piece
+                    if sent is not None:
+                        sent(len(piece))
 
-        try:
             yield watched()
-        finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> U
     head = _head(flow_id, run_id)
     length = len(head) + len(_TAIL) + sum(file.length for file in files) + max(0, len(files) - 1)
 
-    def pieces(stopped: Callable[[], bool], begun: Callable[[Element], None]) -> Generator[bytes, None, None]:
+    def pieces(stopped: Callable[[], bool], begun: Callable[[Element], None]) -> Generator[bytes]:
         reading = _reading(lambda: _contents(files), stopped)
         try:
             yield head
@@ -172,7 +172,6 @@ def _contents(files: Iterable[Measured]) -> Iterator[File]:
 
 
 def _read_ahead(elements: Iterable[Element]) -> Iterator[File]:
-    """Return the files that can be read ahead."""
     return (file for file in elements if isinstance(file, File) and file.read_ahead is not None)
 
 
@@ -187,7 +186,7 @@ def _reading(files: Callable[[], Iterator[File]], stopped: Callable[[], bool]) -
     return ahead(files(), stopped) if ahead else None
 
 
-def _gathered(pieces: Generator[bytes, None, None]) -> Iterator[bytes]:
+def _gathered(pieces: Generator[bytes]) -> Generator[bytes, None, None]:
     waiting: list[bytes] = []
     size = 0
     with contextlib.closing(pieces):
@@ -293,7 +292,6 @@ def _field(name: str) -> bytes:
 
 
 def _joined(parts: list[_Part]) -> list[_Part]:
-    """Join adjacent bytes."""
     joined: list[_Part] = []
     for part in parts:
         if joined and isinstance(part, bytes) and isinstance(joined[-1], bytes):
@@ -362,12 +360,7 @@ def _json_text(text: str) -> bytes:
 
 
 def _base64_content(file: File) -> _Content:
-    return _Content(file, (file.size + 2) // 3 * 4, _in_base64)
-
-
-def _in_base64(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield pybase64.b64encode(chunk)
+    return _Content(file, (file.size + 2) // 3 * 4, lambda chunks: map(pybase64.b64encode, chunks))
 
 
 def _escaped_text(file: File, chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -105,11 +105,11 @@ class ObjectReading:
             reserved = window + overhead
             if self._fetches and self._reserved + reserved > self._budget:
                 return
-            event_loop = file.store.loop
-            fetch = _Fetch(file, window, reserved, event_loop)
+            fetch = _Fetch(file, window, reserved)
             self._fetches.append(fetch)
             self._reserved += reserved
             self._next = None
+            event_loop = file.store.loop
             if event_loop is None:
                 return  # read when its turn has come
             if event_loop not in self._loops:
@@ -157,13 +157,11 @@ class _Loop:
 class _Fetch:
     """One object that is being fetched: written by the event loop, read by the thread that sends."""
 
-    def __init__(
-        self, file: StoredFile, window: int, reserved: int, loop: asyncio.AbstractEventLoop | None
-    ) -> None:
+    def __init__(self, file: StoredFile, window: int, reserved: int) -> None:
         self.file = file
         self.reserved = reserved
         self.task: asyncio.Task[None] | None = None
-        self._loop = loop
+        self._loop = file.store.loop
         # Chunks, then None or what went wrong.
         self._queue: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
         self._window = window
