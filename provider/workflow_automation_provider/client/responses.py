@@ -43,34 +43,34 @@ def read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
 ) -> Outcome:
     """
-    Read the response to a request, as :func:`read_trigger_response` or :func:`read_upload_response` does.
+    Read the response to a request. After an unexpected error, its status and ``Retry-After`` count alone.
 
-    After an unexpected error, its status and ``Retry-After`` count alone.
+    :param busy_statuses: with which the service rejects a request before it has done anything
     """
-    reader = read_upload_response if request.operation is Operation.UPLOAD else read_trigger_response
     try:
-        return reader(response, request, redact, busy_statuses)
+        return _read(response, request, redact, busy_statuses)
     except Exception as error:
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
         why = f"it could not be read ({type(error).__name__})"
-        return reader(
-            response._replace(headers=headers, body=b"", incomplete=why), request, redact, busy_statuses
-        )
+        response = response._replace(headers=headers, body=b"", incomplete=why)
+        return _read(response, request, redact, busy_statuses)
 
 
-def read_trigger_response(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
-) -> Outcome:
+def _read(response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]) -> Outcome:
+    if not 200 <= response.status < 300:
+        return _failure(response, request, redact, busy_statuses)
+    reader = read_upload_response if request.operation is Operation.UPLOAD else read_trigger_response
+    return reader(response, request, redact)
+
+
+def read_trigger_response(response: Response, request: Request, redact: Redactor) -> Outcome:
     """
-    Read the response to a trigger request.
+    Read a 2xx response to a trigger request.
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param busy_statuses: with which the service rejects a request before it has done anything
     :return: started, or a failure
     """
-    if not 200 <= response.status < 300:
-        return _failure(response, request, redact, busy_statuses)
     try:
         document = _read_json(response)
         run_id, run_link = _run_fields(
@@ -88,11 +88,9 @@ def read_trigger_response(
     return kind(**_facts(response, request, redact), detail=why)
 
 
-def read_upload_response(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
-) -> Outcome:
+def read_upload_response(response: Response, request: Request, redact: Redactor) -> Outcome:
     """
-    Read the response to an upload, whose body is of type string.
+    Read a 2xx response to an upload, whose body is of type string.
 
     The status says that the files were accepted, so any body is valid but a web page, such as that of a login: a JSON
     string is decoded, other JSON and plain text are returned as text. A body that was cut off, is neither, or reveals a
@@ -100,11 +98,8 @@ def read_upload_response(
 
     Follows section 4.3 of the interface.
 
-    :param busy_statuses: with which the service rejects a request before it has done anything
     :return: confirmed, or a failure: unknown if the body is a web page
     """
-    if not 200 <= response.status < 300:
-        return _failure(response, request, redact, busy_statuses)
     if response.early:
         return NotSent(**_facts(response, request, redact), detail="not all files had been sent")
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
