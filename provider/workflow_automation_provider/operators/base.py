@@ -209,11 +209,6 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         flow_id = extra.get("flow_id")
         return [asset_uri(self.hook.connection, flow_id, extra.get("run_id"))] if flow_id else []
 
-    def _known_flow_id(self) -> dict[str, str]:
-        """Return the flow that was given, or else the connection's; empty if there is neither."""
-        flow_id = self.flow_id or self.hook.extra.flow_id
-        return {"flow_id": flow_id} if flow_id else {}
-
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         return error_of_task(
             error, context, self._advice(context), also_retry=self._retried_after, is_ended=self.is_ended

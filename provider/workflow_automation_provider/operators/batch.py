@@ -155,7 +155,9 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             extra = {"total": len(result), "started": counts["started"], "rejected": counts["rejected"]}
         else:
             extra = {name: result[name] for name in ("path", "total", "started", "rejected")}
-        return {**self._known_flow_id(), **extra}
+        if flow_id := self.flow_id or self.hook.extra.flow_id:
+            extra["flow_id"] = flow_id
+        return extra
 
     def _lineage_of(self, result: list[BatchItem] | BatchSummary, extra: Mapping[str, Any]) -> Lineage:
         """Return the file with the items, the flow, and the file with the runs; runs may be very many."""
