@@ -18,25 +18,14 @@ from workflow_automation_provider.client.files import ChangedError, ReadAhead
 from workflow_automation_provider.hooks.stores import (
     MAX_CONCURRENCY,
     READ_TIMEOUT,
-    PartsResponse,
     Response,
     Store,
     StoredFile,
+    in_parts,
 )
 
 # The buffers of a connection, in bytes.
 _CONNECTION = 64 * 1024
-
-
-class _Stream:
-    def __init__(self, connection: Any, read: Any, *, is_of_version: bool, may_resume: bool) -> None:
-        self.is_of_version = is_of_version
-        self.may_resume = may_resume
-        self.read = read
-        self._connection = connection
-
-    async def close(self) -> None:
-        self._connection.close()
 
 
 # S3 ---------------------------------------------------------------------------------------------------
@@ -87,7 +76,7 @@ class _S3(Store):
             body.close()
             raise
         is_of_version = bool(etag and response.get("ETag"))
-        return _Stream(body, body.read, is_of_version=is_of_version, may_resume=is_of_version)
+        return Response(body.read, body.close, is_of_version=is_of_version, may_resume=is_of_version)
 
 
 def _status_of(error: BaseException | None) -> int | None:
@@ -139,7 +128,9 @@ class _Gcs(Store):
         except BaseException:
             response.close()
             raise
-        return _Stream(response, response.content.read, is_of_version=version is not None, may_resume=True)
+        return Response(
+            response.content.read, response.close, is_of_version=version is not None, may_resume=True
+        )
 
 
 def _check_status(status: int, key: str) -> None:
@@ -174,7 +165,7 @@ class _Azure(Store):
 
     async def respond(self, file: StoredFile, start: int) -> Response:
         """Read part by part."""
-        return PartsResponse(self, file, start, is_of_version="etag" in file.version)
+        return in_parts(self, file, start, is_of_version="etag" in file.version)
 
     async def part(self, file: StoredFile, start: int, end: int) -> bytes:
         """Send a conditional GET."""

@@ -260,7 +260,7 @@ class _Fetch:
             if self._position < file.size:
                 raise EOFError(f"it ended after {self._position} of {file.size} bytes")
         finally:
-            await response.close()
+            response.close()
         return response.is_of_version
 
     async def _look(self) -> None:

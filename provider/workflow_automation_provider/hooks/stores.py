@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple
 
 from workflow_automation_provider.client.files import ChangedError, File, ReadAhead
 from workflow_automation_provider.client.redaction import without_credentials
@@ -64,22 +64,20 @@ READ_TIMEOUT = 60.0
 """Seconds without a byte after which a response is given up, to be taken up again where it broke off."""
 
 
-class Response(Protocol):
+class Response(NamedTuple):
     """
     The content of an object from some byte on.
 
+    :param read: returns the next bytes, at most so many, and none at the end
+    :param close: releases the connection
     :param is_of_version: whether the store said that it is of the version that was listed
     :param may_resume: whether no other content can have the same version, so that the rest can be asked for
     """
 
+    read: Callable[[int], Awaitable[bytes]]
+    close: Callable[[], object]
     is_of_version: bool
     may_resume: bool
-
-    async def read(self, size: int, /) -> bytes:
-        """Return the next bytes, at most so many, and none at the end."""
-
-    async def close(self) -> None:
-        """Release the connection."""
 
 
 def version_fields(info: Mapping[str, Any]) -> tuple[str, ...]:
@@ -238,7 +236,7 @@ class Store:
         :param start: the first byte
         :raises ChangedError: if it is no longer the one that was listed
         """
-        return PartsResponse(self, file, start)
+        return in_parts(self, file, start)
 
     async def part(self, file: StoredFile, start: int, end: int) -> bytes:
         """
@@ -294,30 +292,21 @@ def _time(text: str) -> datetime | None:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-class PartsResponse:
-    """The content of an object, read part by part."""
+def in_parts(store: Store, file: StoredFile, start: int, *, is_of_version: bool = False) -> Response:
+    """Return the content of an object, read part by part: no connection is kept."""
+    begun = False
 
-    def __init__(self, store: Store, file: StoredFile, start: int, *, is_of_version: bool = False) -> None:
-        self.is_of_version = is_of_version
-        self.may_resume = bool(file.version)
-        self._store = store
-        self._file = file
-        self._next = start
-        self._is_begun = False
-
-    async def read(self, _: int, /) -> bytes:
-        """Return the next part."""
-        size = self._file.size
-        start, end = self._next, min(self._next + _PART, size)
-        if start >= end and self._is_begun:
+    async def read(_: int) -> bytes:
+        nonlocal start, begun
+        end = min(start + _PART, file.size)
+        if start >= end and begun:
             return b""
-        self._is_begun = True
-        content = await self._store.part(self._file, start, end)
+        begun = True
+        content = await store.part(file, start, end)
         # Of a whole object, the length is checked by who reads it.
-        if len(content) != end - start and (start, end) != (0, size):
+        if len(content) != end - start and (start, end) != (0, file.size):
             raise EOFError(f"the part from byte {start} on has {len(content)} bytes instead of {end - start}")
-        self._next = end
+        start = end
         return content
 
-    async def close(self) -> None:
-        """Do nothing: no connection is kept."""
+    return Response(read, lambda: None, is_of_version=is_of_version, may_resume=bool(file.version))

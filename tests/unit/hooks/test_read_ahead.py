@@ -97,7 +97,7 @@ class Breaking(Store):
                 self.at += len(piece)
                 return piece
 
-            async def close(self):
+            def close(self):
                 pass
 
         return Response()
