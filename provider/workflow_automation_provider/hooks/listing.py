@@ -120,10 +120,10 @@ def _matcher(part: str, *, hidden: bool) -> Any:
     return lambda name: not name.startswith(".") and match(name)
 
 
-def _walk(tree: _LocalTree | _StoredTree, pattern: Pattern) -> Listed[Any]:
+def _walk(tree: _LocalTree | _StoredTree, pattern: Pattern, real_root: str) -> Listed[Any]:
     listed: Listed[Any] = Listed({}, [])
     done: dict[str, _States] = {}
-    folders = deque([(pattern.root, tree.place(pattern.root), pattern.start)])
+    folders = deque([(pattern.root, real_root, pattern.start)])
     # After all others, so that what can be reached without links is named without them.
     links: deque[tuple[str, str, _States]] = deque()
     while folders or links:
@@ -233,9 +233,6 @@ class _LocalEntry:
 
 
 class _LocalTree:
-    def place(self, folder: str) -> str:
-        return os.path.realpath(folder or ".")
-
     def entries(self, folder: str) -> Iterator[_LocalEntry]:
         with os.scandir(folder or ".") as entries:
             for entry in entries:
@@ -255,7 +252,7 @@ def list_local(pattern: Pattern) -> Listed[None]:
 
     :raises ListingError: if a folder cannot be listed
     """
-    return _walk(_LocalTree(), pattern)
+    return _walk(_LocalTree(), pattern, os.path.realpath(pattern.root or "."))
 
 
 # Stores -----------------------------------------------------------------------------------------------
@@ -281,9 +278,6 @@ class _StoredEntry:
 class _StoredTree:
     def __init__(self, fs: Any) -> None:
         self._fs = fs
-
-    def place(self, folder: str) -> str:
-        return folder
 
     def entries(self, folder: str) -> Iterator[_StoredEntry]:
         for info in self._fs.ls(folder, detail=True):
@@ -315,7 +309,7 @@ def list_stored(fs: Any, pattern: Pattern, *, is_flat: bool) -> Listed[Mapping[s
     :raises ListingError: if a folder cannot be listed
     """
     if not (is_flat and pattern.is_recursive):
-        return _walk(_StoredTree(fs), pattern)
+        return _walk(_StoredTree(fs), pattern, pattern.root)
     root = pattern.root.rstrip("/")
     try:
         infos: Mapping[str, Mapping[str, Any]] = fs.find(root, detail=True)
