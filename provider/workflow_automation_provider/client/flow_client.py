@@ -204,7 +204,7 @@ class FlowClient:
         *,
         timeout: float | None = None,
         before_last_byte: Callable[[], None] | None = None,
-        progress: Callable[[int], Callable[[int], None]] | None = None,
+        sent: Callable[[int], None] | None = None,
         begun: Callable[[Element], None] | None = None,
     ) -> Outcome:
         """
@@ -213,15 +213,13 @@ class FlowClient:
         :param timeout: seconds, instead of the client's timeout
         :param before_last_byte: called before the last byte is sent: until then no run can have been started,
             whatever interrupts the call
-        :param progress: called with the total number of bytes of an upload; returns a callback for the number
-            of bytes sent
+        :param sent: called with the size of each piece of an upload that was sent
         :param begun: called with each element of an upload before it is read
         :return: started, confirmed, or a failure
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         """
         content = request.content
         if isinstance(content, protocol.UploadBody):
-            sent = None if progress is None else progress(len(content))
             with content.opened(lambda: self._stopped, begun, sent) as pieces:
                 return self._post(request, pieces, timeout, before_last_byte)
         return self._post(request, content, timeout, before_last_byte)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.files import Element, File
-
-if TYPE_CHECKING:
-    from workflow_automation_provider.client.protocol import Request
 
 _INTERVAL = 15.0
 _MIB = 1024 * 1024
@@ -85,10 +82,6 @@ class Progress:
         self._length = length
         self._sent = self._begun = 0
         return self._add
-
-    def sending(self, request: Request) -> Callable[[int], Callable[[int], None]]:
-        """Return what begins with a request, see :meth:`.FlowClient.send`."""
-        return lambda length: self.request(request.files, length)
 
     def begun(self, element: Element) -> None:
         """Note which element is being sent."""

@@ -261,7 +261,7 @@ class WorkflowAutomationHook(BaseHook):
             return self.get_conn().send(
                 request,
                 timeout=self.request_timeout,
-                progress=progress.sending(request),
+                sent=progress.request(request.files, len(request.content)),
                 begun=progress.begun,
             )
 

@@ -107,30 +107,25 @@ def test_status_counts_where_the_words_cannot_be_read(
 def test_callback_that_fails_after_the_last_byte(service, client):
     trigger_flow(client, {}, "demo-flow")
 
-    def progress(total):
-        left = total
+    (request,) = client.upload_requests("1001", [{"x": 1}], "demo-flow")
+    left = len(request.content)
 
-        def sent(size):
-            nonlocal left
-            left -= size
-            if not left:
-                raise ValueError("no display")
+    def sent(size):
+        nonlocal left
+        left -= size
+        if not left:
+            raise ValueError("no display")
 
-        return sent
-
-    outcome = upload_files(client, "1001", [{"x": 1}], "demo-flow", progress=progress)
+    outcome = client.send(request, sent=sent)
     check(outcome, Unknown, detail="ValueError: no display")
 
 
 def test_callback_that_fails_before_the_last_byte(service, client):
     trigger_flow(client, {}, "demo-flow")
 
-    def progress(total):
-        def sent(size):
-            raise ValueError("no display")
+    def sent(size):
+        raise ValueError("no display")
 
-        return sent
-
-    outcome = upload_files(client, "1001", [{"x": "y" * 100_000}] * 3, "demo-flow", progress=progress)
+    outcome = upload_files(client, "1001", [{"x": "y" * 100_000}] * 3, "demo-flow", sent=sent)
     check(outcome, NotSent, detail="ValueError: no display", begun=True, reason=Reason.CONNECTION)
     assert service.uploads == []
