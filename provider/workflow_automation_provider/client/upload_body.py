@@ -77,10 +77,9 @@ def measure(
     measured = []
     # What a callable asks for is not known before it is called.
     texts = 0 if callable(file_format) else _texts(file_format)
-    reading = _reading(lambda: (file for file in _read_ahead(elements) for _ in range(texts)), stopped)
     # With these, the JSON of a file takes less time to write again than memory to keep.
     again: FileFormat | None = None if callable(file_format) or texts else file_format
-    with contextlib.closing(reading) if reading else contextlib.nullcontext():
+    with _reading(lambda: (file for file in _read_ahead(elements) for _ in range(texts)), stopped) as reading:
         for number, element in enumerate(elements):
             parts = _element_parts(f"files[{number}]", element, file_format, stopped, reading)
             keep = parts if again is None or not isinstance(element, File) else again
@@ -142,8 +141,7 @@ def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> U
     length = len(head) + len(_TAIL) + sum(file.length for file in files) + max(0, len(files) - 1)
 
     def pieces(stopped: Callable[[], bool], begun: Callable[[Element], None]) -> Generator[bytes]:
-        reading = _reading(lambda: _contents(files), stopped)
-        try:
+        with _reading(lambda: _contents(files), stopped) as reading:
             yield head
             for number, file in enumerate(files):
                 begun(file.element)
@@ -155,9 +153,6 @@ def upload_body(flow_id: object, run_id: object, files: Sequence[Measured]) -> U
                     else:
                         yield from part.pieces(reading, stopped)
             yield _TAIL
-        finally:
-            if reading is not None:
-                reading.close()
 
     return UploadBody(length, lambda stopped, begun: _gathered(pieces(stopped, begun)))
 
@@ -175,7 +170,9 @@ def _read_ahead(elements: Iterable[Element]) -> Iterator[File]:
     return (file for file in elements if isinstance(file, File) and file.read_ahead is not None)
 
 
-def _reading(files: Callable[[], Iterator[File]], stopped: Callable[[], bool]) -> Reading | None:
+def _reading(
+    files: Callable[[], Iterator[File]], stopped: Callable[[], bool]
+) -> contextlib.AbstractContextManager[Reading | None]:
     """
     Begin to read files ahead.
 
@@ -183,7 +180,7 @@ def _reading(files: Callable[[], Iterator[File]], stopped: Callable[[], bool]) -
     :return: None if there are none
     """
     ahead = next((file.read_ahead for file in files()), None)
-    return ahead(files(), stopped) if ahead else None
+    return contextlib.closing(ahead(files(), stopped)) if ahead else contextlib.nullcontext()
 
 
 def _gathered(pieces: Generator[bytes]) -> Generator[bytes, None, None]:
