@@ -1,8 +1,8 @@
 """
 The plugin that mounts the callback endpoint and the page **Flow runs** in Airflow's API server.
 
-It is the entry point of group ``airflow.plugins``. Every process of Airflow imports this module, so it imports both only at the first request. Airflow 2 has no such
-server, and ignores the plugin.
+It is the entry point of group ``airflow.plugins``. Every process of Airflow imports this module, so it imports both only
+at the first request. Airflow 2 has no such server, and ignores the plugin.
 """
 
 from __future__ import annotations
