@@ -20,23 +20,21 @@ from workflow_automation_provider.exceptions import (
     ResponseUnusableError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.ask import UnknownStartPrompt
 from workflow_automation_provider.execution.callback_url import CallbackUrl
 from workflow_automation_provider.execution.claim import ClaimRecord, StartClaims
 from workflow_automation_provider.execution.parking import Reply
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
 from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
-from workflow_automation_provider.execution.wait import CompletionWait
-from workflow_automation_provider.execution.wait_state import WaitRecord
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.sdk import BaseNotifier
 
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.ask import PendingStart
+    from workflow_automation_provider.execution.ask import PendingStart, UnknownStartPrompt
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+    from workflow_automation_provider.execution.wait import CompletionWait
     from workflow_automation_provider.hooks.file_sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -194,6 +192,8 @@ class FlowRun:
 
     def _has_ended(self, token: str) -> bool:
         """Return whether it is known how the run with this token ended, or the task no longer waits for it."""
+        from workflow_automation_provider.execution.wait_state import WaitRecord
+
         return WaitRecord(self._context).is_over(token)
 
     def _start_over(self, token: str | None) -> None:
@@ -243,6 +243,9 @@ class FlowRun:
         waits = self._task.wait_for_completion
         if not (waits or resumed.run is not None or self._waited(resumed)):
             return None
+        from workflow_automation_provider.execution.wait import CompletionWait
+        from workflow_automation_provider.execution.wait_state import WaitRecord
+
         timeout = self._task.completion_timeout
         if not waits and resumed.timeout is not None:
             timeout = timedelta(seconds=resumed.timeout)
@@ -266,6 +269,8 @@ class FlowRun:
             resumed.pending or self._context["ti"].try_number > 1
         ):
             return False
+        from workflow_automation_provider.execution.wait_state import WaitRecord
+
         if resumed.pending and resumed.pending.get("then_waits"):
             return True
         return WaitRecord(self._context).read().since is not None
@@ -275,6 +280,8 @@ class FlowRun:
         # A start that was asked about is settled as the answer says, also if the DAG has been edited since.
         if not (self._task.on_unknown_start == "ask" or resumed.pending):
             return None
+        from workflow_automation_provider.execution.ask import UnknownStartPrompt
+
         return UnknownStartPrompt(
             self._record,
             self._hook,
