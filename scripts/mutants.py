@@ -65,7 +65,7 @@ GROUPS = (
         (
             "tests/unit/execution/test_telemetry.py",
             "tests/unit/execution/test_upload.py",
-            "tests/unit/execution/test_wait.py",
+            "tests/unit/execution/test_wait*.py",
             "tests/unit/execution/test_words.py",
             "tests/unit/hooks/test_lineage.py",
             "tests/unit/operators/test_flows_upload.py",
@@ -90,7 +90,7 @@ GROUPS = (
             "tests/unit/execution/test_ask.py",
             "tests/unit/execution/test_claim.py",
             "tests/unit/execution/test_claim_wait.py",
-            "tests/unit/execution/test_wait.py",
+            "tests/unit/execution/test_wait*.py",
             "tests/unit/execution/test_words.py",
             "tests/unit/hooks/test_lineage.py",
             "tests/unit/operators/test_arguments_without_effect.py",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -18,10 +20,15 @@ from workflow_automation_provider.execution.callback import (
     new_token,
     token_keys,
 )
+from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 from ..claims import ISSUED
-from ..starts import trigger
+from ..starts import KEY, trigger
+
+WAIT = "workflow_automation_wait"
+
+E = TypeVar("E", bound=BaseException)
 
 
 class Endpoint:
@@ -148,6 +155,105 @@ def parked(supervisor, resume):
         return caught.value.kwargs, caught.value.timeout
 
     return run
+
+
+class Task:
+    """
+    A task instance that waits for its run, through its tries and their processes.
+
+    :param fixture: gets a fixture; with that of a supervisor a task can park
+    """
+
+    def __init__(self, service, store, fixture):
+        self._service = service
+        self.store = store
+        self._fixture = fixture
+        self.begin()
+
+    @property
+    def entries(self):
+        return self.store.entries
+
+    @property
+    def tokens(self):
+        """The keys of the tokens that a callback can answer with."""
+        return {key for key in self.entries if "_token/" in key}
+
+    def run(self, **more):
+        """Return the result of the run that the service started."""
+        link = f"{self._service.url}/runs/1001"
+        return {"run_id": "1001", "run_link": link, "flow_id": "demo-flow", **more}
+
+    def begin(self, **attempt):
+        """Begin a try."""
+        self.now, self.then = self._fixture("context")(self.store, **attempt), {}
+
+    def retry(self, try_number=2, **attempt):
+        self.begin(try_number=try_number, **attempt)
+
+    def clear(self, try_number=2, max_tries=4, **attempt):
+        self.begin(try_number=try_number, max_tries=max_tries, **attempt)
+
+    def execute(self, **options):
+        return self._fixture("waits")(**options).execute(self.now)
+
+    def park(self, event=None, **options):
+        """Execute, or continue, until it parks; return for how long."""
+        operator = self._fixture("waits")(**options)
+        self.then, timeout = self._fixture("parked")(operator, self.now, event, **self.then)
+        return timeout
+
+    def resume(self, event=None, **options):
+        return self._fixture("resume")(self._fixture("waits")(**options), self.now, event, **self.then)
+
+    def fail(self, kind: type[E], event: Any = None, **options: Any) -> E:
+        """Execute, or continue once it has parked; return the error."""
+        with pytest.raises(kind) as caught:
+            self.resume(event, **options) if self.then else self.execute(**options)
+        return caught.value
+
+    def answer(self, status="success", **body):
+        """Answer as the endpoint does, for the token that counts."""
+        digest = self.entries[KEY]["token"]
+        assert {*token_keys(digest, self.now["ti"].max_tries)} & self.entries.keys()
+        answer = Answer.read(json.dumps({"status": status, **body}).encode())
+        self.store.set(end_key(digest), answer.row("2026-01-01T00:00:00+00:00"))
+
+    def answer_once_started(self, status="success", **body):
+        """Have the flow call back as soon as its run is recorded."""
+        write = self.store.set
+
+        def set_and_answer(key, value, **options):
+            write(key, value, **options)
+            if key == KEY and value["state"] == "started":
+                self.answer(status, **body)
+
+        self.store.set = set_and_answer
+
+    def answer_before_the_token_is_deleted(self, status="success", **body):
+        """Have the flow call back, and get 200, after the task has looked for its answer."""
+        delete = self.store.delete
+
+        def answer_and_delete(key):
+            if "_token/" in key:
+                self.store.delete = delete
+                self.answer(status, **body)
+            delete(key)
+
+        self.store.delete = answer_and_delete
+
+    def enter(self, run_id="1001"):
+        """Enter the run, as a person does."""
+        self.entries[SUPPLIED_RUN_KEY] = run_id
+
+    def later(self, **changes):
+        """Move the beginning of the wait into the past."""
+        self.entries[WAIT]["since"] = (datetime.now(UTC) - timedelta(**changes)).isoformat()
+
+
+@pytest.fixture
+def task(service, store, endpoint, request):
+    return Task(service, store, request.getfixturevalue)
 
 
 @pytest.fixture
