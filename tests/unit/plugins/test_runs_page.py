@@ -245,10 +245,7 @@ class TestWhoSeesWhat:
         from airflow.api_fastapi.app import get_auth_manager
 
         mine, others = Task(dag, start={}), Task(other_dag, start={})
-        assert {task.mark for task in (mine, others) if task.mark in listed().text} == {
-            mine.mark,
-            others.mark,
-        }
+        assert all(task.mark in listed().text for task in (mine, others))
 
         def may(*, method, user, access_entity=None, details=None):
             return details is None or details.id in (None, "callbacks")
@@ -259,17 +256,14 @@ class TestWhoSeesWhat:
         assert others.mark not in page.text
         assert "other" not in page.text
         assert others.mark not in listed(dag="other").text
-        of = {"coordinates": mine.coordinates, "others": others.coordinates}
-        assert viewer.get(f"{TAB}?{urlencode(of['coordinates'])}").status_code == 200
-        assert viewer.get(f"{TAB}?{urlencode(of['others'])}").status_code == 403
+        assert viewer.get(f"{TAB}?{urlencode(mine.coordinates)}").status_code == 200
+        of_others = urlencode(others.coordinates)
+        assert viewer.get(f"{TAB}?{of_others}").status_code == 403
         for more in ("dag_id=callbacks", "dag_id=~"):
-            for query in (f"{urlencode(of['others'])}&{more}", f"{more}&{urlencode(of['others'])}"):
+            for query in (f"{of_others}&{more}", f"{more}&{of_others}"):
                 response = viewer.get(f"{TAB}?{query}")
                 assert response.status_code in (403, 404)
                 assert others.mark not in response.text
-
-    def test_a_dag_that_is_asked_for_does_not_stand_for_all(self, viewer, dag):
-        assert viewer.get(f"{LIST}?dag_id=callbacks").status_code == 400
 
     def test_no_permission_at_all(self, viewer, dag, monkeypatch):
         from airflow.api_fastapi.app import get_auth_manager
@@ -281,9 +275,10 @@ class TestWhoSeesWhat:
         assert viewer.get(f"{TAB}?dag_id=callbacks&run_id=x&task_id=wait").status_code == 404
         assert viewer.get(f"{TAB}?dag_id=callbacks").status_code == 422
         assert viewer.get(f"{LIST}other").status_code == 404
-
-    def test_the_callback_endpoint_is_beside_it(self, stranger, dag):
-        assert stranger.put("/workflow-automation/callback").status_code == 405
+        # A DAG that is asked for does not stand for all.
+        assert viewer.get(f"{LIST}?dag_id=callbacks").status_code == 400
+        # The callback endpoint is beside it.
+        assert viewer.put("/workflow-automation/callback").status_code == 405
 
     def test_policy(self, viewer, dag):
         response = viewer.get(LIST)
@@ -301,18 +296,31 @@ class TestWhoSeesWhat:
 
 
 class TestStates:
-    def test_starting(self, dag, listed):
-        task = Task(dag, start={"state": "starting"}, state="running")
-        assert "|starting|" in f"|{listed().row(task)}"
-
-    @pytest.mark.parametrize("state", ["up_for_retry", "scheduled", "queued"])
-    def test_doubt_between_tries(self, dag, listed, state):
-        task = Task(dag, start={"state": "starting"}, state=state)
-        assert "in doubt" in listed().row(task)
-
-    def test_doubt_of_an_earlier_try(self, dag, listed):
-        task = Task(dag, start={"state": "starting"}, state="running", try_number=2)
-        assert "in doubt" in listed().row(task)
+    def test_doubt_and_the_like(self, dag, listed):
+        """Of each try of a task, as far as the start is recorded."""
+        starting, stopped = {"state": "starting"}, {"at": iso(-5), "stopped": iso(-1)}
+        unidentified = {"state": "unidentified", "result": {"message": "It is not JSON."}}
+        expected = {
+            Task(dag, start=starting, state="running"): "|starting|",
+            **{
+                Task(dag, start=starting, state=state): "in doubt"
+                for state in ("up_for_retry", "scheduled", "queued")
+            },
+            Task(dag, start=starting, state="running", try_number=2): "in doubt",
+            (asked := Task(dag, start=unidentified)): "asked: which run",
+            (
+                claimed := Task(dag, start={**starting, "token": "d"}, state="running", try_number=2)
+            ): "|claimed|",
+            (told := Task(dag, start=starting, state="running")): "told to stop",
+            (before := Task(dag, start={"token": "b" * 64}, state="running")): "|started|",
+        }
+        asked.ask((STARTED, FAIL))
+        claimed.put(claim_key(2), {"digest": claimed.digest, "run_id": "77", "at": iso(-5)})
+        told.put(claim_key(2), {"digest": told.digest, **stopped})
+        before.put(claim_key(2), {"digest": "a" * 64, **stopped})  # as the run before it
+        page = listed()
+        assert [words for task, words in expected.items() if words not in f"|{page.row(task)}"] == []
+        assert "|77|" in page.row(claimed)
 
     def test_doubt_that_is_asked_about(self, dag, listed):
         task = Task(dag, start={"state": "starting"}, next_kwargs={"pending": {"until": iso(7300)}})
@@ -324,33 +332,12 @@ class TestStates:
         assert page.links[path] == "Answer under Required Actions"
         assert "1 of 1" in page.text
 
-    def test_asked_which_run(self, dag, listed):
-        task = Task(dag, start={"state": "unidentified", "result": {"message": "It is not JSON."}})
-        task.ask((STARTED, FAIL))
-        assert "asked: which run" in listed().row(task)
-
     def test_started(self, dag, listed):
         task = Task(dag, start={}, state="running")
         page = listed()
         assert "|started|" in f"|{page.row(task)}"
         assert page.links["https://app.test/runs/1001"] == "1001"
         assert f"|orders|{task.mark}|" in page.row(task)
-
-    def test_claimed(self, dag, listed):
-        task = Task(dag, start={"state": "starting", "token": "d"}, state="running", try_number=2)
-        task.put(claim_key(2), {"digest": task.digest, "run_id": "77", "at": iso(-5)})
-        assert "|claimed|" in f"|{listed().row(task)}"
-        assert "|77|" in listed().row(task)
-
-    def test_told_to_stop(self, dag, listed):
-        task = Task(dag, start={"state": "starting"}, state="running")
-        task.put(claim_key(2), {"digest": task.digest, "at": iso(-5), "stopped": iso(-1)})
-        assert "told to stop" in listed().row(task)
-
-    def test_the_run_before_was_told_to_stop(self, dag, listed):
-        task = Task(dag, start={"token": "b" * 64}, state="running")
-        task.put(claim_key(2), {"digest": "a" * 64, "at": iso(-5), "stopped": iso(-1)})
-        assert "|started|" in f"|{listed().row(task)}"
 
     def test_waiting(self, dag, listed):
         task = Task(dag, start={}, next_kwargs={"timeout": 86400.0})
@@ -384,15 +371,13 @@ class TestStates:
         (bar,) = page.all("progress")
         assert bar["value"] == "0.7500"
 
-    def test_nothing_is_said_of_what_cannot_be_read(self, dag, listed):
+    def test_nothing_is_said_of_what_cannot_be_read(self, dag, listed, monkeypatch):
+        """Nor of tasks that are not read."""
         Task(dag, start={}, state="running")
         assert "Nothing is in doubt" in listed().text
         Task(dag, state="running").enter("workflow_automation_start", '"s3://bucket/start"')
         assert "Nothing is in doubt" not in listed().text
-
-    def test_nothing_is_said_of_tasks_that_are_not_read(self, dag, listed, monkeypatch):
-        for _ in range(2):
-            Task(dag, start={}, state="running")
+        Task(dag, start={}, state="running")
         monkeypatch.setattr(runs_metadata, "MAX_TASKS", 1)
         assert "Nothing is in doubt" not in listed().text
 
@@ -402,25 +387,18 @@ class TestStates:
             result = {"run_id": f"run of {name}"}
             entry = {"state": "started", "at": iso(-9), "result": result, "conn_id": name, **task.attempt}
             task.put(f"workflow_automation_start/{name}", entry)
-        assert "run of first" in listed().text
-        assert "run of second" in listed().text
-
-    def test_upload(self, dag, listed):
-        task = Task(dag, state="running")
-        task.put("workflow_automation_upload_0", {"count": 1})
-        assert "uploading" in listed().text
+        Task(dag, state="running").put("workflow_automation_upload_0", {"count": 1})
+        text = listed().text
+        assert [words for words in ("run of first", "run of second", "uploading") if words not in text] == []
 
     def test_from_before_a_clear(self, dag, listed, tab):
         task = Task(dag, start={"max_tries": 0}, state="running")
         assert "1001" not in listed().text
         assert "before it was cleared" in tab(task).text
 
-    @pytest.mark.parametrize("state", ["success", "failed", None, "skipped"])
-    def test_what_is_not_live(self, dag, listed, state):
-        Task(dag, start={}, state=state)
-        assert "No flow run" in listed().text
-
-    def test_other_tasks(self, dag, listed):
+    def test_what_is_not_live(self, dag, listed):
+        for state in ("success", "failed", None, "skipped"):
+            Task(dag, start={}, state=state)
         task = Task(dag, state="running")
         task.close()
         task.put("workflow-automation_start", {"state": "started"})
@@ -528,18 +506,12 @@ class TestList:
         assert listed().links[path] == "mapped [2]"
         assert "1001" in tab(task).text
 
-    def test_below_a_path(self, api_server, viewer, dag, listed):
-        task = Task(dag, start={}, state="running")
-        response = viewer.get(LIST, headers={})
-        assert f"/dags/callbacks/runs/{task.run_id}" in response.text
+    def test_below_a_path(self, dag):
         from workflow_automation_provider.plugins.runs_page import app
 
         below = TestClient(app, root_path="/team/workflow-automation/runs", follow_redirects=False)
-        assert (
-            below.get("/")
-            .headers["location"]
-            .startswith("/team/api/v2/auth/login?next=%2Fteam%2Fworkflow-auto")
-        )
+        to = below.get("/").headers["location"]
+        assert to.startswith("/team/api/v2/auth/login?next=%2Fteam%2Fworkflow-auto")
 
     def test_an_airflow_that_lacks_what_it_needs(self, viewer, dag, monkeypatch):
         monkeypatch.setattr(runs_metadata, "missing", lambda: "It lacks <something>.")
@@ -587,37 +559,41 @@ class TestTab:
         assert page.links[path] == "answer under Required Actions"
         assert task.token not in page.text
 
-    def test_end(self, dag, tab):
-        task = Task(dag, start={}, state="success", end_date=now())
-        task.wait(answer={"status": "success", "result": {"rows": 3}, "message": "Done", "at": iso(-2)})
-        page = tab(task)
-        assert "The run ended: success" in page.text
-        assert '"rows": 3' in page.text
-        assert "The task ended: success" in page.text
-
-    def test_failed_in_doubt(self, dag, tab):
-        task = Task(dag, start={"state": "starting"}, state="failed", end_date=now())
-        assert "key workflow_automation_run," in tab(task).text
-
-    def test_failed_with_a_run(self, dag, tab):
-        task = Task(dag, start={}, state="failed", end_date=now())
-        assert 'value "1001" with the quotes' in tab(task).text
-
-    def test_unidentified(self, dag, tab):
-        task = Task(
-            dag, start={"state": "unidentified", "result": {"message": "It is not JSON."}}, state="failed"
-        )
-        page = tab(task)
-        assert "It is not JSON." in page.text
-        assert "enter its run_id" in page.text
-        assert "If none was started" not in page.text
-
-    def test_a_wait_that_has_ended(self, dag, tab):
-        task = Task(dag, start={}, state="failed", end_date=now())
-        task.wait()
-        page = tab(task)
-        assert "Waiting since" not in page.text
-        assert "Waiting for the end" in page.text
+    @pytest.mark.parametrize(
+        ("start", "state", "wait", "words"),
+        [
+            (
+                {},
+                "success",
+                {
+                    "answer": {
+                        "status": "success",
+                        "result": {"rows": 3},
+                        "message": "Done",
+                        "at": "2026-01-01",
+                    }
+                },
+                ["The run ended: success", '"rows": 3', "The task ended: success"],
+            ),
+            ({"state": "starting"}, "failed", None, ["key workflow_automation_run,"]),
+            ({}, "failed", None, ['value "1001" with the quotes']),
+            ({}, "failed", {}, ["Waiting for the end"]),
+            (
+                {"state": "unidentified", "result": {"message": "It is not JSON."}},
+                "failed",
+                None,
+                ["It is not JSON.", "enter its run_id"],
+            ),
+        ],
+    )
+    def test_end(self, dag, tab, start, state, wait, words):
+        task = Task(dag, start=start, state=state, end_date=now())
+        if wait is not None:
+            task.wait(**wait)
+        text = tab(task).text
+        assert [word for word in words if word not in text] == []
+        assert "Waiting since" not in text
+        assert ("If none was started" in text) == (start == {"state": "starting"})
 
     def test_a_task_without_entries(self, dag, tab):
         task = Task(dag, state="running")
