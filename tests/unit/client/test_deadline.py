@@ -23,10 +23,9 @@ from workflow_automation_provider.client.outcome import (
     Rejected,
     Unidentified,
     Unknown,
-    Unquoted,
 )
 
-from .conftest import check, trigger_flow, upload_files
+from .conftest import check, trigger_flow
 
 LARGE = "x" * 20_000_000
 
@@ -208,20 +207,20 @@ def test_rejection_before_the_request_was_read(raw_server, released, attempt, re
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("status", [408, 503])
-def test_busy_before_the_request_was_read(raw_server, released, attempt, status, key):
+@pytest.mark.parametrize(
+    ("status", "kind", "facts"),
+    [
+        (408, Busy, {"retry_after": 9}),
+        (503, Busy, {"retry_after": 9}),
+        *((status, NotSent, {"status": status, "early": True}) for status in (302, 500, 502)),
+    ],
+)
+def test_no_run_can_come_of_a_request_that_was_not_read_whatever_the_response(
+    raw_server, released, attempt, status, kind, facts, key
+):
     server = raw_server(early(status, b"Retry-After: 9\r\n", released))
     with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
-        check(attempt.send(client, LARGE), Busy, retry_after=9)
-
-
-@pytest.mark.parametrize("status", [302, 500, 502])
-def test_no_run_can_come_of_a_request_that_was_not_read_whatever_the_response(
-    raw_server, released, attempt, status, key
-):
-    server = raw_server(early(status, b"", released))
-    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
-        check(attempt.send(client, LARGE), NotSent, status=status, early=True)
+        check(attempt.send(client, LARGE), kind, **facts)
 
 
 def test_success_before_the_request_was_read_counts(raw_server, released, trigger, key):
@@ -381,39 +380,10 @@ def test_service_stops_reading_over_tls(released, tmp_path, upload, key):
 # Responses that come before all of the request was sent ----------------------------------------------------
 
 
-@pytest.fixture
-def early_server(raw_server):
-    """Start a server that reads the beginning of a request, answers and hangs up."""
-
-    def start(body):
-        def respond(connection, server):
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += connection.recv(4096)
-            server.requests.append(head)
-            connection.sendall(
-                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-            )
-            connection.shutdown(socket.SHUT_WR)
-            time.sleep(0.3)
-
-        return raw_server(respond)
-
-    return start
-
-
-def test_early_success_confirms_no_upload(early_server, key):
-    server = early_server(b"<html>sign in</html>")
-    with FlowClient(server.base_url, api_key=key) as client:
-        outcome = upload_files(client, "1", [{"a": LARGE}], "demo-flow")
-    check(outcome, NotSent, status=200, early=True, quote=Unquoted.NOT_TEXT)
-
-
-@pytest.mark.parametrize("flow_id", ["demo-flow", None])
-def test_early_success_without_a_run_starts_none(early_server, key, flow_id):
-    server = early_server(b"<html>sign in</html>")
-    with FlowClient(server.base_url, api_key=key) as client:
-        check(trigger_flow(client, {"a": LARGE}, flow_id), NotSent, status=200, early=True)
+def test_early_success_without_a_run_counts_for_nothing(raw_server, released, attempt, key):
+    server = raw_server(early(200, b"Connection: close\r\n", released, body=b"<html>sign in</html>"))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        check(attempt.send(client, LARGE), NotSent, status=200, early=True)
 
 
 def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):

@@ -72,8 +72,10 @@ def failure_of(operation, status, body=b"", *, headers=None, **options):
 # Which outcome --------------------------------------------------------------------------------------------
 
 
-def kind_of(operation, status, *, early):
+def kind_of(operation, status, *, early, seconds):
     if status in (425, 429) or (status == 408 and (early or operation is UPLOAD)):
+        return Busy
+    if status == 503 and seconds and (early or operation is UPLOAD):
         return Busy
     if 300 <= status < 500 and status not in (302, 303, 408):
         return Rejected
@@ -83,10 +85,12 @@ def kind_of(operation, status, *, early):
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("operation", Operation)
 def test_every_status_has_its_outcome(operation, early):
+    """Retry-After makes nothing else busy."""
     for status in (*range(100, 200), *range(300, 600)):
-        failure = failure_of(operation, status, early=early)
-        assert type(failure) is kind_of(operation, status, early=early), status
-        assert failure.early is early
+        for headers, seconds in (({}, None), ({"retry-after": "17"}, 17)):
+            failure = failure_of(operation, status, b"later", headers=headers, early=early)
+            kind = kind_of(operation, status, early=early, seconds=seconds)
+            check(failure, kind, early=early, retry_after=seconds, quote="later")
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
@@ -145,6 +149,7 @@ class BrokenRedactor(Redactor):
         (BY_KEY, 429, Busy, {"retry_after": 17, "quote": "", "location": ""}),
         (BY_KEY, 599, Busy, {"retry_after": 17, "quote": "", "location": ""}),
         (BY_KEY, 302, Unknown, {"retry_after": 17, "quote": "", "location": ""}),
+        (BY_KEY, 400, Rejected, {"retry_after": 17, "quote": ""}),
         (BY_PATH, 201, Unidentified, {}),
         (UPLOAD, 200, Confirmed, {}),
     ],
@@ -158,25 +163,6 @@ def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation,
 
 
 # Busy ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("operation", "status", "early"),
-    [
-        *((operation, status, False) for operation in Operation for status in (425, 429)),
-        *((operation, status, True) for operation in Operation for status in (408, 503)),
-        (UPLOAD, 408, False),
-        (UPLOAD, 503, False),
-    ],
-)
-def test_busy_says_how_long(operation, status, early):
-    failure = failure_of(operation, status, b"later", headers={"retry-after": "17"}, early=early)
-    check(failure, Busy, retry_after=17, quote="later")
-
-
-@pytest.mark.parametrize(("status", "kind"), [(400, Rejected), (500, Unknown)])
-def test_retry_after_makes_nothing_else_busy(status, kind):
-    check(failure_of(UPLOAD, status, headers={"retry-after": "17"}), kind, retry_after=17)
 
 
 NOW = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
@@ -245,18 +231,12 @@ def test_a_date_of_any_zone_is_compared_with_the_clock(zone):
         (b"x" * 501, f"{'x' * 500}…"),
         (KEY.encode(), Unquoted.SECRET),
         (b" \r\n\0", ""),
+        (b"", ""),
     ],
 )
 def test_words_are_quoted_in_one_line(body, quote):
     assert failure_of(BY_KEY, 409, body).quote == quote
-
-
-@pytest.mark.parametrize(
-    ("body", "incomplete"),
-    [(b"", ""), (b" \n", "it was cut off")],
-)
-def test_no_words_are_not_quoted(body, incomplete):
-    assert failure_of(BY_KEY, 409, body, incomplete=incomplete).quote == ""
+    assert failure_of(BY_KEY, 409, b" \n", incomplete="it was cut off").quote == ""
 
 
 # Success ------------------------------------------------------------------------------------------------

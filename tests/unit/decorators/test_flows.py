@@ -124,11 +124,6 @@ class TestInputs:
         assert "Return {}" in str(caught.value)
         assert requests(service) == 0
 
-    def test_may_be_none(self, service, context, function):
-        function.returns = [{}]
-        function.operator().execute(context())
-        assert inputs_of(service) == [{}]
-
     def test_are_shown_as_not_yet_known(self, function):
         operator = function.operator()
         assert operator.inputs == "DYNAMIC (set during execution)"
@@ -287,10 +282,6 @@ class TestErrorsOfTheFunction:
 
 
 class TestArguments:
-    def test_inputs_is_an_error(self, function):
-        with pytest.raises(TypeError, match=r"inputs .*@task\.trigger_flow"):
-            function.operator(inputs={"a": 1})
-
     def test_reach_the_operator(self, function):
         operator = function.operator(
             flow_id="f", wait_for_completion=True, callback_input="url", retries=7, task_id="mine"
@@ -299,17 +290,6 @@ class TestArguments:
         assert operator.task_id == "mine"
         assert operator.multiple_outputs is True
         assert function.operator(multiple_outputs=False).multiple_outputs is False
-
-    def test_wrong_ones_are_errors_when_the_dag_is_parsed(self, function):
-        with pytest.raises(ValueError, match="on_unknown_start 'explode'"):
-            function.operator(on_unknown_start="explode")
-
-    def test_async_functions_are_errors(self):
-        async def trigger():
-            return {}
-
-        with pytest.raises(TypeError, match="async function"):
-            cast("Any", trigger_flow_task)(trigger)()
 
     def test_annotated_functions(self):
         @trigger_flow_task

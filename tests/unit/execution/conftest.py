@@ -7,7 +7,6 @@ import json
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -27,8 +26,6 @@ from ..claims import ISSUED
 from ..starts import KEY, trigger
 
 WAIT = "workflow_automation_wait"
-
-E = TypeVar("E", bound=BaseException)
 
 
 class Endpoint:
@@ -206,7 +203,7 @@ class Task:
     def resume(self, event=None, **options):
         return self._fixture("resume")(self._fixture("waits")(**options), self.now, event, **self.then)
 
-    def fail(self, kind: type[E], event: Any = None, **options: Any) -> E:
+    def fail(self, kind, event=None, **options):
         """Execute, or continue once it has parked; return the error."""
         with pytest.raises(kind) as caught:
             self.resume(event, **options) if self.then else self.execute(**options)

@@ -23,7 +23,7 @@ from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 from ..answers import TIMEOUT, person
 from ..claims import BRIEF, claim_at_deletion
-from ..starts import WithoutTextError, trigger
+from ..starts import TaskTimeout, WithoutTextError, trigger
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -269,19 +269,18 @@ def test_tags_of_a_task_that_has_none_ready(monkeypatch, context):
     assert sent == [{"dag_id": "report", "task_id": "trigger"}]
 
 
+def interrupt(*_, **__):
+    raise TaskTimeout
+
+
 class TestFailures:
     @pytest.mark.parametrize("what", ["incr", "timing", "end"])
     def test_an_upload_is_recorded_before_its_span_and_metrics(
         self, service, store, context, monkeypatch, tmp_path, what
     ):
         """So that a try that ends while it sends them has recorded what was uploaded."""
-        from ..starts import TaskTimeout
-
         (tmp_path / "a").write_text("1234")
         trigger().execute(context(store))
-
-        def end(*_, **__):
-            raise TaskTimeout
 
         def upload(try_number):
             UploadFilesOperator(task_id="upload", run_id="1001", files=f"{tmp_path}/a").execute(
@@ -290,9 +289,9 @@ class TestFailures:
 
         with monkeypatch.context() as patched:
             patched.setattr(Telemetry, "_begin", lambda *_: object())
-            patched.setattr(Telemetry, "_end", end if what == "end" else lambda *_: None)
+            patched.setattr(Telemetry, "_end", interrupt if what == "end" else lambda *_: None)
             if what != "end":
-                patched.setattr(Stats, what, end, raising=False)
+                patched.setattr(Stats, what, interrupt, raising=False)
             with pytest.raises(TaskTimeout):
                 upload(1)
         assert len(service.uploads) == 1
@@ -311,12 +310,7 @@ class TestFailures:
 
     def test_metrics_are_sent_after_the_record(self, service, store, context, monkeypatch):
         """A try that ends while it sends a metric has recorded its run."""
-        from ..starts import TaskTimeout
-
-        def end(*_, **__):
-            raise TaskTimeout
-
-        monkeypatch.setattr(Stats, "incr", end, raising=False)
+        monkeypatch.setattr(Stats, "incr", interrupt, raising=False)
         with pytest.raises(TaskTimeout):
             trigger().execute(context(store))
         monkeypatch.undo()
@@ -325,12 +319,7 @@ class TestFailures:
     @pytest.mark.parametrize("method", ["incr", "timing"])
     def test_a_batch_mentions_its_runs_before_their_metrics(self, service, context, log, monkeypatch, method):
         """Without a record, the log is what names them."""
-        from ..starts import TaskTimeout
-
-        def end(*_, **__):
-            raise TaskTimeout
-
-        monkeypatch.setattr(Stats, method, end, raising=False)
+        monkeypatch.setattr(Stats, method, interrupt, raising=False)
         with pytest.raises(TaskTimeout):
             TriggerFlowBatchOperator(task_id="batch", batch=[{}] * 3).execute(context(task_id="batch"))
         text = log()

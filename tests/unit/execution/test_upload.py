@@ -466,19 +466,6 @@ def test_what_a_format_says_of_a_file_is_of_the_content_that_is_sent(service, at
     assert [file["checksum"] for upload in service.uploads for file in upload.files] == ["old"]
 
 
-@pytest.mark.parametrize(
-    ("run_id", "words"),
-    [
-        ("{'run_id': '1001', 'run_link': 'x'}", "run_id is the text"),
-        ([{"run_id": "1001"}], "run_id holds several results"),
-    ],
-)
-def test_a_result_in_the_wrong_shape(service, attempt, run_id, words):
-    with pytest.raises(InvalidRequestError, match=words):
-        upload({"row": 1}, run_id=run_id).execute(attempt())
-    assert service.uploads == []
-
-
 @pytest.mark.parametrize("name", ["run_id", "flow_id"])
 def test_an_identifier_of_another_type(service, attempt, name):
     with pytest.raises(InvalidRequestError) as caught:

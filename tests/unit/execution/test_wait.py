@@ -58,10 +58,10 @@ class TestInThisProcess:
     def test_failed(self, service, task):
         service.callbacks.add("failed", message="No rows", result={"at": 7})
         error = task.fail(RunFailedError, retries=3)
-        assert isinstance(error, AirflowFailException)
         assert (error.result, error.accepted, error.run_id) == ({"at": 7}, Accepted.YES, "1001")
         assert error.code == "run-failed"
         assert pickle.loads(pickle.dumps(error)).result == {"at": 7}
+        assert isinstance(error, AirflowFailException)
 
     def test_failed_without_a_word(self, service, task):
         service.callbacks.add("failed")
@@ -69,10 +69,10 @@ class TestInThisProcess:
 
     def test_nobody_says(self, service, task):
         error = task.fail(RunTimeoutError, completion_timeout=BRIEF)
-        assert isinstance(error, AirflowFailException)
         assert (error.code, error.run_id) == ("run-overdue", "1001")
         assert f"{service.url}/runs/1001" in error.next_step
         assert f'key {SUPPLIED_RUN_KEY}, value "1001"' in error.next_step
+        assert isinstance(error, AirflowFailException)
 
     def test_ended_by_airflow(self, store, context, endpoint, waits):
         operator = waits()
@@ -213,8 +213,8 @@ class TestBaseUrl:
     def rejected(self, service, task, match, **options):
         error = task.fail(InvalidRequestError, **options)
         assert match in error.message
-        assert isinstance(error, AirflowFailException)
         assert "callback_base_url" in error.next_step
+        assert isinstance(error, AirflowFailException)
         assert (requests(service), task.entries) == (0, {})
 
     @pytest.mark.parametrize("url", ["", "ftp://airflow.example", "http://airflow.example"])

@@ -142,10 +142,10 @@ def test_that_cannot_be_uploaded_start_no_run(service, task, without_flow, optio
 def test_that_are_rejected_do_not_hide_the_run(service, task):
     service.faults.add("reject", operation="upload")
     error = task.fail(RejectedError, files=FILES)
-    assert isinstance(error, AirflowFailException)
     assert error.consequence.startswith("Run 1001 ")
     assert error.accepted is Accepted.NO
     assert run_advice("1001") in error.next_step
+    assert isinstance(error, AirflowFailException)
 
 
 def test_of_a_task_that_is_ended_meanwhile(service, store, context):

@@ -36,6 +36,26 @@ def join_threads():
             thread.join(10)
 
 
+@pytest.fixture
+def slow(monkeypatch):
+    """Have a step of the hook take longer, before or after it is done."""
+
+    def make(step, seconds, *, after=False):
+        real = getattr(WorkflowAutomationHook, step)
+
+        def late(self, *arguments, **options):
+            if not after:
+                time.sleep(seconds)
+            found = real(self, *arguments, **options)
+            if after:
+                time.sleep(seconds)
+            return found
+
+        monkeypatch.setattr(WorkflowAutomationHook, step, late)
+
+    return make
+
+
 class TestStart:
     def test_by_key(self, service, now, log):
         assert FlowNotifier({"event": "{{ event }}", "deep": [{"of": "{{ dag.dag_id }}"}]})(now) is None
@@ -49,7 +69,8 @@ class TestStart:
         FlowNotifier({}, workflow_automation_conn_id="{{ event }}_flows")(now)
         assert len(workflow_automation_service.runs) == 1
 
-    def test_each_call_has_its_own_context(self, service, now):
+    def test_each_call_has_its_own_context_and_run(self, service, now):
+        """As documented: there is no record of callbacks."""
         notifier = FlowNotifier({"event": "{{ event }}"})
         notifier(now)
         notifier({**now, "event": "again"})
@@ -62,12 +83,6 @@ class TestStart:
         FlowNotifier({"flow": "{{ flow_id }}"}, "demo-flow")(now)
         assert inputs_of(service) == [{"flow": "demo-flow"}]
         assert now == before
-
-    def test_a_second_call_starts_a_second_run(self, service, now):
-        """As documented: there is no record of callbacks."""
-        for _ in range(2):
-            FlowNotifier({})(now)
-        assert len(service.runs) == 2
 
     def test_of_an_sla_miss(self, service):
         """Airflow 2 passes five arguments, later versions would pass four."""
@@ -156,44 +171,25 @@ class TestTime:
         join_threads()
         assert f"Started run 1001: {service.url}/runs/1001" in log()
 
-    def test_a_late_rejection_is_logged_as_well(self, service, now, log, monkeypatch):
+    def test_a_late_rejection_is_logged_as_well(self, service, now, log, slow):
         """It settles what was unknown."""
-        real = WorkflowAutomationHook.send_trigger
-
-        def slow(self, *arguments, **options):
-            outcome = real(self, *arguments, **options)
-            time.sleep(1)
-            return outcome
-
-        monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", slow)
+        slow("send_trigger", 1, after=True)
         service.faults.add("reject")
         FlowNotifier({}, timeout=0.2)(now)
         assert "[start-unknown]" in log()
         join_threads()
         assert "[rejected]" in log()
 
-    def test_what_is_never_sent_is_logged_once(self, service, now, log, monkeypatch):
-        real = WorkflowAutomationHook.send_trigger
-
-        def slow(self, *arguments, **options):
-            time.sleep(1)
-            return real(self, *arguments, **options)
-
-        monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", slow)
+    def test_what_is_never_sent_is_logged_once(self, service, now, log, slow):
+        slow("send_trigger", 1)
         FlowNotifier({}, timeout=0.2)(now)
         join_threads()
         assert log().count("FlowNotifier: [not-sent]") == 1
         assert requests(service) == 0
 
-    def test_nothing_is_sent_once_it_is_over(self, service, now, log, monkeypatch):
+    def test_nothing_is_sent_once_it_is_over(self, service, now, log, slow):
         """Because reading the connection took too long."""
-        real = WorkflowAutomationHook.prepare_trigger
-
-        def slow(self, *arguments):
-            time.sleep(0.6)
-            return real(self, *arguments)
-
-        monkeypatch.setattr(WorkflowAutomationHook, "prepare_trigger", slow)
+        slow("prepare_trigger", 0.6)
         FlowNotifier({}, timeout=0.5)(now)
         assert "[not-sent]" in log()
         time.sleep(0.3)
@@ -241,6 +237,11 @@ class TestTime:
         assert "[start-unknown]" in log()
 
 
+class WithoutTextError(PermissionError):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -266,53 +267,40 @@ class TestErrors:
         assert NO_RUN in text or "Nothing was sent" in text
         assert requests(service) == 0
 
-    def test_one_that_has_no_text(self, service, now, log, monkeypatch):
-        """As one whose message is made when it is asked for, of what is gone by then."""
-
-        class WithoutTextError(PermissionError):
-            def __str__(self):
-                raise RuntimeError("no text")
-
+    @pytest.mark.parametrize(
+        ("error", "words"),
+        [
+            # As in an executor's callback on Airflow 3.3.
+            (PermissionError("Access denied"), "PermissionError: Access denied"),
+            # As one whose message is made when it is asked for, of what is gone by then.
+            (WithoutTextError("never seen"), "WithoutTextError"),
+        ],
+    )
+    def test_of_a_connection_that_may_not_be_read(self, service, now, log, monkeypatch, error, words):
         def deny(*_, **__):
-            raise WithoutTextError("never seen")
+            raise error
 
         monkeypatch.setattr(WorkflowAutomationHook, "get_connection", deny)
         FlowNotifier({})(now)
-        assert "FlowNotifier: WithoutTextError" in (text := log())
+        assert f"FlowNotifier: {words}" in (text := log())
         assert "never seen" not in text
 
-    @pytest.mark.parametrize("where", ["prepare_trigger", "send_trigger"])
-    def test_unexpected_ones_do_not_show_what_they_quote(self, service, now, log, monkeypatch, where):
-        def fail(*_, **__):
+    @pytest.mark.parametrize(
+        ("step", "is_sent"), [("prepare_trigger", False), ("send_trigger", False), ("send_trigger", True)]
+    )
+    def test_unexpected_ones_do_not_show_what_they_quote(self, service, now, log, monkeypatch, step, is_sent):
+        real = getattr(WorkflowAutomationHook, step)
+
+        def fail(*arguments, **options):
+            if is_sent:
+                real(*arguments, **options)
             raise ValueError("secret")
 
-        monkeypatch.setattr(WorkflowAutomationHook, where, fail)
+        monkeypatch.setattr(WorkflowAutomationHook, step, fail)
         FlowNotifier({})(now)
         text = log()
         assert "FlowNotifier: ValueError in fail (" in text
-        assert NO_RUN in text
-        assert "secret" not in text
-
-    def test_of_a_connection_that_may_not_be_read(self, service, now, log, monkeypatch):
-        """As in an executor's callback on Airflow 3.3, whose error is a PermissionError."""
-
-        def deny(*_, **__):
-            raise PermissionError("Access denied")
-
-        monkeypatch.setattr(WorkflowAutomationHook, "get_connection", deny)
-        FlowNotifier({})(now)
-        assert "FlowNotifier: PermissionError: Access denied" in log()
-
-    def test_an_unexpected_one_after_the_request(self, service, now, log, monkeypatch):
-        real = WorkflowAutomationHook.send_trigger
-
-        def fail(*arguments, **options):
-            real(*arguments, **options)
-            raise ValueError("secret")
-
-        monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", fail)
-        FlowNotifier({})(now)
-        assert MAYBE in (text := log())
+        assert (MAYBE if is_sent else NO_RUN) in text
         assert "secret" not in text
 
     def test_a_connection_that_cannot_be_read(self, now, log, monkeypatch):
@@ -347,21 +335,14 @@ ALERT: dict[str, Any] = {"inputs": {"late": "{{ dag_run.dag_id }}/{{ dag_run.dag
 @asynchronous
 class TestAsync:
     def test_start(self, service, log):
-        async def main():
-            await FlowNotifier(**ALERT, context=DEADLINE)
-
-        asyncio.run(main())
-        assert inputs_of(service) == [{"late": "orders/manual"}]
-        assert "Started run 1001" in log()
-
-    def test_the_context_stays_as_it_is(self, service):
         context: dict[str, Any] = {**DEADLINE}
 
         async def main():
             await FlowNotifier(**ALERT, context=context)
 
         asyncio.run(main())
-        assert len(service.runs) == 1
+        assert inputs_of(service) == [{"late": "orders/manual"}]
+        assert "Started run 1001" in log()
         assert context == DEADLINE
 
     def test_the_loop_goes_on(self, service):

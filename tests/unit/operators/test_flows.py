@@ -1,4 +1,4 @@
-"""Arguments that are no templates are checked when the DAG is parsed."""
+"""Arguments that are no templates are checked when the DAG is parsed: see also tests/unit/test_argument_errors.py."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ def upload(**arguments):
     return UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", **arguments)
 
 
-def test_on_unknown_start():
-    with pytest.raises(ValueError, match="on_unknown_start 'retry'"):
-        trigger(on_unknown_start="retry")
-
-
-def test_on_unknown_upload():
-    with pytest.raises(ValueError, match="on_unknown_upload 'start_again'"):
-        upload(on_unknown_upload="start_again")
-
-
 @pytest.mark.parametrize("name", ["files_per_request", "max_request_bytes"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "1", True])
 def test_limits(name, value):
@@ -38,24 +28,12 @@ def test_limits(name, value):
         upload(**{name: value})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"file_format": {"a": "b64"}}, "file_format['a']"),
-        ({"file_format": "b64"}, "file_format is not supported"),
-        ({"file_format": 5}, "file_format is an int"),
-    ],
-)
-def test_how_files_are_written(arguments, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        upload(**arguments)
-
-
 @pytest.mark.parametrize("operator", [trigger, upload])
 def test_defaults(operator):
     made = operator()
-    assert made.workflow_automation_conn_id == "workflow_automation_default"
+    assert (made.workflow_automation_conn_id, made.flow_id) == ("workflow_automation_default", None)
     assert (made.request_timeout, made.send_retry_timeout, made.is_ended) == (None, 60.0, False)
+    assert operator(flow_id="a").flow_id == "a"
 
 
 def test_each_key_of_the_result_is_an_xcom():
@@ -73,19 +51,6 @@ def test_what_an_upload_is_given_it_keeps():
     }
     made = upload(**given)
     assert {name: getattr(made, name) for name in given} == given
-
-
-@pytest.mark.parametrize(
-    ("operator", "arguments", "words"),
-    [
-        (TriggerFlowOperator, {"inputs": None}, "inputs is None"),
-        (UploadFilesOperator, {"run_id": None, "files": ["a"]}, "run_id is None"),
-        (UploadFilesOperator, {"run_id": "1", "files": None}, "files is None"),
-    ],
-)
-def test_an_argument_that_is_none_is_found_at_parsing(operator, arguments, words):
-    with pytest.raises(ValueError, match=words):
-        operator(task_id="task", **arguments)
 
 
 def test_inputs_may_be_left_out():
@@ -148,14 +113,6 @@ def test_longest_time(operator, name):
         with pytest.raises(ValueError, match=f"{name} is .*{week}"):
             operator(**{name: value})
     assert getattr(operator(**{name: week}), name) == week
-
-
-@pytest.mark.parametrize("operator", [trigger, upload])
-def test_a_flow_id_that_is_none(operator):
-    with pytest.raises(ValueError, match="flow_id is None"):
-        operator(flow_id=None)
-    assert operator().flow_id is None
-    assert operator(flow_id="a").flow_id == "a"
 
 
 @pytest.mark.parametrize("operator", [trigger, upload])

@@ -31,13 +31,14 @@ def link(service, run_id):
 
 
 class TestTries:
-    def test_a_run_is_started_and_recorded(self, service, store, context):
+    def test_a_run_is_started_and_recorded(self, service, store, context, log):
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         now = context(store)
         result = trigger().execute(now)
 
         assert result == {"run_id": "1001", "run_link": link(service, 1001), "flow_id": "demo-flow"}
+        assert [run.by for run in service.runs] == ["key"]
         assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
         assert store.writes == [(KEY, "starting", 0), (KEY, "started", 1)]
         assert datetime.fromisoformat(store.entries[KEY]["at"]).utcoffset() == timedelta(0)
@@ -55,21 +56,17 @@ class TestTries:
             "request": request_digest({"a": 1}, None),
         }
         assert store.retentions[KEY] is NEVER_EXPIRE
+        assert f"Started run 1001: {link(service, 1001)}" in (text := log())
+        assert "before Airflow 3.3" not in text
 
-    def test_the_run_is_named_in_the_log(self, service, store, context, log):
+    @pytest.mark.parametrize(
+        ("body", "facts"), [({"run_link": "http://there/9"}, ["http://there/9"]), ({}, ["no run_link"])]
+    )
+    def test_a_run_without_an_id_is_told_of(self, service, store, context, log, body, facts):
+        service.faults.add("response", body=body)
         trigger().execute(context(store))
-        assert f"Started run 1001: {link(service, 1001)}" in log()
-
-    def test_a_run_without_an_id_is_told_of(self, service, store, context, log):
-        service.faults.add("response", body={"run_link": "http://there/9"})
-        trigger().execute(context(store))
-        assert mentions(log(), "no run_id", "http://there/9")
-        assert "None" not in log()
-
-    def test_a_run_without_anything_is_told_of(self, service, store, context, log):
-        service.faults.add("response", body={})
-        trigger().execute(context(store))
-        assert mentions(log(), "no run_id", "no run_link")
+        assert mentions(text := log(), "no run_id", *facts)
+        assert "None" not in text
 
     def test_a_later_try_returns_the_run_of_an_earlier_one(self, service, store, context, log):
         first = trigger().execute(context(store))
@@ -221,19 +218,9 @@ class TestTries:
 
         assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
 
-    def test_a_service_that_is_not_there(self, service, store, context):
-        service.stop()
-        with pytest.raises(NotSentError):
-            trigger().execute(context(store))
-        assert store.entries == {}
-
     def test_without_a_store_the_log_says_what_that_means(self, service, context, log):
         assert trigger().execute(context())["run_id"] == "1001"
         assert "before Airflow 3.3" in log()
-
-    def test_with_a_store_it_does_not(self, service, store, context, log):
-        trigger().execute(context(store))
-        assert "before Airflow 3.3" not in log()
 
     @pytest.mark.parametrize(
         ("flow_id", "of_connection", "named"),
@@ -244,16 +231,18 @@ class TestTries:
         ],
     )
     def test_before_the_record_the_log_has_word_of_the_run(
-        self, workflow_automation_connect, store, context, log, flow_id, of_connection, named
+        self, service, workflow_automation_connect, store, context, log, flow_id, of_connection, named
     ):
+        """And without a record, nothing is sent."""
         workflow_automation_connect(extra={"flow_id": of_connection})
         store.failures["set"] = 1
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="store"):
             trigger(**({"flow_id": flow_id} if flow_id else {})).execute(context(store))
         text = log()
         assert mentions(text, f"{named} via", "workflow_automation_default")
         assert MAYBE.lower() in text
         assert MAYBE not in text
+        assert requests(service) == 0
 
 
 class TestBeforeTheRequest:
@@ -272,63 +261,35 @@ class TestBeforeTheRequest:
             trigger(inputs=Unreadable(a=1)).execute(context(store))
         self.check_nothing_happened(service, store, log)
 
-    def test_inputs_that_are_not_json(self, service, store, context, log):
-        with pytest.raises(AirflowFailException, match=r"inputs\.a is a set"):
-            trigger(inputs={"a": {1}}).execute(context(store))
-        self.check_nothing_happened(service, store, log)
-
-    @pytest.mark.parametrize("value", [None, "", "  ", "None", " None\n"])
-    def test_a_flow_id_that_renders_to_nothing(self, service, store, context, log, value):
-        operator = trigger(flow_id="{{ nowhere }}")
-        operator.flow_id = value
-        with pytest.raises(AirflowFailException, match=re.escape(f"flow_id is {value!r}")):
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("inputs", {"a": {1}}, "inputs.a is a set"),
+            # By a subclass, say, whose own argument rendered to None.
+            *(("flow_id", value, f"flow_id is {value!r}") for value in (None, "", "  ", "None", " None\n")),
+            # As it is where an operator is executed inside another task.
+            ("flow_id", "{{ params.flow }}", "a template"),
+            ("flow_id", "{% if a %}b{% endif %}", "a template"),
+            *(
+                ("workflow_automation_conn_id", value, f"workflow_automation_conn_id is {value!r}")
+                for value in (None, "", " ", "None", 5)
+            ),
+        ],
+    )
+    def test_an_argument_that_is_wrong(self, service, store, context, log, name, value, words):
+        operator = trigger()
+        setattr(operator, name, value)
+        with pytest.raises(AirflowFailException, match=re.escape(words)):
             operator.execute(context(store))
         self.check_nothing_happened(service, store, log)
 
-    @pytest.mark.parametrize("value", ["{{ params.flow }}", "{% if a %}b{% endif %}"])
-    def test_a_flow_id_that_was_not_rendered(self, service, store, context, log, value):
-        """As it is where an operator is executed inside another task."""
-        with pytest.raises(AirflowFailException, match=re.escape(f"flow_id is {value!r}, a template")):
-            trigger(flow_id=value).execute(context(store))
-        self.check_nothing_happened(service, store, log)
 
-    @pytest.mark.parametrize("value", [None, "", " ", "None", 5])
-    def test_a_connection_id_that_is_none(self, service, store, context, log, value):
-        operator = trigger()
-        operator.workflow_automation_conn_id = value
-        with pytest.raises(AirflowFailException, match=f"workflow_automation_conn_id is {value!r}"):
-            operator.execute(context(store))
-        self.check_nothing_happened(service, store, log)
-
-    def test_a_record_that_cannot_be_written(self, service, store, context):
-        store.failures["set"] = 1
-        with pytest.raises(RuntimeError, match="store"):
-            trigger().execute(context(store))
-        assert requests(service) == 0
-
-
-class TestFlow:
-    def test_left_out(self, service, store, context):
-        trigger().execute(context(store))
-        assert [run.by for run in service.runs] == ["key"]
-
-    def test_given(self, service, store, context):
-        trigger(flow_id="demo-flow").execute(context(store))
-        assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
-
-    def test_set_to_none_later(self, service, store, context):
-        """By a subclass, say, whose own argument rendered to None."""
-        operator = trigger()
-        operator.flow_id = None
-        with pytest.raises(AirflowFailException, match="flow_id is None"):
-            operator.execute(context(store))
-        assert requests(service) == 0
-
-    def test_set_later(self, service, store, context):
-        operator = trigger()
-        operator.flow_id = "demo-flow"
-        operator.execute(context(store))
-        assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
+@pytest.mark.parametrize("is_set_later", [False, True])
+def test_a_flow_is_triggered_by_its_path(service, store, context, is_set_later):
+    operator = trigger() if is_set_later else trigger(flow_id="demo-flow")
+    operator.flow_id = "demo-flow"
+    operator.execute(context(store))
+    assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
 
 
 class TestAfterTheStart:
@@ -491,13 +452,6 @@ ALREADY = "already executed"
 class TestTwice:
     """Executed again in the same try, as by a subclass, and in the next."""
 
-    def test_the_same_operator_twice_is_rejected(self, service, store, context):
-        operator, now = trigger(), context(store)
-        operator.execute(now)
-        with pytest.raises(AirflowFailException, match=ALREADY):
-            operator.execute(now)
-        assert requests(service) == 1
-
     def test_the_same_operator_twice_is_rejected_in_a_later_try_as_well(self, service, store, context):
         trigger().execute(context(store))
         operator, now = trigger(), context(store, try_number=2)
@@ -513,11 +467,7 @@ class TestTwice:
         assert operator.execute(now)["run_id"] == "1001"
         with pytest.raises(AirflowFailException, match=ALREADY):
             operator.execute(now)
-
-    def test_the_tasks_own_operator_may_have_other_inputs_in_the_next_try(self, service, store, context):
-        """Such as the number of the try."""
-        trigger(inputs={"try": 1}).execute(context(store))
-        assert trigger(inputs={"try": 2}).execute(context(store, try_number=2))["run_id"] == "1001"
+        assert requests(service) == 2
 
     def test_a_rescheduled_task_is_executed_again_in_the_same_try(self, service, store, context):
         """With the same number and the same id, as dag.test() does it in one process on Airflow 3.4."""

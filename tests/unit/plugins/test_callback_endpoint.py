@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from sqlalchemy.exc import DataError
 
 from workflow_automation_provider.execution.callback import (
     CALLBACK_USER,
@@ -58,6 +60,22 @@ def post(http):
         return response.status_code
 
     return call
+
+
+@pytest.fixture
+def database(monkeypatch):
+    """Have the endpoint use another database."""
+    from airflow import settings
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import sessionmaker
+
+    @contextlib.contextmanager
+    def use(url):
+        with monkeypatch.context() as patch:
+            patch.setattr(settings, "Session", sessionmaker(create_engine(url)))
+            yield
+
+    return use
 
 
 def unknown():
@@ -120,11 +138,18 @@ def test_same_answer_wakes_again(waiting, post):
 
 @pytest.mark.parametrize(
     "other",
-    [FAILED, {"status": "success"}, {**SUCCESS, "result": {"rows": 3.0}}, {**SUCCESS, "message": ""}],
+    [
+        FAILED,
+        {"status": "success"},
+        {**SUCCESS, "result": {"rows": 3.0}},
+        {**SUCCESS, "result": {"rows": True}},
+        {**SUCCESS, "message": ""},
+    ],
 )
 def test_other_answer(waiting, post, http, other):
     task = waiting()
-    assert post(task.url) == STORED
+    first = {**SUCCESS, "result": {"rows": 1}} if other.get("result") == {"rows": True} else SUCCESS
+    assert post(task.url, first) == STORED
     row = task.row
     task.change(trigger_timeout=datetime.now(UTC) + timedelta(hours=1))
     response = http.post(task.url, json=other)
@@ -134,15 +159,17 @@ def test_other_answer(waiting, post, http, other):
     assert task.seconds_left() > 60
 
 
+NOTE = "(withheld: the token of the callback)"
+
+
 def test_the_token_is_not_stored(waiting, post):
     """Nor where a flow returns its inputs."""
     task = waiting()
     answer = {"status": "success", "result": [{task.token: [f"{task.url}&a"]}], "message": f"({task.token})"}
     assert post(task.url, answer) == STORED
     assert task.token not in json.dumps(task.row)
-    note = "(withheld: the token of the callback)"
-    assert task.row["result"] == [{note: [f"{task.url.partition(PATH)[0]}{note}&a"]}]
-    assert task.row["message"] == f"({note})"
+    assert task.row["result"] == [{NOTE: [f"{task.url.partition(PATH)[0]}{NOTE}&a"]}]
+    assert task.row["message"] == f"({NOTE})"
     assert post(task.url, answer) == STORED
 
 
@@ -151,14 +178,7 @@ def test_the_token_is_not_stored_in_another_form(waiting, post, encode):
     task = waiting()
     text = encode(task.token)
     assert post(task.url, {"status": "success", "result": {"a": [text]}, "message": text}) == STORED
-    note = "(withheld: the token of the callback)"
-    assert (task.row["result"], task.row["message"]) == (note, note)
-
-
-def test_true_is_not_1(waiting, post):
-    task = waiting()
-    assert post(task.url, {"status": "success", "result": 1}) == STORED
-    assert post(task.url, {"status": "success", "result": True}) == ANOTHER
+    assert (task.row["result"], task.row["message"]) == (NOTE, NOTE)
 
 
 def test_timeout_is_never_raised(waiting, post):
@@ -193,18 +213,13 @@ def test_a_persons_answer_stays(waiting, post):
     assert question.responded_at == at
 
 
-def test_airflow_dags_test(waiting, post):
+@pytest.mark.parametrize("asked", [True, False])
+def test_airflow_dags_test(waiting, post, asked):
     """Without a scheduler, nothing looks for timeouts: what is scheduled runs."""
-    task = waiting(queued_by_job_id=None, next_method="execute_complete")
+    task = waiting(queued_by_job_id=None, next_method="execute_complete", asked=asked)
     assert post(task.url) == STORED
     assert (task.ti.state, task.ti.next_method) == ("scheduled", "execute_complete")
-    assert task.question.responded_by["id"] == CALLBACK_USER
-
-
-def test_airflow_dags_test_without_a_question(waiting, post):
-    task = waiting(queued_by_job_id=None, asked=False)
-    assert post(task.url) == STORED
-    assert task.ti.state == "scheduled"
+    assert not asked or task.question.responded_by["id"] == CALLBACK_USER
 
 
 @pytest.mark.parametrize("value", ['{"__airflow_ref": "s3://bucket/key"}', "no JSON", "null", '["status"]'])
@@ -317,13 +332,9 @@ def test_token_of_another_task(waiting, post):
 
 
 def test_cleared(waiting, post):
-    from airflow.models.taskinstance import clear_task_instances
-    from airflow.utils.session import create_session
-
     task = waiting(try_number=1)
-    with create_session() as session:
-        clear_task_instances([task._ti(session)], session)
-    assert task.ti.max_tries == 3
+    task.clear()
+    assert task.max_tries == 3
     assert post(task.url) == NOT_FOUND
     assert task.row is None
 
@@ -432,26 +443,32 @@ def half_a_request(base_url, url):
         yield connection
 
 
-def test_length_of_more_digits_than_python_reads(waiting):
-    """Of another server than uvicorn, which rejects it."""
-    task = waiting()
+def call(url, receive, headers=()):
+    """Call the endpoint without a server, and return the status of its response."""
     sent: list[Any] = []
-
-    async def receive():
-        return {"type": "http.request"}
 
     async def send(message):
         sent.append(message)
 
+    path, _, query = url.partition("?")
     scope = {
         "type": "http",
         "method": "POST",
-        "path": PATH,
-        "query_string": f"token={task.token}".encode(),
-        "headers": [(b"content-length", b"9" * 5000)],
+        "path": path,
+        "query_string": query.encode(),
+        "headers": headers,
     }
     asyncio.run(callback_endpoint.app(scope, receive, send))
-    assert sent[0]["status"] == 413
+    return sent[0]["status"]
+
+
+async def not_read():
+    raise AssertionError
+
+
+def test_length_of_more_digits_than_python_reads(waiting):
+    """Of another server than uvicorn, which rejects it."""
+    assert call(waiting().url, not_read, [(b"content-length", b"9" * 5000)]) == 413
 
 
 def test_slow_body(waiting, base_url, monkeypatch):
@@ -462,24 +479,8 @@ def test_slow_body(waiting, base_url, monkeypatch):
     assert task.row is None
 
 
-def call(url, receive):
-    """Call the endpoint without a server, and return the status of its response."""
-    sent: list[Any] = []
-
-    async def send(message):
-        sent.append(message)
-
-    path, _, query = url.partition("?")
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": query.encode(), "headers": []}
-    asyncio.run(callback_endpoint.app(scope, receive, send))
-    return sent[0]["status"]
-
-
 def test_body_of_a_stranger_is_not_read(dag):
-    async def receive():
-        raise AssertionError
-
-    assert call(unknown(), receive) == 404
+    assert call(unknown(), not_read) == 404
 
 
 def test_body_is_parsed_off_the_event_loop(waiting, monkeypatch):
@@ -541,17 +542,12 @@ def test_database_that_is_locked_for_a_moment(waiting, post, locked_database):
         assert call.result() == STORED
 
 
-def test_no_database(waiting, post, monkeypatch, tmp_path, caplog):
-    from airflow import settings
-    from sqlalchemy import create_engine
-    from sqlalchemy.orm import sessionmaker
-
+@pytest.mark.parametrize(("folder", "words"), [("missing", "unable to open"), (".", "no such table")])
+def test_no_database(waiting, post, database, tmp_path, caplog, folder, words):
     task = waiting()
-    engine = create_engine(f"sqlite:///{tmp_path}/missing/airflow.db")
-    with monkeypatch.context() as patch:
-        patch.setattr(settings, "Session", sessionmaker(engine))
+    with database(f"sqlite:///{tmp_path}/{folder}/airflow.db"):
         assert post(task.url, FAILED) == UNAVAILABLE
-    assert "unable to open" in caplog.text
+    assert words in caplog.text
     assert task.row is None
 
 
@@ -581,42 +577,23 @@ def test_too_much_is_pending(waiting, http, monkeypatch, caplog):
     assert http.post(task.url, json=SUCCESS).status_code == 200
 
 
-def test_database_without_its_tables(waiting, post, monkeypatch, tmp_path):
-    from airflow import settings
-    from sqlalchemy import create_engine
-    from sqlalchemy.orm import sessionmaker
-
-    task = waiting()
-    engine = create_engine(f"sqlite:///{tmp_path}/empty.db")
-    with monkeypatch.context() as patch:
-        patch.setattr(settings, "Session", sessionmaker(engine))
-        assert post(task.url, FAILED) == UNAVAILABLE
-
-
-def test_data_error(waiting, post, monkeypatch, caplog):
-    """Its words have the statement and its parameters."""
-    from sqlalchemy.exc import DataError
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("_settle", DataError("INSERT", {"value": "orders"}, ValueError("no orders")), "ValueError"),
+        ("_find", KeyError("orders"), "(?s)KeyError at .*metadata.py"),
+    ],
+)
+def test_unexpected_error(waiting, post, monkeypatch, caplog, name, error, words):
+    """The log says where it happened, but not its words, which have the statement and its parameters."""
 
     def fail(*_args, **_options):
-        raise DataError("INSERT", {"value": "orders"}, ValueError("no orders"))
+        raise error
 
     task = waiting()
-    monkeypatch.setattr(metadata, "_settle", fail)
+    monkeypatch.setattr(metadata, name, fail)
     assert post(task.url, FAILED) == UNAVAILABLE
-    assert "ValueError" in caplog.text
-
-
-def test_unexpected_error(waiting, post, monkeypatch, caplog):
-    """The log says where it happened, but not its words."""
-
-    def fail(*_args, **_options):
-        raise KeyError("orders")
-
-    task = waiting()
-    monkeypatch.setattr(metadata, "_find", fail)
-    assert post(task.url, FAILED) == UNAVAILABLE
-    assert "KeyError at" in caplog.text
-    assert "metadata.py" in caplog.text
+    assert re.search(words, caplog.text)
 
 
 # At once.
@@ -641,21 +618,13 @@ def test_same_answer_at_once(waiting, post):
 
 def test_callback_and_clear_at_once(waiting, post):
     """Whichever comes first: the new generation is neither answered nor woken."""
-    from airflow.models.taskinstance import clear_task_instances
-    from airflow.utils.session import create_session
-
-    def clear(task):
-        with create_session() as session:
-            clear_task_instances([task._ti(session)], session)
-
     for _ in range(8):
         task = waiting(try_number=1)
         with ThreadPoolExecutor(2) as pool:
-            call, clearing = pool.submit(post, task.url), pool.submit(clear, task)
+            call, clearing = pool.submit(post, task.url), pool.submit(task.clear)
         clearing.result()
         assert call.result() in (STORED, NOT_FOUND)
-        ti = task.ti
-        assert (ti.state, ti.max_tries) == (None, 3)
+        assert (task.ti.state, task.max_tries) == (None, 3)
         assert post(task.url) == NOT_FOUND
 
 
