@@ -10,9 +10,9 @@ import time
 
 import httpcore
 import pytest
-import trustme
 from httpcore._backends.sync import SyncStream
 
+from certificates import issue_certificate
 from workflow_automation_provider.client.deadline import SendProgress
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import (
@@ -353,28 +353,18 @@ def test_proxy_setup_is_not_the_request():
     assert (progress.begun, progress.whole) == (False, False)
 
 
-def test_service_stops_reading_over_tls(released, tmp_path, upload, key):
-    ca = trustme.CA()
-    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+def test_service_stops_reading_over_tls(raw_server, released, tmp_path, upload, key):
+    issued = issue_certificate("127.0.0.1", tmp_path)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    ca.issue_cert("127.0.0.1").configure_cert(tls)
-    listener = socket.create_server(("127.0.0.1", 0))
+    tls.load_cert_chain(issued.certfile)
 
-    def never_read():
-        connection, _ = listener.accept()
+    def never_read(connection, _):
         with tls.wrap_socket(connection, server_side=True):
             released.wait(20)
 
-    thread = threading.Thread(target=never_read)
-    thread.start()
-    address = f"https://127.0.0.1:{listener.getsockname()[1]}/api"
-    with (
-        listener,
-        FlowClient(address, api_key=key, ca_bundle=str(tmp_path / "ca.pem"), timeout=0.5) as client,
-    ):
+    address = raw_server(never_read).base_url.replace("http:", "https:")
+    with FlowClient(address, api_key=key, ca_bundle=str(issued.ca_bundle), timeout=0.5) as client:
         assert "0.5 s" in not_sent(upload, client, reason=Reason.WRITE).detail
-    released.set()
-    thread.join()
 
 
 # Responses that come before all of the request was sent ----------------------------------------------------

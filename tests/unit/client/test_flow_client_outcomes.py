@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -9,8 +10,8 @@ from typing import Any
 
 import httpcore
 import pytest
-import trustme
 
+from certificates import issue_certificate
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import (
     Busy,
@@ -208,20 +209,14 @@ def _closed_port():
 @pytest.fixture
 def tls_service(tmp_path):
     """Start a service with a certificate for a name, and return it with the file of its CA."""
-    running = []
+    with contextlib.ExitStack() as running:
 
-    def start(name):
-        ca = trustme.CA()
-        ca.cert_pem.write_to_path(tmp_path / "ca.pem")
-        ca.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
-        service = LocalService(keys=[Key("other", "demo-flow")], certfile=str(tmp_path / "server.pem"))
-        service.start()
-        running.append(service)
-        return service, str(tmp_path / "ca.pem")
+        def start(name):
+            issued = issue_certificate(name, tmp_path)
+            service = LocalService(keys=[Key("other", "demo-flow")], certfile=str(issued.certfile))
+            return running.enter_context(service), str(issued.ca_bundle)
 
-    yield start
-    for service in running:
-        service.stop()
+        yield start
 
 
 def not_sent(attempt, client, key, reason, **facts):

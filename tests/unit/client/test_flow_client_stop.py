@@ -11,8 +11,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import trustme
 
+from certificates import issue_certificate
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import NotSent, Proxy, Reason
 
@@ -128,12 +128,12 @@ def test_stopped_while_connecting(attempt, pool, key):
 
 
 def test_stopped_during_the_tls_handshake(raw_server, attempt, pool, key, tmp_path):
-    ca = trustme.CA()
-    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
-    context = server_context(ca)
+    issued = issue_certificate("127.0.0.1", tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certfile)
     gate = Gate(same, lambda connection: context.wrap_socket(connection, server_side=True))
     base_url = raw_server(gate).base_url.replace("http:", "https:")
-    with FlowClient(base_url, api_key=key, ca_bundle=str(tmp_path / "ca.pem")) as client:
+    with FlowClient(base_url, api_key=key, ca_bundle=str(issued.ca_bundle)) as client:
         sending = gate.send_and_stop(client, attempt, pool)
         ended(sending.result(), begun=False)
     assert gate.received == b""
@@ -189,9 +189,3 @@ def test_trigger_that_was_handed_over_is_waited_for(raw_server, trigger, pool, k
         sending = gate.send_and_stop(client, trigger, pool)
         assert sending.result(10).run.run_id == "7"
         ended(trigger.send(client))
-
-
-def server_context(ca):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("127.0.0.1").configure_cert(context)
-    return context

@@ -10,8 +10,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import trustme
 
+from certificates import issue_certificate
 from raw_server import Server, response
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import NotSent, Reason, Unidentified, Unknown
@@ -244,10 +244,7 @@ def test_a_stopped_client_sends_nothing_on_a_used_connection(server):
 
 
 def test_connections_are_kept_over_tls_and_still_verified(tmp_path):
-    authority = trustme.CA()
-    certificate, bundle = tmp_path / "service.pem", tmp_path / "ca.pem"
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
-    authority.cert_pem.write_to_path(bundle)
+    certificate, bundle = issue_certificate("127.0.0.1", tmp_path)
     key = Key("a-key-of-the-tests", flow_id="flow")
     with LocalService(keys=[key], certfile=str(certificate)) as service:
         service.faults.add("stale", inputs={"n": 2})

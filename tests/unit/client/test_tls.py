@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 
 import pytest
-import trustme
 
+from certificates import issue_certificate
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.outcome import NotSent, Reason
 from workflow_automation_provider.testing import Key, LocalService
@@ -36,12 +36,9 @@ def loaded(monkeypatch):
 
 
 @pytest.fixture
-def authority(tmp_path):
-    """Write a certificate of this machine, and that of its authority, which no client trusts yet."""
-    ca = trustme.CA()
-    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
-    ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "service.pem")
-    return tmp_path
+def issued(tmp_path):
+    """A certificate of this machine, by an authority that no client trusts yet."""
+    return issue_certificate("127.0.0.1", tmp_path)
 
 
 def test_a_trigger_over_plain_http_loads_none(service, loaded, trigger, key):
@@ -74,24 +71,24 @@ def test_certificates_are_loaded_for_tls(monkeypatch, loaded, by_environment, ba
     assert bool(loaded) is has_tls
 
 
-def test_the_service_is_verified(monkeypatch, trigger, key, authority):
+def test_the_service_is_verified(monkeypatch, trigger, key, issued, tmp_path):
     with LocalService(
         keys=[Key(key, "demo-flow")],
-        certfile=str(authority / "service.pem"),
-        journal=authority / "journal.jsonl",
+        certfile=str(issued.certfile),
+        journal=tmp_path / "journal.jsonl",
     ) as service:
         with FlowClient(service.base_url, api_key=key) as client:
             check(trigger.send(client), NotSent, reason=Reason.CERTIFICATE)
         assert service.journal.requests() == []
-        monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(issued.ca_bundle))
         with FlowClient(service.base_url, api_key=key) as client:
             assert trigger.send(client).run.run_id == "1001"
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
-def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, key, authority, by_environment):
+def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, key, issued, by_environment):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority / "service.pem")
+    context.load_cert_chain(issued.certfile)
     received = []
 
     def answer(connection, server):
@@ -109,7 +106,7 @@ def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, key, aut
     with FlowClient(HTTP, **arguments) as client:
         check(trigger.send(client), NotSent, reason=Reason.CERTIFICATE)
     assert received == []
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(issued.ca_bundle))
     with FlowClient(HTTP, **arguments) as client:
         assert trigger.send(client).run.run_id == "7"
     assert received[0].startswith(f"POST {HTTP}{trigger.path} ".encode())

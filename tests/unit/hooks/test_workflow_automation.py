@@ -100,15 +100,6 @@ def test_good_connection_is_tested_without_key_and_without_a_run(connect, record
     assert key not in repr(headers) + message
 
 
-def test_testing_starts_nothing(hook, workflow_automation_service):
-    ok, message = hook.test_connection()
-    assert ok, message
-    assert workflow_automation_service.runs == []
-    assert [(r.method, r.key_sent) for r in workflow_automation_service.journal.requests()] == [
-        ("HEAD", False)
-    ]
-
-
 def test_connection_without_key(connect, recording):
     ok, message = connect(host=recording().base_url).test_connection()
     assert ok

@@ -581,7 +581,7 @@ def test_too_much_is_pending(waiting, http, monkeypatch, caplog):
     ("name", "error", "words"),
     [
         ("_settle", DataError("INSERT", {"value": "orders"}, ValueError("no orders")), "ValueError"),
-        ("_find", KeyError("orders"), "(?s)KeyError at .*metadata.py"),
+        ("_find", KeyError("orders"), "(?s)KeyError at.*metadata.py"),
     ],
 )
 def test_unexpected_error(waiting, post, monkeypatch, caplog, name, error, words):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from airflow_launcher import waiting
 from workflow_automation_provider.testing import Key, LocalService
 
 KEY = Key("s3cret/+ key", "demo-flow", name="demo")
@@ -24,6 +25,10 @@ def http(service):
 def only_request(service):
     (request,) = service.journal.requests()
     return request
+
+
+def wait_for(condition):
+    return waiting.wait_for("what a test expects", condition, pause=0.005)
 
 
 class Caller:

@@ -23,6 +23,8 @@ from workflow_automation_provider.testing import Callback, Callbacks, Journal, L
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.control_client import ControlClient
 
+from .conftest import wait_for
+
 TOKEN = "hush-Zm9vYmFy_-1"
 
 
@@ -79,14 +81,6 @@ def receiver():
     receiver = Receiver()
     yield receiver
     receiver.stop()
-
-
-def wait_for(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
 
 
 def sent(service, count=1):

@@ -15,7 +15,7 @@ from workflow_automation_provider.testing import Fault, Faults
 from workflow_automation_provider.testing.faults import KINDS, Target
 from workflow_automation_provider.testing.matching import includes
 
-from .conftest import KEY, only_request
+from .conftest import KEY, only_request, wait_for
 
 FAST = {"seconds": 0.05}
 
@@ -37,13 +37,6 @@ def read_to_end(sock):
     while chunk := sock.recv(65536):
         received += chunk
     return received
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_reject(service, call):
@@ -108,7 +101,7 @@ def test_hang_after_is_journalled_before_it_hangs(service, http):
     service.faults.add("hang_after", seconds=30)
     with pytest.raises(httpx.ReadTimeout):
         http.post("/api/flows/f/trigger", json={"inputs": {}}, timeout=0.1)
-    wait_until(lambda: len(service.runs) == 1)
+    wait_for(lambda: len(service.runs) == 1)
 
 
 def test_stopping_closes_hanging_requests_at_once(service):
@@ -117,7 +110,7 @@ def test_stopping_closes_hanging_requests_at_once(service):
     with connect(service) as a, connect(service) as b, connect(service) as c, connect(service) as d:
         for sock in (a, b, c, d):
             sock.sendall(raw_request())
-        wait_until(lambda: all(fault.struck for fault in service.faults.all()))
+        wait_for(lambda: all(fault.struck for fault in service.faults.all()))
         started = time.monotonic()
         service.stop()
         assert time.monotonic() - started < 15
@@ -131,7 +124,7 @@ def test_delay_goes_on_even_if_the_client_left(service, http, call):
     with pytest.raises(httpx.ReadTimeout):
         http.post("/api/flows/f/trigger", json={"inputs": {}}, timeout=0.05)
     assert service.runs == []
-    wait_until(lambda: len(service.runs) == 1)
+    wait_for(lambda: len(service.runs) == 1)
     started = time.monotonic()
     assert call.by_path().status_code == 201
     assert time.monotonic() - started >= 0.3
@@ -267,7 +260,7 @@ def test_stale_strikes_pooled_connections_only(service, http, call):
 def test_client_that_leaves_within_its_body_is_counted(service):
     with connect(service) as sock:
         sock.sendall(raw_request(body=b"x" * 20)[:-5])
-    wait_until(service.journal.requests)
+    wait_for(service.journal.requests)
     request = only_request(service)
     assert (request.outcome, request.status, request.size) == ("client left", None, 15)
 

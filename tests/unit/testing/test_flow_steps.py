@@ -8,7 +8,8 @@ import pytest
 
 from workflow_automation_provider.testing._server import callback_sender
 
-from .test_callbacks import receiver, sent, wait_for
+from .conftest import wait_for
+from .test_callbacks import receiver, sent
 
 __all__ = ["receiver"]  # a fixture
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from workflow_automation_provider.testing import DEMO_KEY, Journal
 from workflow_automation_provider.testing.__main__ import main
 
-from .conftest import Caller
+from .conftest import Caller, wait_for
 
 COMMAND = [sys.executable, "-m", "workflow_automation_provider.testing"]
 
@@ -32,7 +31,7 @@ def test_command_line(tmp_path, stop_by):
         assert process.stdout is not None
         first = process.stdout.readline()
         rest = [process.stdout.readline() for _ in range(4)]
-        wait_for(port_file)
+        wait_for(port_file.exists)
         url = f"http://127.0.0.1:{port_file.read_text().strip()}"
         assert first == f"Base URL: {url}/api\n"
         with httpx.Client(base_url=url, trust_env=False) as http:
@@ -49,13 +48,6 @@ def test_command_line(tmp_path, stop_by):
     assert "secret" not in shown
     runs = [json.loads(line)["flow_id"] for line in journal.read_text().splitlines() if '"run"' in line]
     assert runs == ["flow:1", "demo-flow"]
-
-
-def wait_for(path):
-    deadline = time.monotonic() + 5
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_command_line_with_a_taken_port(service):
@@ -145,10 +137,7 @@ def test_callbacks(tmp_path):
             http.post(
                 f"{url}/api/flows/f/trigger", json={"inputs": {"day": day, "callback_url": f"{url}/here"}}
             )
-        deadline = time.monotonic() + 5
-        while len(Journal(journal).callbacks()) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: len(Journal(journal).callbacks()) == 2)
     bodies = [
         callback.body for callback in sorted(Journal(journal).callbacks(), key=lambda sent: sent.run_id)
     ]
