@@ -202,7 +202,10 @@ def started(client):
     return trigger_flow(client, {}, "demo-flow").run.run_id
 
 
-def assert_broken_off(service, caught, path):
+@contextlib.contextmanager
+def broken_off(service, path):
+    with pytest.raises(FileUnavailableError) as caught:
+        yield
     assert caught.value.accepted is Accepted.NO
     assert caught.value.code == "file-unavailable"
     assert str(path) in caught.value.message
@@ -234,9 +237,8 @@ def test_file_that_changes_while_it_is_sent(service, client, started, tmp_path, 
     path = tmp_path / "data"
     path.write_bytes(b"x" * SIZE)
     more = [in_memory(b"x")] if after else []
-    with pytest.raises(FileUnavailableError) as caught:
+    with broken_off(service, path):
         upload_files(client, started, [changed_within(path, change), *more], "demo-flow")
-    assert_broken_off(service, caught, path)
 
 
 @pytest.mark.parametrize(
@@ -247,18 +249,16 @@ def test_file_that_changed_before_it_is_sent(service, client, started, tmp_path,
     path.write_bytes(b"x" * size)
     file = on_disk(path)
     change(path)
-    with pytest.raises(FileUnavailableError) as caught:
+    with broken_off(service, path):
         upload_files(client, started, [file], "demo-flow")
-    assert_broken_off(service, caught, path)
 
 
 @pytest.mark.parametrize("later", [b"\n" * 9, b"x" * 8 + b'"', b"\xff" * 9, "é".encode() * 4 + b"."])
 def test_text_that_is_other_text_when_it_is_sent(service, client, started, later):
     versions = iter([b"x" * 9, later])
     file = File("a", 9, "text/plain", "a.txt", lambda: io.BytesIO(next(versions)))
-    with pytest.raises(FileUnavailableError) as caught:
+    with broken_off(service, "a.txt"):
         upload_files(client, started, [file], "demo-flow", file_format="text")
-    assert_broken_off(service, caught, "a.txt")
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,8 @@ def test_source_that_cannot_be_read(service, client, started, error):
     def fail():
         raise error
 
-    with pytest.raises(FileUnavailableError) as caught:
+    with broken_off(service, "s3://bucket/a"):
         upload_files(client, started, [{}, File("a", 9, "x/y", "s3://bucket/a", fail)], "demo-flow")
-    assert_broken_off(service, caught, "s3://bucket/a")
 
 
 def test_large_files_arrive_whole(service, client, started, tmp_path):

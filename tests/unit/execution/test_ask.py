@@ -48,18 +48,16 @@ class TestQuestion:
         assert question.ti_id == now["ti"].id
         assert question.options == [STARTED, NOT_STARTED, FAIL]
         assert set(question.params) == {"run_id", "run_link"}
-        assert mentions(question.body, "flow `demo-flow`", f"between {store.entries[KEY]['at']} and")
+        assert mentions(question.body, "flow `demo-flow`")
+        ((since, until),) = re.findall(r"between (\S+) and (\S+)\.\n", question.body)
+        assert since == store.entries[KEY]["at"]
+        assert datetime.fromisoformat(since) < datetime.fromisoformat(until)
         assert "- Connection: `workflow_automation_default`" in question.body
         assert "      POST http://" in question.body
         assert f"{MAYBE}." in log()
         assert "Required Actions" in log()
         assert set(then) == {"pending", "ti_id"}
         assert len(service.runs) == 1
-
-    def test_covers_some_time(self, service, now, then, supervisor):
-        (question,) = supervisor.questions
-        ((since, until),) = re.findall(r"between (\S+) and (\S+)\.\n", question.body)
-        assert datetime.fromisoformat(since) < datetime.fromisoformat(until)
 
     def test_of_a_run_without_an_id(self, service, now, parked, supervisor):
         service.faults.add("garbage")
@@ -124,7 +122,7 @@ class TestNotifiers:
     def test_none(self):
         assert trigger(notifiers=None).notifiers == ()
 
-    @pytest.mark.parametrize("notifiers", ["ops@example.org", [None], {"a": 1}])
+    @pytest.mark.parametrize("notifiers", [[None], {"a": 1}])
     def test_of_another_kind(self, notifiers):
         with pytest.raises(ValueError, match=re.escape(f"notifiers is {notifiers!r}")):
             trigger(notifiers=notifiers)
@@ -248,12 +246,10 @@ class TestWithAWait:
         service.faults.add("drop_after")
         return parked(waits(on_unknown_start="ask"), now)[0]
 
-    def test_the_question(self, then, supervisor):
+    def test_a_run_was_started(self, service, store, now, then, waits, parked, resume, supervisor):
         (question,) = supervisor.questions
         assert question.options == [STARTED, NOT_STARTED, SUCCEEDED, FAILED, FAIL]
         assert set(question.params) == {"run_id", "run_link", "result", "message"}
-
-    def test_a_run_was_started(self, service, store, now, then, waits, parked, resume, supervisor):
         operator = waits(on_unknown_start="ask")
         more, _ = parked(operator, now, person(STARTED, run_id="1001"), **then)
         assert more["run"] == {"run_id": "1001", "flow_id": "demo-flow"}

@@ -96,19 +96,6 @@ class TestTries:
         upload(1, 2, 3).execute(attempt(try_number=2))
         assert uploaded(service) == [1, 2, 3]
 
-    def test_what_went_to_another_run_is_none_of_this_ones(self, service, attempt, busy_at_second):
-        with WorkflowAutomationHook() as hook:
-            hook.trigger_flow({}, "demo-flow")
-        with pytest.raises(BusyError):
-            upload(1, 2).execute(attempt())
-        result = upload(1, 2, run_id="1002").execute(attempt(try_number=2))
-        assert [(sent.run_id, sent.files[0]["row"]) for sent in service.uploads] == [
-            ("1001", 1),
-            ("1002", 1),
-            ("1002", 2),
-        ]
-        assert len(result["requests"]) == 2
-
     def test_a_clear_sends_everything_again(self, service, attempt):
         upload(1, 2).execute(attempt())
         upload(1, 2).execute(attempt(try_number=2, max_tries=4))
