@@ -141,18 +141,17 @@ def test_the_table_is_cut_and_the_file_is_whole(batch, service, tmp_path):
     assert len((tmp_path / "output.jsonl").read_text().splitlines()) == 100
 
 
-@pytest.mark.parametrize("status", [403])
-def test_a_rejection_that_is_not_the_items_own_stops_the_batch(batch, service, tmp_path, status):
-    service.faults.add("reject", status=status, times=None, inputs={"late": True})
-    with pytest.raises(RejectedError, match=str(status)) as caught:
+def test_a_rejection_that_is_not_the_items_own_stops_the_batch(batch, service, tmp_path):
+    service.faults.add("reject", status=403, times=None, inputs={"late": True})
+    with pytest.raises(RejectedError, match="403") as caught:
         batch([*rows(40), *rows(500, late=True)], output_path=str(tmp_path / "output.jsonl"))
     assert isinstance(caught.value, AirflowFailException)
-    assert caught.value.status == status
+    assert caught.value.status == 403
     assert len(service.journal.requests()) < 40 + 64
     items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
     assert statuses(items)["started"] == len(service.runs) <= 40
     assert statuses(items)["not started"] == 540 - len(service.runs)
-    assert str(status) in items[-1]["why"]
+    assert "403" in items[-1]["why"]
 
 
 @pytest.mark.parametrize(("fault", "status"), [("drop_after", "unknown"), ("garbage", "unidentified")])
