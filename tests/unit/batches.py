@@ -101,3 +101,8 @@ class Watched:
         self.inner.set(key, value, retention=retention)
         self.opened[key] = {n for first, last in value["opened"] for n in range(first, last + 1)}
         self.recorded |= {int(n) for n in value["results"]}
+
+
+def failing(service, fail_at, error="The store is gone"):
+    """Return what makes a store fail from a write on."""
+    return lambda inner: Watched(inner, lambda: times_started(service), fail_at, RuntimeError(error))

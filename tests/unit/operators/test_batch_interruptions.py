@@ -22,17 +22,13 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import Watched, counts, needs_store, rows, statuses, times_started
+from ..batches import Watched, counts, failing, needs_store, rows, statuses, times_started
 from ..starts import TaskTimeout, interrupted, mentions
 
 
 @needs_store
 def test_a_task_instance_that_belongs_to_another_process_stops_at_once(batch, service, log):
-    gone = RuntimeError("another process")
-
-    def store(inner):
-        return Watched(inner, lambda: times_started(service), fail_at=4, error=gone)
-
+    store = failing(service, 4, "another process")
     with pytest.raises(WorkflowAutomationError, match="another process"):
         batch(rows(1000), store=store, window_size=32, max_concurrency=8)
     started = times_started(service)
@@ -56,13 +52,9 @@ def stated_runs(text):
 @pytest.mark.parametrize("to_file", [False, True])
 @pytest.mark.parametrize("fail_at", [2, 5])
 def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tmp_path, fail_at, to_file):
-    def store(inner):
-        error = RuntimeError("The store is gone")
-        return Watched(inner, lambda: times_started(service), fail_at=fail_at, error=error)
-
     output = {"output_path": str(tmp_path / "output.jsonl")} if to_file else {}
     with pytest.raises(WorkflowAutomationError, match="The store is gone") as caught:
-        batch(rows(400), store=store, retries=0, **output)
+        batch(rows(400), store=failing(service, fail_at), retries=0, **output)
     runs = {run.inputs["n"]: run.run_id for run in service.runs}
     assert caught.value.consequence == counts(400, started=len(runs))
     assert "no retries" in caught.value.next_step
@@ -86,13 +78,9 @@ def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tm
 
 @needs_store
 def test_a_store_that_fails_is_left_to_the_next_try(batch, service, tmp_path):
-    def store(inner):
-        error = RuntimeError("The store is gone")
-        return Watched(inner, lambda: times_started(service), fail_at=4, error=error)
-
     output = tmp_path / "output.jsonl"
     with pytest.raises(WorkflowAutomationError, match="Airflow retries") as caught:
-        batch(rows(400), store=store, output_path=str(output))
+        batch(rows(400), store=failing(service, 4), output_path=str(output))
     assert not isinstance(caught.value, AirflowFailException)
     assert caught.value.consequence == counts(400, started=len(service.runs))
     assert output.read_text() == ""
@@ -238,14 +226,8 @@ def test_without_a_store_it_says_once_what_it_cannot_promise(service, log, conte
 def test_an_interruption_while_the_last_responses_are_awaited(batch, service, log):
     """After an error of Airflow, which leaves time for them."""
     service.faults.add("delay", seconds=8, inputs={"n": 3})
-
-    def store(inner):
-        return Watched(
-            inner, lambda: times_started(service), fail_at=2, error=RuntimeError("The store is gone")
-        )
-
     with interrupted(3):
-        batch(rows(30), store=store, window_size=8, max_concurrency=4)
+        batch(rows(30), store=failing(service, 2), window_size=8, max_concurrency=4)
     text = log()
     assert mentions(text, "no response", "may have started", "batch[3]")
     assert len(service.runs) > 1

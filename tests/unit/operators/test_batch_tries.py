@@ -16,7 +16,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import Watched, counts, needs_store, rows, statuses, times_started
+from ..batches import counts, failing, needs_store, rows, statuses, times_started
 from ..starts import mentions
 
 
@@ -48,13 +48,8 @@ def test_a_clear_starts_all_anew(batch, service, log):
 @pytest.mark.parametrize("on_unknown_start", ["fail", "start_again"])
 def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
     """The process is gone: what it had opened and not recorded may have been sent."""
-    killed = RuntimeError("Killed")
-
-    def store(inner):
-        return Watched(inner, lambda: times_started(service), fail_at=3, error=killed)
-
     with pytest.raises(WorkflowAutomationError, match="Killed"):
-        batch(rows(200), store=store, window_size=16, max_concurrency=4)
+        batch(rows(200), store=failing(service, 3, "Killed"), window_size=16, max_concurrency=4)
     before = times_started(service)
     assert 0 < len(before) < 200
     if on_unknown_start == "fail":
