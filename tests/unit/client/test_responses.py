@@ -118,7 +118,7 @@ def test_run_has_the_flow_of_its_request():
     assert read(BY_KEY, response).flow_id is None
 
 
-@pytest.mark.parametrize("status", [302, 308])
+@pytest.mark.parametrize("status", [300, 302, 399])
 @pytest.mark.parametrize(
     ("location", "shown"),
     [
