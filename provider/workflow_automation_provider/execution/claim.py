@@ -106,9 +106,9 @@ class ClaimRecord(TaskRecord):
         return _claim(self._peek(claim_key(self._now.max_tries if max_tries is None else max_tries)))
 
     def claim_of(self, token: str) -> Claim | None:
-        """Return the claim of the run with this token, also one of before a Clear, None if none is seen."""
-        claims = map(self.claim, range(self._now.max_tries, -1, -1))
-        return next((claim for claim in claims if claim and claim.token == token), None)
+        """Return the claim of the run with this token, also one of before a Clear, None if there is none."""
+        numbers = range(self._now.max_tries, -1, -1)
+        return _claim(self._read(*map(claim_key, numbers), digest=token))
 
     def said(self, token: str) -> Claim | None:
         """
@@ -120,7 +120,11 @@ class ClaimRecord(TaskRecord):
         claim = self.claim()
         if claim is not None and claim.token == token and not claim.is_stopped:
             return claim
-        return Claim(token, has_only_ended=True) if self._peek(end_key(token)) else None
+        return _end(token, self._peek(end_key(token)))
+
+    def end(self, token: str) -> Claim | None:
+        """Return that the run with this token has ended, None if it certainly has not said so."""
+        return _end(token, self._read_first(end_key(token)))
 
     def revoke(self, token: str) -> Claim | None:
         """
@@ -134,7 +138,7 @@ class ClaimRecord(TaskRecord):
         if self._shut(token, claim_key(n), end_key(token)) is None:
             return None
         claim = _claim(self._read_first(claim_key(n)))
-        return self.let_go_on(claim if claim and claim.token == token else None) or self.said(token)
+        return self.let_go_on(claim if claim and claim.token == token else None) or self.end(token)
 
     def _shut(self, token: str, *keys: str) -> dict[str, Any] | None:
         """
@@ -321,7 +325,7 @@ class StartClaims:
                 entry.attempt.try_number,
             )
         elif not ledger.was_cleared:
-            claim = claim or record.said(token)
+            claim = claim or record.end(token)
         if claim is None:
             record.forget(token, entry.attempt.max_tries)
             if not ledger.was_cleared:
@@ -407,6 +411,10 @@ def _claim(entry: Mapping[str, Any] | None) -> Claim | None:
         datetime.fromisoformat(entry["at"]),
         is_stopped=bool(entry.get("stopped")),
     )
+
+
+def _end(token: str, entry: object) -> Claim | None:
+    return None if entry is None else Claim(token, has_only_ended=True)
 
 
 def _text(value: object) -> str | None:

@@ -177,33 +177,38 @@ class TaskRecord:
         self._is_set = self._is_set or bool(entry)
         return entry
 
-    def _read(self, key: str) -> dict[str, Any] | None:
+    def _read(self, *keys: str, digest: str | None = None) -> dict[str, Any] | None:
         """
-        Return an entry, None if there is certainly none.
+        Return the first of several entries that is there, None if there is certainly none of them.
 
+        :param digest: what it must have as its ``digest``, None for any
         :raises RuntimeError: if the store does not return what was just written to it
         """
         if self._store is None:
             return None
-        entry = self._store.get(key)
-        return self._read_again(self._store, (key,)) if entry is None and self._may_have_entries else entry
+        entry = _first(self._store, keys, digest)
+        return (
+            self._read_again(self._store, keys, digest) if entry is None and self._may_have_entries else entry
+        )
 
     def _read_first(self, *keys: str) -> dict[str, Any] | None:
         """
-        Return the first of several entries that is there, None if there is certainly none of them.
+        Return the same, also where no earlier execution may have written any.
 
         :raises RuntimeError: if the store does not return what was just written to it, or the task instance now
             belongs to another process
         """
         return None if self._store is None else self._read_again(self._store, keys)
 
-    def _read_again(self, store: _Store, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    def _read_again(
+        self, store: _Store, keys: tuple[str, ...], digest: str | None = None
+    ) -> dict[str, Any] | None:
         # A key of its own: several threads of a task may read at the same time.
         probe_key, probe = f"{_PROBE}/{uuid4().hex}", self._now._asdict()
         self._put(store, probe_key, probe)
         try:
             for _ in range(_PROBES):
-                if entry := next(filter(None, map(store.get, keys)), None):
+                if (entry := _first(store, keys, digest)) is not None:
                     return entry
                 if store.get(probe_key) != probe:
                     raise RuntimeError(
@@ -242,6 +247,13 @@ class TaskRecord:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         store.set(key, entry, retention=NEVER_EXPIRE)
+
+
+def _first(store: _Store, keys: tuple[str, ...], digest: str | None) -> dict[str, Any] | None:
+    for entry in map(store.get, keys):
+        if entry is not None and (digest is None or entry["digest"] == digest):
+            return entry
+    return None
 
 
 def attempt_of(entry: dict[str, Any]) -> Attempt:

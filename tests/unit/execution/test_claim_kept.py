@@ -368,3 +368,30 @@ def test_a_doubt_stays_if_the_next_start_is_rejected(service, store, context, wa
     with pytest.raises(RejectedError):
         operator.execute(context(store, try_number=2))
     assert store.entries[KEY] == first
+
+
+class TestNotFound:
+    """What the SDK reads as no entry may be a 404 of an API server that lacks the route."""
+
+    def test_for_the_claim_of_a_run_that_was_told_to_stop(self, service, store, context, claims):
+        claims().execute(context(store))
+        assert first_step(store, token_of(service.runs[0]), "1001") == 200
+        store.entries[claim_key(3)]["stopped"] = now()
+        store.lost.append(claim_key(3))
+        assert claims().execute(context(store, try_number=2))["run_id"] == "1002"
+
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_for_the_end_of_a_run(self, service, store, context, claims, kept):
+        """On Airflow 3.4, a Clear may have kept what was in doubt."""
+        key, get, reads = (
+            end_key(digest_of(lose(service, store, context, claims))),
+            store.get,
+            iter(range(99)),
+        )
+        store.entries[key] = Answer("success").row(now())
+        store.get = lambda name: None if name == key and next(reads) % 2 == 0 else get(name)
+        again = context(store, try_number=2, max_tries=3 + kept)
+        if kept:
+            again["ti"].region_id = 0
+        claims(**BRIEF).execute(again)
+        assert requests(service) == 1
