@@ -105,9 +105,13 @@ class ClaimRecord(TaskRecord):
         """
         return _claim(self._peek(claim_key(self._now.max_tries if max_tries is None else max_tries)))
 
-    def claim_of(self, token: str) -> Claim | None:
-        """Return the claim of the run with this token, also one of before a Clear, None if there is none."""
-        numbers = range(self._now.max_tries, -1, -1)
+    def claim_of(self, token: str, max_tries: int = 0) -> Claim | None:
+        """
+        Return the claim of the run with this token, also one of before a Clear, None if there is none.
+
+        :param max_tries: those for which it was started, as a Clear may have lowered them
+        """
+        numbers = range(max(self._now.max_tries, max_tries), -1, -1)
         return _claim(self._read(*map(claim_key, numbers), digest=token))
 
     def said(self, token: str) -> Claim | None:
@@ -309,7 +313,7 @@ class StartClaims:
         if max_tries != record.max_tries:  # kept by a Clear (Airflow 3.4+)
             # Before the claim is read: the endpoint records that it has told a run to stop before it tells it.
             record.reopen(token)
-        claim = record.claim_of(token)
+        claim = record.claim_of(token, max_tries)
         # One that asks after its end is told to stop as well.
         if claim is not None and claim.is_stopped and not self._has_ended(token):
             record.stop(token, max_tries)

@@ -395,3 +395,17 @@ class TestNotFound:
             again["ti"].region_id = 0
         claims(**BRIEF).execute(again)
         assert requests(service) == 1
+
+
+def test_a_run_that_was_told_to_stop_before_a_clear_that_lowered_max_tries(service, store, context, claims):
+    """On Airflow 3.4: the DAG was edited to fewer retries."""
+
+    def again(try_number, max_tries):
+        found = context(store, try_number=try_number, max_tries=max_tries)
+        found["ti"].region_id = 0
+        return found
+
+    claims().execute(again(1, 5))
+    assert first_step(store, token_of(service.runs[0]), "1001", max_tries=5) == 200
+    store.entries[claim_key(5)]["stopped"] = now()
+    assert claims().execute(again(2, 1))["run_id"] == "1002"
