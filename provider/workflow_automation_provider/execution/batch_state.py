@@ -8,7 +8,8 @@ so items share it: it records the results since the last write, and opens the ne
 **The entries** are numbered across the tries. A write adds to the last entry of this try and rewrites it; once that
 has reached :data:`_MAX_ENTRY_BYTES` bytes, the next write begins another. So an entry stays well below the 64 KiB that
 Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows with the batch, and 100,000 items take
-300 to 500 entries. Each contains, besides what tells a retry from a Clear:
+300 to 500 entries. An entry whose write Airflow may repeat is not rewritten: a late repeat would undo what was written
+since. Each contains, besides what tells a retry from a Clear:
 
 - ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
 - ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
@@ -93,6 +94,7 @@ class _Last:
     The entry that is being written, as far as it is durable.
 
     :param size: in bytes, about
+    :param may_be_repeated: whether Airflow may write it later as it is now
     """
 
     number: int
@@ -100,6 +102,7 @@ class _Last:
     digests: bytes = b""
     results: dict[str, Any] = field(default_factory=dict)
     size: int = 0
+    may_be_repeated: bool = False
 
 
 class BatchRecord(TaskRecord):
@@ -153,14 +156,15 @@ class BatchRecord(TaskRecord):
         self._add(opened, part)
 
     def _add(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
-        if self._last.size >= _MAX_ENTRY_BYTES:
+        if self._last.size >= _MAX_ENTRY_BYTES or (self._last.size and self._last.may_be_repeated):
             # In one step: two, with an interruption between them, could skip a number, and reading ends at a gap.
             self._last = _Last(self._last.number + 1)
         last = self._last
         ranges = _ranges(last.ranges, [index for index, _ in opened])
         digests = b"".join((last.digests, *(digest for _, digest in opened)))
         more = {str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results}
-        self._set(
+        last.may_be_repeated = True  # unless it succeeds at once
+        last.may_be_repeated = self._set(
             self._key(last.number),
             {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -234,19 +234,25 @@ class TaskRecord:
         except Exception:  # retried once, because otherwise it stays unknown whether a run was started
             self._store.delete(key)
             return True
-        # Airflow's SDK repeats a request that had no response, but no sooner.
-        repeated_after = conf.getfloat("workers", "execution_api_retry_wait_min", fallback=1.0)
-        return time.monotonic() - began >= repeated_after
+        return _may_be_repeated(began)
 
-    def _set(self, key: str, entry: dict[str, Any]) -> None:
+    def _set(self, key: str, entry: dict[str, Any]) -> bool:
+        """Write an entry; return whether Airflow may have been asked twice, and may do it again later."""
         self._is_set = True
+        began = time.monotonic()
         if self._store is not None:
             self._put(self._store, key, {**self._now._asdict(), **entry})
+        return _may_be_repeated(began)
 
     def _put(self, store: _Store, key: str, entry: dict[str, Any]) -> None:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         store.set(key, entry, retention=NEVER_EXPIRE)
+
+
+def _may_be_repeated(began: float) -> bool:
+    # Airflow's SDK repeats a request that had no response, but no sooner.
+    return time.monotonic() - began >= conf.getfloat("workers", "execution_api_retry_wait_min", fallback=1.0)
 
 
 def _first(store: _Store, keys: tuple[str, ...], digest: str | None) -> dict[str, Any] | None:

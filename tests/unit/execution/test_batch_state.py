@@ -176,3 +176,18 @@ def test_entries_are_numbered_and_named(context):
         record.write([(number, digest(number))], [])
     assert [*store._entries] == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
     assert all(a < b for a, b in pairwise(store._entries))
+
+
+def test_an_entry_whose_write_failed_is_not_rewritten(context):
+    """Airflow may carry out that write later."""
+    store = SizedStore()
+    record = record_of(context, store)
+    record.write([(0, digest(0))], [])
+    store.failing = True
+    with pytest.raises(RuntimeError):
+        record.write([(1, digest(1))], [started(0)])
+    store.failing = False
+    late = store.get("workflow_automation_batch_0")
+    record.write([], [started(0)])
+    store.set("workflow_automation_batch_0", late)
+    assert state(record_of(context, store, try_number=2)) == {0: (digest(0), started(0))}

@@ -292,3 +292,27 @@ def test_after_the_last_try_the_log_names_what_the_output_file_would(batch, serv
     text = log()
     for run in service.runs:
         assert f"batch[{run.inputs['n']}]: {run.run_id}" in text
+
+
+@needs_store
+def test_a_write_that_airflow_repeats_late_undoes_no_later_one(batch, service, monkeypatch):
+    """Its SDK repeats a request without a response, and the API server may carry out the first one last."""
+    monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN", "0.2")
+
+    class Repeats(Watched):
+        def set(self, key, value, *, retention=None):
+            if self.writes == 2 and "_probe" not in key:
+                self.inner.set(*self.late)
+                self.fail_at = 1  # killed
+            super().set(key, value, retention=retention)
+            if self.writes == 1:
+                self.late = key, value
+                time.sleep(0.2)
+
+    error = RuntimeError("killed")
+    with pytest.raises(WorkflowAutomationError):
+        batch(rows(50), store=lambda inner: Repeats(inner, dict, error=error), window_size=8)
+    assert len(service.runs) > 8
+    with pytest.raises(WorkflowAutomationError):
+        batch(rows(50), try_number=2)
+    assert max(times_started(service).values()) == 1
