@@ -3,8 +3,8 @@ The entries of an upload in the task state store.
 
 There is one for each request that the service confirmed, in order; a retry sends the files that are in none of them.
 A request with more than 1,000 files has further entries with their identities, see
-:mod:`~workflow_automation_provider.execution.confirmed_files`. If an upload must not be repeated, another entry says
-that a request is being sent.
+:mod:`~workflow_automation_provider.execution.confirmed_files`. If an upload must not be repeated, another entry
+for each request says that it was about to be sent.
 """
 
 from __future__ import annotations
@@ -81,11 +81,10 @@ class UploadRecord(TaskRecord):
         entry = {"request": {**request, "identities": identities[:1]}, "parts": len(identities)}
         self._set(self._confirmed_key(self._count), entry)
         self._count += 1
-        self.take_back()
 
     def sending(self) -> None:
         """Write that a request is about to be sent, where it must not be sent again."""
-        self._set(_UPLOAD, {"number": self._count})
+        self._set(self._sending_key, {})
         self._is_sending = True
 
     def interrupted(self) -> bool:
@@ -94,16 +93,20 @@ class UploadRecord(TaskRecord):
 
         To be asked after :meth:`read`.
         """
-        entry = self._get(_UPLOAD)
-        # Once it is confirmed, what was written before it was sent counts no more.
-        return bool(entry and self._counts(entry) and entry["number"] >= self._count)
+        entry = self._get(self._sending_key)
+        return bool(entry and self._counts(entry))
 
     def take_back(self) -> None:
-        """Record that the outcome of the request is known."""
+        """Record that no files of the request were accepted."""
         if self._is_sending:
-            self._delete(_UPLOAD)
+            self._delete(self._sending_key)
             if not self._count:
                 self.release()
+
+    @property
+    def _sending_key(self) -> str:
+        # One for each request: a late repeat of a write or deletion of Airflow's would undo what was written since.
+        return f"{_UPLOAD}{f'_sending_{self._count}' if self._count else ''}"
 
     def _confirmed_key(self, number: int, part: int = 0) -> str:
         return f"{_UPLOAD}_{number}{f'_{part}' if part else ''}"

@@ -19,6 +19,7 @@ from workflow_automation_provider.exceptions import (
     BusyError,
     FileUnavailableError,
     InvalidRequestError,
+    OutcomeUnknownError,
     RejectedError,
 )
 from workflow_automation_provider.execution import confirmed_files
@@ -425,12 +426,33 @@ class TestRecordThatFails:
         assert f"{KEY}_0" in keys
         assert "not be recorded" in log()
 
-    def test_what_was_confirmed_is_no_doubt(self, service, store, attempt):
-        store.failures["delete"] = 2
+    def test_what_was_confirmed_is_no_doubt(self, service, attempt):
         operator = {"on_unknown_upload": "fail", "files_per_request": 1}
         upload({"row": 1}, **operator).execute(attempt())
         result = upload({"row": 1}, **operator).execute(attempt(try_number=2))
         assert len(result["requests"]) == len(service.uploads) == 1
+
+    @pytest.mark.parametrize("late", ["delete", "set"])
+    def test_what_airflow_repeats_late_hides_no_doubt(self, service, store, attempt, late):
+        """Its SDK repeats a request without a response, and the API server may carry out the first one last."""
+        put, written = store.set, []
+
+        def repeat(key, value, *, retention=None):
+            put(key, value, retention=retention)
+            if len(written) == 2:  # the second request is about to be sent
+                if late == "set":
+                    put(*written[0])
+                for deleted in store.deleted:
+                    store.entries.pop(deleted, None)
+            written.append((key, value))
+
+        store.set = repeat
+        let_fail(service, "drop_after", after=1)
+        operator = {"on_unknown_upload": "fail", "files_per_request": 1}
+        for number in (1, 2):
+            with pytest.raises(OutcomeUnknownError):
+                upload({"row": 1}, {"row": 2}, **operator).execute(attempt(try_number=number))
+        assert len(service.uploads) == 2
 
     def test_the_services_error_is_not_lost(self, service, store, attempt, log):
         service.faults.add("busy", operation="upload", retry_after="7")
