@@ -110,6 +110,9 @@ def digest_of(token: str) -> str:
 START_KEY = "workflow_automation_start"
 """Key of the entry of the task's start, which the endpoint reads."""
 
+STARTED_KEY = "workflow_automation_started"
+"""Key of another one that says the same of a run that was started: a late write of *starting* cannot undo it."""
+
 WAIT_KEY = "workflow_automation_wait"
 """Key of the entry of its wait, likewise."""
 

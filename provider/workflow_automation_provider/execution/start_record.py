@@ -4,8 +4,9 @@ The entry of a start in the task state store: one, under the name of the start, 
 ``{"state": …, "at": …, "result": …, "request": …}`` and the :class:`~.ledger.Attempt` that wrote it. The state is
 *starting* (the ledger's *open*), *started* or *unidentified*; there is no entry if nothing was started. Where the run was
 given a token by that send, ``token`` is its hash, and ``waits`` says that the task waits for the run. For the page
-**Flow runs**, it names the ``conn_id``, the ``flow_id`` if that is known, and when the request was ``sent``. Beside it, a
-person may enter the run that a task is to return, once, as ``workflow_automation_run``: before all that the ledger decides.
+**Flow runs**, it names the ``conn_id``, the ``flow_id`` if that is known, and when the request was ``sent``. If Airflow
+may repeat the write of *starting*, ``workflow_automation_started`` has the ``token`` of a run that was started. A person may
+enter the run that a task is to return, once, as ``workflow_automation_run``: before all that the ledger decides.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.callback import START_KEY
+from workflow_automation_provider.execution.callback import START_KEY, STARTED_KEY
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
@@ -106,6 +107,8 @@ class StartRecord(TaskRecord):
     _entry: dict[str, Any]
     # A deletion of Airflow's that comes late would take the entry of a request that is being sent.
     _may_be_cleared_again = False
+    # A write of *starting* that comes late would undo that of *started*.
+    _may_be_starting_again = False
 
     def read(self) -> StartEntry | None:
         """Return what was written last, also before a Clear; None if nothing was."""
@@ -136,11 +139,13 @@ class StartRecord(TaskRecord):
                 "Airflow's task state store was slow to delete an entry, and may delete the next one as well: nothing else "
                 "is sent in this try."
             )
-        self._write("starting", {})
+        self._may_be_starting_again |= self._write("starting", {})
 
     def started(self, run: StartedRun) -> None:
         """Record that a run was started, and the task's result."""
         self._write("started", {**run})
+        if self._may_be_starting_again and self.token:
+            self._set(STARTED_KEY, {"token": self.token})
 
     def unidentified(self, message: str) -> None:
         """Record that a run was started whose id is unknown, and the error message."""
@@ -209,7 +214,7 @@ class StartRecord(TaskRecord):
     def _supplied_key(self) -> str:
         return f"{SUPPLIED_RUN_KEY}{self._suffix}"
 
-    def _write(self, state: Literal["starting", "started", "unidentified"], result: dict[str, Any]) -> None:
+    def _write(self, state: Literal["starting", "started", "unidentified"], result: dict[str, Any]) -> bool:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         if state == "starting":
             self._sent = at
@@ -223,4 +228,4 @@ class StartRecord(TaskRecord):
             **self.target,
             "sent": self._sent,
         }
-        self._set(self._key, {name: value for name, value in entry.items() if value is not None})
+        return self._set(self._key, {name: value for name, value in entry.items() if value is not None})

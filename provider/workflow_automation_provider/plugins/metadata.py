@@ -33,6 +33,7 @@ from sqlalchemy.orm import lazyload
 
 from workflow_automation_provider.execution.callback import (
     START_KEY,
+    STARTED_KEY,
     WAIT_KEY,
     Answer,
     Running,
@@ -170,7 +171,7 @@ def _entries(session: Session, at: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the entries of a task instance that say something of a run."""
     keys = [Store.key.startswith(prefix, autoescape=True) for prefix in (_CLAIMS, _TOKENS, _RECEIPTS)]
     query = select(Store.key, Store.value).filter_by(**at)
-    query = query.where(or_(Store.key.in_([START_KEY, WAIT_KEY]), *keys))
+    query = query.where(or_(Store.key.in_([START_KEY, STARTED_KEY, WAIT_KEY]), *keys))
     return {entry.key: entry.value for entry in session.execute(query)}
 
 
@@ -187,7 +188,7 @@ def _seen(ti: TaskInstance, digest: str, is_open: bool, entries: Mapping[str, st
     if not is_open and receipt is not None and receipt["max_tries"] != ti.max_tries:
         receipt = None
     return Seen(
-        is_open and _is_wanted(ti, entries),
+        is_open and _is_wanted(ti, digest, entries),
         _last(open_ones) or current,
         _last(claim for claim in claims if claim["digest"] == digest),
         receipt and Receipt(receipt["status"], receipt["at"], receipt["fingerprint"]),
@@ -232,8 +233,8 @@ def _last(claims: Iterable[ClaimRow]) -> ClaimRow | None:
     return max(claims, key=lambda claim: claim["at"], default=None)
 
 
-def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
-    """Return whether a task instance may have a run that works."""
+def _is_wanted(ti: TaskInstance, digest: str, entries: Mapping[str, str]) -> bool:
+    """Return whether a task instance may have a run that works, with this token."""
     if ti.state != TaskInstanceState.SUCCESS:
         return ti.state not in {*State.finished, TaskInstanceState.RESTARTING}
     # Green before its run has ended: it does not wait. One that waits closes its token, unless it was marked. An entry
@@ -244,8 +245,9 @@ def _is_wanted(ti: TaskInstance, entries: Mapping[str, str]) -> bool:
     )
     if waits or START_KEY not in entries:
         return False
-    start = json_object(entries.get(START_KEY))
-    return bool(start.get("state", "started") == "started" and not start.get("waits"))
+    start, started = (json_object(entries.get(key)) for key in (START_KEY, STARTED_KEY))
+    is_started = start.get("state", "started") == "started" or started.get("token") == digest
+    return is_started and not start.get("waits")
 
 
 def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:

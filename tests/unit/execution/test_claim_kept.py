@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -409,3 +410,19 @@ def test_a_run_that_was_told_to_stop_before_a_clear_that_lowered_max_tries(servi
     assert first_step(store, token_of(service.runs[0]), "1001", max_tries=5) == 200
     store.entries[claim_key(5)]["stopped"] = now()
     assert claims().execute(again(2, 1))["run_id"] == "1002"
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_a_late_write_of_starting_cannot_undo(service, store, context, claims, monkeypatch, slow):
+    """Of a green task, the endpoint tells only a run that is recorded to go on."""
+    monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN", "0.2" if slow else "20")
+    write = store.set
+
+    def write_slowly(key, value, **options):
+        write(key, value, **options)
+        time.sleep(0.2 * (value.get("state") == "starting"))
+
+    store.set = write_slowly
+    claims().execute(context(store))
+    known = store.entries.get("workflow_automation_started", {}).get("token")
+    assert known == (digest_of(token_of(service.runs[0])) if slow else None)

@@ -459,3 +459,12 @@ def test_end_of_a_run_that_had_not_claimed(starting, say):
     task = starting("failed")
     assert status(say(task.url, "success")) == 404
     assert task.claim is None
+
+
+@pytest.mark.parametrize(("known", "expected"), [(True, 200), (False, 404)])
+def test_a_late_write_of_starting_stops_no_run_of_a_green_task(starting, say, known, expected):
+    task = starting("success")
+    task.enter(
+        "workflow_automation_started", json.dumps({"token": digest_of(task.token) if known else "another"})
+    )
+    assert status(say(task.url, "started")) == expected
