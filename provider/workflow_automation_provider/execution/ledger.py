@@ -307,16 +307,17 @@ class Ledger:
             raise LedgerError(f"Item {index} must not be sent: it is {self.state(index).name.lower()}.")
         if self._tokens.get(index, token) != token:
             raise LedgerError(f"Item {index} must not be sent: another token of it has not been revoked.")
+        self._grow(index)
+        self._tries[index] = self._now.try_number
+        self._set_digest(index, digest)
+        if token:
+            self._tokens[index] = token
+        # In this order: whatever interrupts it, the item can be opened again, or settled.
         state = self.state(index)
         if state in IN_DOUBT and not (state is State.REVOKED and self._claims):
             self._in_doubt_before.add(index)
-        if token:
-            self._tokens[index] = token
-        self._grow(index)
-        self._states[index] = State.OPEN
-        self._tries[index] = self._now.try_number
-        self._set_digest(index, digest)
         self._open.add(index)
+        self._states[index] = State.OPEN
 
     def settle(self, index: int, outcome: State) -> State:
         """

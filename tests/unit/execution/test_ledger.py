@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections import Counter
 from contextlib import nullcontext
 
@@ -464,3 +465,39 @@ def test_an_entry_that_a_clear_has_kept_counts(max_tries):
     assert ledger.read(Entry(Attempt(1, 3), [(0, b"")], [(0, State.STARTED)]))
     assert ledger.decide(0, b"") is Decision.RETURN
     assert ledger.is_ambiguous == (max_tries == 4)
+
+
+@pytest.mark.parametrize("before", [State.IDLE, State.UNKNOWN])
+def test_an_item_can_be_settled_wherever_its_opening_is_interrupted(before):
+    """As a batch does: it opens what was not opened, and settles it."""
+    lines = 0
+
+    def interrupt(frame, event, _):
+        nonlocal lines
+        if frame.f_code is not Ledger.open.__code__:
+            return None
+        lines -= event == "line"
+        if not lines:
+            raise KeyboardInterrupt
+        return interrupt
+
+    for at in range(1, 99):
+        lines = at
+        # Only one in doubt needs it; with it, one whose opening was interrupted could be opened again in any order.
+        ledger = Ledger(Attempt(2, 3), start_again=before is State.UNKNOWN)
+        ledger.read(Entry(Attempt(1, 3), [(0, digest(0))], [(0, before)]))
+        tracer = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            ledger.open(0, digest(0))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        if lines > 0:
+            break
+        if not ledger.is_open(0):
+            ledger.open(0, digest(0))
+        assert ledger.settle(0, State.IDLE) is before
+        assert ledger.newly_open == 0
+    assert at > 5
