@@ -435,7 +435,8 @@ class TestRecordThatFails:
     @pytest.mark.parametrize("late", ["delete", "set"])
     def test_what_airflow_repeats_late_hides_no_doubt(self, service, store, attempt, late):
         """Its SDK repeats a request without a response, and the API server may carry out the first one last."""
-        put, written = store.set, []
+        put = store.set
+        written: list[tuple[str, dict[str, object]]] = []
 
         def repeat(key, value, *, retention=None):
             put(key, value, retention=retention)

@@ -300,6 +300,8 @@ def test_a_write_that_airflow_repeats_late_undoes_no_later_one(batch, service, m
     monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN", "0.2")
 
     class Repeats(Watched):
+        late: tuple[str, Any]
+
         def set(self, key, value, *, retention=None):
             if self.writes == 2 and "_probe" not in key:
                 self.inner.set(*self.late)
