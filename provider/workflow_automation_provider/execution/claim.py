@@ -188,14 +188,16 @@ class ClaimRecord(TaskRecord):
         """
         Make room for the claim of another run, where no Clear has: what claimed before has ended, or is to stop.
 
-        :raises Exception: if it is not certain that an earlier token is gone
+        :raises Exception: if it is not certain that an earlier token is gone, or that the next claim stays
         """
         key = claim_key(self._now.max_tries)
         if token is not None:
             self._delete(token_keys(token, self._now.max_tries)[1])
             self._shut(token)
-        if self._read_first(key) is not None:
-            self._delete(key)
+        if self._read_first(key) is not None and self._delete(key):
+            raise RuntimeError(
+                f"Airflow's task state store was slow to delete the entry {key}, and may delete the next one as well."
+            )
 
     def stop(self, token: str, max_tries: int) -> None:
         """
