@@ -25,6 +25,7 @@ from airflow_launcher.waiting import wait_for
 VERSION = version("apache-airflow")
 USER = PASSWORD = "admin"
 START_TIMEOUT = 300
+SLOW = "300"  # seconds, for what Airflow gives up after half a minute, which a loaded machine may need
 
 # Airflow's health speaks of them; that the api-server is healthy is seen by its answer.
 _MONITORED = (SCHEDULER, DAG_PROCESSOR, TRIGGERER)
@@ -77,13 +78,16 @@ class Airflow:
                 "API__HOST": "127.0.0.1",
                 "API__PORT": str(port),
                 "API__WORKERS": "1",
+                "CORE__DAGBAG_IMPORT_TIMEOUT": SLOW,
                 "CORE__DAGS_FOLDER": str(dags),
                 "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
                 "CORE__LOAD_EXAMPLES": "False",
                 "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
                 "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in roles.items()),
+                "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": SLOW,
                 "DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
                 "DATABASE__SQL_ALCHEMY_CONN": self.database.url,
+                "WORKERS__EXECUTION_API_TIMEOUT": "60",
                 **(settings or {}),
             },
             connections or {},

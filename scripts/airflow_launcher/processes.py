@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-STOP_TIMEOUT = 15
+STOP_TIMEOUT = 60
 
 
 class Program:
