@@ -7,10 +7,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_launcher.processes import alive
 from airflow_launcher.waiting import wait_for
 from gate import Hold
 from outcomes import Outcome, outcome, run_ids
@@ -30,7 +29,7 @@ class Flow:
         self._goes_on = threading.Event()
 
     def __call__(self, run: object) -> dict[str, Any]:
-        assert self._goes_on.wait(300)
+        assert self._goes_on.wait(1200)
         return {"rows": 3}
 
     def end(self) -> None:
@@ -71,9 +70,10 @@ class Case:
     def kill(self) -> None:
         """Kill the task's process and its supervisor."""
         last = self.deployment.gate.tries_of(self.run_id)[-1]
-        for pid in (last.supervisor, last.pid):
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
+        os.kill(last.supervisor, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may end as its supervisor does
+            os.kill(last.pid, signal.SIGKILL)
+        self.deployment.miss_heartbeats(last.pid)
 
     def kill_task(self) -> None:
         """Kill the task's process: its supervisor tells Airflow at once."""

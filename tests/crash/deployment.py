@@ -14,7 +14,7 @@ from airflow_launcher.airflow import VERSION, Airflow
 from airflow_launcher.databases import SQLite
 from airflow_launcher.ports import free_port
 from gate import Gate
-from quick_recovery import QUICK_RECOVERY
+from quick_recovery import OLD_HEARTBEAT, QUICK_RECOVERY
 
 if TYPE_CHECKING:
     from collector import Collector
@@ -53,9 +53,7 @@ class Deployment(Airflow):
                 "CORE__MAX_ACTIVE_TASKS_PER_DAG": "200",
                 "CORE__MAX_ACTIVE_RUNS_PER_DAG": "200",
                 "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-                # Longer than Airflow gives a cleared task to end (5 s), however loaded the machine.
-                "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600" if CANNOT_MISS_HEARTBEATS else "15",
-                "WORKERS__EXECUTION_API_TIMEOUT": "60",
+                **({"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600"} if CANNOT_MISS_HEARTBEATS else {}),
                 **(collector.settings if collector else {}),
             },
         )
@@ -70,6 +68,26 @@ class Deployment(Airflow):
         """Stop everything, orphans too."""
         super().stop(grace)
         self.gate.stop()
+
+    def miss_heartbeats(self, pid: int) -> None:
+        """Have Airflow miss the heartbeats of a task's process now: those of a supervisor that was killed or frozen."""
+        if CANNOT_MISS_HEARTBEATS:
+            return
+        statement = "UPDATE task_instance SET last_heartbeat_at = ? WHERE pid = ? AND state IN ('running', 'restarting')"
+        with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
+            database.execute(statement, (OLD_HEARTBEAT, pid))
+
+    def is_locked(self) -> bool:
+        """Tell whether a process writes into the database, and will not end for a while."""
+        with contextlib.closing(
+            sqlite3.connect(self._file.path, timeout=5, isolation_level=None)
+        ) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            database.execute("ROLLBACK")
+        return False
 
     def records(self, dag_id: str, run_id: str) -> dict[int, dict[str, Any]]:
         """Return the start records of a DAG run's task, by map index."""

@@ -91,6 +91,7 @@ def edited_to_fewer_in_a_dag_run_that_ended(case: Case) -> None:
 
 def edited_to_more(case: Case) -> None:
     case.begin_in_doubt()
+    case.api.finished(case.dag_id, case.run_id)
     case.edit(3)
     case.clear()
     case.expect("success", 2)
@@ -146,6 +147,7 @@ def cleared_while_running_and_its_end_taken_for_a_failure(case: Case) -> None:
         os.kill(pid, signal.SIGSTOP)
     try:
         case.clear()
+        case.deployment.miss_heartbeats(first.pid)
         case.expect("success", 1)
     finally:
         case.let_go()
@@ -199,7 +201,7 @@ def cleared_while_running(case: Case) -> None:
 
 
 def cleared_while_the_service_works(case: Case) -> None:
-    fault = case.service.faults.add("delay", seconds=8, inputs={"case": case.run_id})
+    fault = case.service.faults.add("delay", seconds=30, inputs={"case": case.run_id})
     case.begin()
     wait_for("the request", lambda: fault.struck)
     case.clear()

@@ -53,7 +53,7 @@ class Case:
     says: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     conn_id: str = "workflow_automation_default"
-    dag_id: str = "hasty"
+    dag_id: str = "patient"
 
 
 CASES = {
@@ -62,9 +62,9 @@ CASES = {
     "dropped after": Case("drop_after", "failed", 1, 1, UNKNOWN),
     "reset before": Case("reset_before", "failed", 1, 0, UNKNOWN),
     "reset after": Case("reset_after", "failed", 1, 1, UNKNOWN),
-    "hangs before": Case("hang_before", "failed", 1, 0, UNKNOWN, {"seconds": 20}),
-    "hangs after": Case("hang_after", "failed", 1, 1, UNKNOWN, {"seconds": 20}),
-    "slower than the timeout": Case("delay", "failed", 1, 1, UNKNOWN, {"seconds": 4}),
+    "hangs before": Case("hang_before", "failed", 1, 0, UNKNOWN, {"seconds": 20}, dag_id="hasty"),
+    "hangs after": Case("hang_after", "failed", 1, 1, UNKNOWN, {"seconds": 20}, dag_id="hasty"),
+    "slower than the timeout": Case("delay", "failed", 1, 1, UNKNOWN, {"seconds": 20}, dag_id="hasty"),
     "500 before": Case("reject", "failed", 1, 0, UNKNOWN, {"status": 500}),
     "500 after": Case("status_after", "failed", 1, 1, UNKNOWN),
     "502": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 502}),
@@ -180,9 +180,9 @@ def test_next_try_does_not_come_before_the_service_said(
     """How much later it comes is up to the scheduler."""
     outcomes[name].result()
     if CAN_RESCHEDULE:
-        ((wait,),) = deployment.reschedules("hasty", _run_id(name)).values()
+        ((wait,),) = deployment.reschedules("patient", _run_id(name)).values()
     else:
-        ((first, second),) = pairwise(deployment.api.tries("hasty", _run_id(name), "trigger"))
+        ((first, second),) = pairwise(deployment.api.tries("patient", _run_id(name), "trigger"))
         wait = (at(second["start_date"]) - at(first["end_date"])).total_seconds()
 
     assert round(wait, 3) >= least
@@ -214,7 +214,7 @@ def test_a_bounded_number_of_reschedules_comes_before_a_retry(
     deployment: Deployment, outcomes: dict[str, Future[Outcome]], name: str, reschedules: dict[int, int]
 ) -> None:
     outcomes[name].result()
-    found = deployment.reschedules("hasty", _run_id(name))
+    found = deployment.reschedules("patient", _run_id(name))
 
     assert {try_number: len(waits) for try_number, waits in found.items()} == reschedules
 

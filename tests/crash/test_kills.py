@@ -50,9 +50,9 @@ class Window:
 WINDOWS = {
     "before starting is set": Window(1, "success", hold=("before", "GET", RECORD, "")),
     "between starting and the POST": Window(0, "failed", hold=("after", "PUT", RECORD, '"starting"')),
-    "while the service works": Window(1, "failed", fault=("delay", 3)),
-    "after it accepted": Window(1, "failed", fault=("hang_after", 5)),
-    "while its response is read": Window(1, "failed", fault=("drip", 5)),
+    "while the service works": Window(1, "failed", fault=("delay", 15)),
+    "after it accepted": Window(1, "failed", fault=("hang_after", 20)),
+    "while its response is read": Window(1, "failed", fault=("drip", 20)),
     "before started is set": Window(1, "failed", hold=("before", "PUT", RECORD, '"started"')),
     "after started is set": Window(1, "success", hold=("after", "PUT", RECORD, '"started"')),
     "while its result is pushed": Window(1, "success", hold=("before", "POST", "/return_value", "")),
@@ -99,9 +99,14 @@ def strike(
         os.kill(first.supervisor, signal.SIGSTOP)
         os.kill(first.pid, signal.SIGSTOP)
     else:
+        if fault:
+            # The supervisor reads the log after the request that it answered before this moment.
+            wait_for("the line beforehand", lambda: ASKING in deployment.log(dag_id, case))
         os.kill(first.pid if blow == "kill the task" else first.supervisor, signal.SIGKILL)
-        if hold:
-            hold.released.set()
+    if blow != "kill the task":
+        deployment.miss_heartbeats(first.pid)
+    if hold and blow != FREEZE:
+        hold.released.set()
     found = outcome(deployment, service, dag_id, case)
     if blow == FREEZE:
         assert alive(first.pid)
@@ -197,6 +202,7 @@ def test_an_orphan_that_wakes_after_the_next_try_starts_nothing(
     wait_for("the task", (tmp_path / "here").exists)
     (first,) = deployment.gate.tries_of(case)
     os.kill(first.supervisor, signal.SIGKILL)
+    deployment.miss_heartbeats(first.pid)
     found = outcome(deployment, service, "waits_before", case)
     assert alive(first.pid)
     (tmp_path / "go").touch()

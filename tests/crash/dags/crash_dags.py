@@ -15,7 +15,10 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
-THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+# Also without retries: Airflow may take the end of a task that was cleared for a failure, and retries it then.
+ONCE = {"retries": 0, "retry_delay": timedelta(seconds=1)}
+THRICE = {**ONCE, "retries": 3}
+SILENCE = timedelta(seconds=30)
 CLAIM_TIMEOUT = timedelta(seconds=2)
 CONN_ID = "{{ dag_run.conf.get('conn_id', 'workflow_automation_default') }}"
 
@@ -34,7 +37,7 @@ def wait_in_folder_after(context, result) -> None:
 
 
 def trigger(**options) -> TriggerFlowOperator:
-    options = {"request_timeout": 20, "send_retry_timeout": 0, **options}
+    options = {"request_timeout": 120, "send_retry_timeout": 0, **options}
     return TriggerFlowOperator(
         task_id="trigger", inputs={"case": "{{ run_id }}"}, workflow_automation_conn_id=CONN_ID, **options
     )
@@ -43,14 +46,15 @@ def trigger(**options) -> TriggerFlowOperator:
 with DAG("patient", schedule=None, start_date=START, default_args=THRICE):
     trigger()
 
-with DAG("once", schedule=None, start_date=START, default_args={"retries": 0}):
+with DAG("once", schedule=None, start_date=START, default_args=ONCE):
     trigger()
 
+# For requests that hang: a slow machine needs longer for any other.
 with DAG("hasty", schedule=None, start_date=START, default_args=THRICE):
     trigger(request_timeout=2)
 
 with DAG("start_again", schedule=None, start_date=START, default_args=THRICE):
-    trigger(request_timeout=2, on_unknown_start="start_again")
+    trigger(on_unknown_start="start_again")
 
 with DAG("waits_before", schedule=None, start_date=START, default_args=THRICE):
     trigger(pre_execute=wait_in_folder)
@@ -60,7 +64,7 @@ with DAG("waits_after", schedule=None, start_date=START, default_args=THRICE):
 
 # Time enough to do something before the next try, and another task to do it to.
 with DAG(
-    "beside", schedule=None, start_date=START, default_args={**THRICE, "retry_delay": timedelta(seconds=8)}
+    "beside", schedule=None, start_date=START, default_args={**THRICE, "retry_delay": timedelta(seconds=30)}
 ):
     trigger()
 
@@ -75,7 +79,7 @@ with DAG("waits_for_the_service", schedule=None, start_date=START, default_args=
     trigger(send_retry_timeout=60)
 
 with DAG("waits_for_the_service_mapped", schedule=None, start_date=START, default_args=THRICE):
-    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=60, request_timeout=20).expand(
+    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=60, request_timeout=120).expand(
         inputs=[{"case": "{{ run_id }}"}]
     )
 
@@ -108,12 +112,10 @@ with DAG("batch", schedule=None, start_date=START, default_args=THRICE):
         task_id="trigger",
         batch="{{ dag_run.conf['batch'] }}",
         output_path="{{ dag_run.conf['output'] }}",
-        request_timeout=4,
+        request_timeout=120,
     )
 
-with DAG(
-    "soak", schedule=None, start_date=START, default_args={"retries": 3, "retry_delay": timedelta(seconds=1)}
-):
+with DAG("soak", schedule=None, start_date=START, default_args=THRICE):
 
     @task
     def cases(dag_run=None) -> list[dict[str, Any]]:
@@ -132,22 +134,19 @@ with DAG(
         task_id="trigger", request_timeout=4, send_retry_timeout=1, pool="soak"
     ).expand_kwargs(cases())
 
-with DAG("asks", schedule=None, start_date=START, default_args={"retries": 0}):
-    trigger(request_timeout=2, on_unknown_start="ask")
+with DAG("asks", schedule=None, start_date=START, default_args=ONCE):
+    trigger(on_unknown_start="ask")
 
 with DAG("asks_patiently", schedule=None, start_date=START, default_args=THRICE):
-    trigger(request_timeout=2, on_unknown_start="ask")
-
-with DAG("asks_with_time", schedule=None, start_date=START, default_args={"retries": 0}):
-    trigger(request_timeout=120, on_unknown_start="ask")
+    trigger(on_unknown_start="ask")
 
 with DAG("asks_briefly", schedule=None, start_date=START, default_args=THRICE):
-    trigger(request_timeout=2, on_unknown_start="ask", ask_timeout=timedelta(seconds=3))
+    trigger(on_unknown_start="ask", ask_timeout=timedelta(seconds=3))
 
-with DAG("asks_and_waits", schedule=None, start_date=START, default_args={"retries": 0}):
-    trigger(request_timeout=2, on_unknown_start="ask", wait_for_completion=True)
+with DAG("asks_and_waits", schedule=None, start_date=START, default_args=ONCE):
+    trigger(on_unknown_start="ask", wait_for_completion=True)
 
-with DAG("waits", schedule=None, start_date=START, default_args={"retries": 0}):
+with DAG("waits", schedule=None, start_date=START, default_args=ONCE):
     trigger(wait_for_completion=True)
 
 with DAG("waits_patiently", schedule=None, start_date=START, default_args=THRICE):
@@ -156,8 +155,8 @@ with DAG("waits_patiently", schedule=None, start_date=START, default_args=THRICE
 with DAG("waits_briefly", schedule=None, start_date=START, default_args=THRICE):
     trigger(wait_for_completion=True, completion_timeout=timedelta(seconds=6))
 
-with DAG("waits_mapped", schedule=None, start_date=START, default_args={"retries": 0}):
-    TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True, request_timeout=20).expand(
+with DAG("waits_mapped", schedule=None, start_date=START, default_args=ONCE):
+    TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True, request_timeout=120).expand(
         inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
     )
 
@@ -184,32 +183,27 @@ with DAG("waits_start_again", schedule=None, start_date=START, default_args=THRI
     trigger(wait_for_completion=True, on_unknown_start="start_again")
 
 # Each run claims its start.
-with DAG("claims", schedule=None, start_date=START, default_args={"retries": 0}):
+with DAG("claims", schedule=None, start_date=START, default_args=ONCE):
     trigger(on_unknown_start="claim")
 
-with DAG(
-    "claims_patiently",
-    schedule=None,
-    start_date=START,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=8)},
-):
+with DAG("claims_patiently", schedule=None, start_date=START, default_args=THRICE):
     trigger(on_unknown_start="claim")
 
 with DAG("claims_briefly", schedule=None, start_date=START, default_args={**THRICE, "retries": 1}):
     trigger(on_unknown_start="claim", claim_timeout=timedelta(seconds=2))
 
-with DAG("claims_briefly_once", schedule=None, start_date=START, default_args={"retries": 0}):
+with DAG("claims_briefly_once", schedule=None, start_date=START, default_args=ONCE):
     trigger(on_unknown_start="claim", claim_timeout=timedelta(seconds=2))
 
-with DAG("claims_mapped", schedule=None, start_date=START, default_args={"retries": 0}):
-    TriggerFlowOperator.partial(task_id="trigger", on_unknown_start="claim", request_timeout=20).expand(
+with DAG("claims_mapped", schedule=None, start_date=START, default_args=ONCE):
+    TriggerFlowOperator.partial(task_id="trigger", on_unknown_start="claim", request_timeout=120).expand(
         inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
     )
 
 with DAG("claims_and_waits", schedule=None, start_date=START, default_args=THRICE):
-    trigger(on_unknown_start="claim", wait_for_completion=True, heartbeat_timeout=timedelta(seconds=8))
+    trigger(on_unknown_start="claim", wait_for_completion=True, heartbeat_timeout=SILENCE)
 
-with DAG("claims_with_files", schedule=None, start_date=START, default_args={"retries": 0}):
+with DAG("claims_with_files", schedule=None, start_date=START, default_args=ONCE):
     trigger(on_unknown_start="claim", wait_for_completion=True, files="{{ dag_run.conf['file'] }}")
 
 with DAG("starts_failed_again", schedule=None, start_date=START, default_args={**THRICE, "retries": 1}):
