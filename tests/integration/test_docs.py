@@ -11,6 +11,7 @@ import shlex
 import textwrap
 from importlib.metadata import metadata, version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import httpx
@@ -23,6 +24,7 @@ from doc_pages import DOCS, ROOT, is_from_example
 from workflow_automation_provider import exceptions
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
+from workflow_automation_provider.execution import retry
 from workflow_automation_provider.execution.batch_state import ItemStatus
 from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS
 from workflow_automation_provider.hooks.connection import ConnectionExtra
@@ -288,7 +290,10 @@ def test_the_error_of_an_unknown_outcome(errors_of, workflow_automation_service)
 
 
 @pytest.mark.skipif(RESCHEDULES, reason="Airflow reschedules the task")
-def test_the_error_of_a_busy_service(errors_of, workflow_automation_service):
+def test_the_error_of_a_busy_service(errors_of, workflow_automation_service, monkeypatch):
+    # A clock of its own: on a loaded machine the first attempt would use up the time.
+    slept: list[float] = []
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     _, shown = read_code_blocks(FAILS, "text")
     workflow_automation_service.faults.add("busy", retry_after="1", body="", times=None)
     first, last = errors_of("busy", "send_retry_timeout=1.5, retries=1")

@@ -65,7 +65,7 @@ def test_the_failure_of_the_page(run_dag, service, task_errors):
 @waits
 def test_a_flow_that_called_back_leaves_nothing_to_ask(run_dag, service):
     service.callbacks.add(result=1)
-    service.faults.add("hang_after", seconds=1)
+    service.faults.add("hang_after", seconds=5)
     (_, block) = blocks("python")
 
     result = run_dag(

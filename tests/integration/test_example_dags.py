@@ -264,7 +264,10 @@ def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_pat
             time.sleep(0.05)
         time.sleep(after)
         result = {"rows": 3, "file": "orders.csv"}
-        Path(runs[0].inputs["result_file"].removeprefix("file://")).write_text(json.dumps(result))
+        path = Path(runs[0].inputs["result_file"].removeprefix("file://"))
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(json.dumps(result))
+        unfinished.rename(path)
 
     flow = threading.Thread(target=write, daemon=True)
     flow.start()
@@ -274,7 +277,7 @@ def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_pat
     if not airflow.__version__.startswith("3.0."):
         source = source.replace("poke_interval=30,", "poke_interval=1,")
     result = run_dag(source, preamble="", run_conf={"folder": f"file://{tmp_path}"})
-    flow.join(10)
+    flow.join()
 
     assert result.state == "success"
     assert result.xcom("announce") == "3 rows are in orders.csv"
@@ -390,7 +393,7 @@ def test_a_key_is_replaced_while_a_batch_runs(
     threading.Thread(target=replace, daemon=True).start()
     folder = {"folder": f"file://{tmp_path}"}
     assert run_dag("workflow_automation_batch.py", run_conf=folder).state == "success"
-    assert replaced.wait(10)
+    assert replaced.wait(300)
     assert run_dag("workflow_automation_trigger.py").state == "success"
 
     assert [run.key for run in workflow_automation_service.runs] == ["demo"] * 4 + ["new"]

@@ -37,7 +37,7 @@ def events(service):
 def test_on_failure_of_a_task(run, service, task_errors, capfd):
     result = run("""
         with DAG("on_failure", schedule=None, start_date=START):
-            @task(on_failure_callback=FlowNotifier(EVENT, timeout=10))
+            @task(on_failure_callback=FlowNotifier(EVENT, timeout=120))
             def fail():
                 raise AirflowException("Broken")
 
