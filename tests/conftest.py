@@ -30,7 +30,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 _HOME = Path(tempfile.mkdtemp(prefix="workflow-automation-tests-"))
 # The tests of the callback endpoint also run on other databases: tests/system/test_callbacks.py.
-_DATABASE = os.environ.get("TEST_DATABASE") or f"sqlite:///{_HOME}/airflow.db"
+_DATABASE = os.environ.get("TEST_DATABASE") or f"sqlite:///{_HOME}/airflow.db?timeout=60"
 
 for name in [*os.environ]:
     if name.startswith("AIRFLOW_"):  # the user's own Airflow must not reach into the tests

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from waiting_tasks import WaitingTask, make_dag
-from workflow_automation_provider.plugins import metadata_session
+from workflow_automation_provider.plugins import daemon_threads, metadata_session
 from workflow_automation_provider.plugins.callback_endpoint import app
 
 
@@ -39,8 +39,10 @@ def waiting(dag):
 
 @pytest.fixture(scope="session")
 def base_url():
-    """Where the endpoint is served."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    """Where the endpoint is served; it waits for longer than a flow would, as a loaded machine wants."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(daemon_threads, "_TIMEOUT", 120.0)
+        patch.setattr(metadata_session, "_LOCK_TIMEOUT", 60_000)
         server = uvicorn.Server(uvicorn.Config(app, log_level="debug", lifespan="on", access_log=False))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

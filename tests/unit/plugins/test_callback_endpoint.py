@@ -95,7 +95,8 @@ def test_parked(waiting, post, answer, option):
     assert row == answer
     assert abs(datetime.now(UTC) - at) < timedelta(seconds=60)
     assert task.ti.state == "awaiting_input"
-    assert 0 < task.seconds_left() < 6
+    assert task.ti.trigger_timeout > at
+    assert task.seconds_left() < 6
     question = task.question
     assert question.chosen_options == [option]
     assert question.responded_by["id"] == CALLBACK_USER
@@ -491,7 +492,7 @@ def test_client_that_goes_away(waiting, base_url, monkeypatch):
     task = waiting()
     with half_a_request(base_url, task.url):
         pass
-    assert gone.wait(20)
+    assert gone.wait(300)
     assert task.row is None
 
 
@@ -541,7 +542,7 @@ def test_too_much_is_pending(waiting, http, monkeypatch, caplog):
         patch.setattr(callback_endpoint, "_admit", hang)
         calls = [pool.submit(http.post, unknown(), json=SUCCESS) for _ in range(MAX_PENDING)]
         try:
-            assert begun.wait(20)
+            assert begun.wait(300)
             turned_away = [http.post(task.url, json=SUCCESS) for _ in range(MAX_PENDING)][-1]
         finally:
             going_on.set()
