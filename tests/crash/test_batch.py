@@ -10,6 +10,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,17 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
 LOST_BY_A_KILL = re.compile(r"Try \d+ ended")
 
 
-def kill(blow: str, found: Try) -> None:
-    for pid in {"task": [found.pid], "supervisor": [found.supervisor], "both": [found.supervisor, found.pid]}[
-        blow
-    ]:
-        os.kill(pid, signal.SIGKILL)
+# At these items, one for each kill, the batch waits to be killed, if it comes so far.
+STOPS = (650, 1050, 1500)
+
+
+def kill(deployment: Deployment, blow: str, found: Try) -> None:
+    os.kill(found.pid if blow == "task" else found.supervisor, signal.SIGKILL)
+    if blow == "both":
+        with suppress(ProcessLookupError):  # it may end as its supervisor does
+            os.kill(found.pid, signal.SIGKILL)
+    if blow != "task":
+        deployment.miss_heartbeats(found.pid)
 
 
 def test_three_kills(
@@ -57,9 +64,11 @@ def test_three_kills(
     batch, output = tmp_path / "batch.jsonl", tmp_path / "output.jsonl"
     batch.write_text("".join(f"{json.dumps({'case': case, 'n': n})}\n" for n in range(ITEMS)))
     for n in range(ITEMS):
-        if chance.random() < SHARE_FAULTED:
+        if chance.random() < SHARE_FAULTED and n not in STOPS:
             kind, options = chance.choice(FAULTS)
             service.faults.add(kind, inputs={"case": case, "n": n}, **options)
+
+    stops = [service.faults.add("delay", inputs={"case": case, "n": n}, seconds=60) for n in STOPS]
 
     def runs() -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
@@ -77,7 +86,8 @@ def test_three_kills(
         wait_for(f"{started} runs", functools.partial(has_started, started))
         current = deployment.gate.tries_of(case)[-1]
         assert len(deployment.gate.tries_of(case)) == number + 1
-        kill(blow, current)
+        kill(deployment, blow, current)
+        stops[number].remaining = 0
     assert deployment.api.finished("batch", case) == "failed"
     tries = deployment.gate.tries_of(case)
     wait_for("the orphans", lambda: not any(alive(found.pid) for found in tries))
