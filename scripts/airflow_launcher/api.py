@@ -116,7 +116,9 @@ class AirflowApi:
             response.text
         )  # 409: somebody has just asked for it
         wait_for(
-            f"{dag_id} parsed again", lambda: seen(self.ask("GET", f"/dags/{dag_id}/tasks/{task_id}")), 180
+            f"{dag_id} parsed again",
+            lambda: seen(self.ask("GET", f"/dags/{dag_id}/tasks/{task_id}")),
+            pause=0.5,
         )
 
     def dag_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
@@ -139,7 +141,7 @@ class AirflowApi:
                 return None
             return state if state in FINISHED else None
 
-        return wait_for(f"the end of {dag_id} {run_id}", look, seconds)
+        return wait_for(f"the end of {dag_id} {run_id}", look, seconds, pause=0.5)
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """Return a task instance."""

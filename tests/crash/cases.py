@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_launcher.waiting import wait_for
 from gate import Hold
 from outcomes import Outcome, outcome, run_ids
+from workflow_automation_provider.execution.callback import PATH
 
 if TYPE_CHECKING:
     from deployment import Deployment
@@ -44,7 +45,7 @@ class Case:
         self.dag_id, self.run_id = dag_id, name.replace("_", "-")
 
     def calls_back(self, **options: Any) -> None:
-        self.service.callbacks.add(inputs={"case": self.run_id}, wait=0.2, **options)
+        self.service.callbacks.add(inputs={"case": self.run_id}, wait=0.2, attempts=20, **options)
 
     def held_flow(self) -> Flow:
         flow = Flow()
@@ -56,6 +57,11 @@ class Case:
     ) -> Hold:
         return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, lost=lost))
 
+    def hold_first_step(self) -> Hold:
+        """Hold what the first run says first, however often it says so."""
+        hold = Hold(self.run_id, "before", "POST", PATH, '"started"', lost=False, again=True)
+        return self.deployment.gate.hold(hold)
+
     def begin(self, **conf: str) -> None:
         self.api.trigger(self.dag_id, self.run_id, conf)
 
@@ -64,8 +70,22 @@ class Case:
         found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
         return found
 
-    def parked(self) -> None:
-        wait_for("the task parked", lambda: self.state == "awaiting_input")
+    def parked(self, times: int = 1) -> None:
+        """
+        Wait until the task waits, and will not look by itself for an hour.
+
+        :param times: how often it has left its worker
+        """
+
+        def is_parked() -> bool:
+            if not self.deployment.put_off_check(self.run_id):
+                return False
+            # On Airflow 3.3, a task can be lost that continues before the scheduler has seen that it left its worker:
+            # as if it was answered within a second.
+            executions = len(self.deployment.gate.tries_of(self.run_id))
+            return times <= executions <= self.deployment.executions_seen(self.run_id)
+
+        wait_for("the task parked", is_parked)
 
     def kill(self) -> None:
         """Kill the task's process and its supervisor."""
@@ -131,5 +151,6 @@ def at_once(
 
     :param cases: what happens to a task, and the DAG that it is of
     """
-    with ThreadPoolExecutor(len(cases)) as pool:
+    # More at once only wait for one another.
+    with ThreadPoolExecutor(12) as pool:
         yield {run: pool.submit(run, case_of(run, dag_id)) for run, dag_id in cases.items()}

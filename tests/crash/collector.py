@@ -28,6 +28,8 @@ class Collector:
         self.metrics: list[str] = []
         """The lines of this provider's metrics, such as ``airflow.workflow_automation.runs.started:1|c``."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # What comes while this process waits for the processor is not lost.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 2**20)
         self._socket.bind(("127.0.0.1", 0))
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self.spans))
         threading.Thread(target=self._read_metrics, daemon=True).start()

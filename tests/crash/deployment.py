@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ class Deployment(Airflow):
                 "CORE__MAX_ACTIVE_TASKS_PER_DAG": "200",
                 "CORE__MAX_ACTIVE_RUNS_PER_DAG": "200",
                 "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+                # So slow may the task state store be before a task takes it that a request is repeated.
+                "WORKERS__EXECUTION_API_RETRY_WAIT_MIN": "30",
                 **({"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600"} if CANNOT_MISS_HEARTBEATS else {}),
                 **(collector.settings if collector else {}),
             },
@@ -76,6 +79,16 @@ class Deployment(Airflow):
         statement = "UPDATE task_instance SET last_heartbeat_at = ? WHERE pid = ? AND state IN ('running', 'restarting')"
         with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
             database.execute(statement, (OLD_HEARTBEAT, pid))
+
+    def put_off_check(self, run_id: str) -> bool:
+        """Let the parked task of a DAG run sleep for an hour if nobody wakes it; tell whether it is parked."""
+        statement = (
+            "UPDATE task_instance SET trigger_timeout = ? WHERE run_id = ? AND state = 'awaiting_input' "
+            "AND task_id = 'trigger'"
+        )
+        later = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None).isoformat(" ")
+        with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
+            return database.execute(statement, (later, run_id)).rowcount > 0
 
     def is_locked(self) -> bool:
         """Tell whether a process writes into the database, and will not end for a while."""

@@ -15,6 +15,7 @@ import asyncio
 import re
 import threading
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 import httpx
@@ -53,6 +54,7 @@ class Hold:
     :param says: what its body contains
     :param lost: whether it is never forwarded, even once released; only for one held before
     :param status: what it is answered with if it is lost
+    :param again: whether to hold it as well where it is sent again, by a client that has waited long enough
     """
 
     run_id: str
@@ -62,19 +64,25 @@ class Hold:
     says: str = ""
     lost: bool = True
     status: int = 409
+    again: bool = False
     ti_id: str = ""
     """The task instance that it is about, once it was reached."""
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
+    _body: bytes = b""
 
     def fits(self, run_id: str | None, method: str, path: str, body: bytes) -> bool:
-        return (
-            not self.reached.is_set()
-            and (run_id == self.run_id or f"/{self.run_id}/" in path)
+        if self.reached.is_set():
+            return self.again and not self.released.is_set() and body == self._body
+        found = (
+            (run_id == self.run_id or f"/{self.run_id}/" in path)
             and method == self.method
             and self.path in path
             and self.says.encode() in body
         )
+        if found:
+            self._body = body
+        return found
 
 
 def _task_of(request: Request) -> str:
@@ -95,6 +103,8 @@ class Gate:
 
     def __init__(self, upstream: str) -> None:
         self.tries: list[Try] = []
+        self.looked: dict[str, datetime] = {}
+        """When each task instance last asked how its run ended, by its id."""
         self._upstream = upstream
         self._holds: list[Hold] = []
         self._run_ids: dict[str, str] = {}
@@ -134,6 +144,8 @@ class Gate:
             return Response(status_code=400)
         path = request.url.path
         ti_id = _task_of(request)
+        if request.method == "GET" and "/workflow_automation_end" in path:
+            self.looked[ti_id] = datetime.now(UTC)
         hold = next(
             (hold for hold in self._holds if hold.fits(self._run_ids.get(ti_id), request.method, path, body)),
             None,

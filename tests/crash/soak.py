@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_launcher.airflow import temporary_home
@@ -39,7 +39,6 @@ from workflow_automation_provider.testing import DEMO_KEY, LocalService
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gate import Gate
     from workflow_automation_provider.testing.journal import Run, Work
 
 FAULTS: list[tuple[str, dict[str, Any]]] = [
@@ -75,7 +74,6 @@ SHARE_CLAIMING, SHARE_CLAIMING_FAULTED = 1 / 3, 0.7
 # seconds after the run was started.
 SHARE_LATE, LATE_FIRST_STEP = 0.9, (4.0, 30.0)
 LOST = [fault for fault in FAULTS if fault[0] in ("drop_after", "reset_after", "status_after", "garbage")]
-LONGEST_FAILING = timedelta(seconds=5)
 RAISED = "Task failed with exception"
 STARTED = "A run was started"
 SHARE_KILLED = 0.5  # of all tries, those that end too soon included
@@ -87,12 +85,12 @@ INSTANCES_PER_BATCH = 15
 class Killer(threading.Thread):
     """Kills a share of the tries, each at a random moment: the task process or its supervisor."""
 
-    def __init__(self, gate: Gate, run_ids: tuple[str, ...], chance: random.Random) -> None:
+    def __init__(self, deployment: Deployment, run_ids: tuple[str, ...], chance: random.Random) -> None:
         super().__init__(daemon=True)
         self.killed: Counter[str] = Counter()
         self.pids: set[int] = set()
         self.done = threading.Event()
-        self._gate = gate
+        self._deployment, self._gate = deployment, deployment.gate
         self._run_ids = run_ids
         self._chance = chance
 
@@ -119,6 +117,8 @@ class Killer(threading.Thread):
                 os.kill(pid if victim == "task" else supervisor, signal.SIGKILL)
                 self.killed[victim] += 1
                 self.pids.add(pid)
+                if victim == "supervisor":
+                    self._deployment.miss_heartbeats(pid)
 
 
 def soak(deployment: Deployment, service: LocalService, *, instances: int, seconds: float, seed: int) -> str:
@@ -150,7 +150,7 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
             if n in waiting:
                 call["status"] = "success"
         if call:
-            service.callbacks.add(inputs=case, wait=0.5, attempts=6, **call)
+            service.callbacks.add(inputs=case, wait=0.5, attempts=12, **call)
         if n in late or chance.random() < (SHARE_CLAIMING_FAULTED if n in claiming else SHARE_FAULTED):
             kind, options = chance.choice(LOST if n in late else FAULTS)
             service.faults.add(kind, inputs=case, **options)
@@ -166,7 +166,7 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     began = time.monotonic()
     deployment.api.trigger("soak", run_id, {"instances": instances, "waiting": waiting, "claiming": claiming})
     deployment.api.trigger("soak_batch", run_id, {"batches": batches, "items": ITEMS})
-    killer = Killer(deployment.gate, (run_id,), chance)
+    killer = Killer(deployment, (run_id,), chance)
     # The first tasks only make the lists, and are left alone.
     wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances))
     wait_for("the batches", lambda: task_instances(deployment, run_id, batches, "soak_batch"))
@@ -181,7 +181,8 @@ def soak(deployment: Deployment, service: LocalService, *, instances: int, secon
     # Orphans, and requests that the service still works on, may yet start a run.
     ours = [found for found in deployment.gate.tries if found.run_id == run_id]
     wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
-    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS) + LATE_FIRST_STEP[1])
+    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS))
+    wait_for("the first steps", lambda: all_began(service, {f"{run_id}/{n}" for n in claiming}))
     lines = judge(deployment, service, run_id, instances, waiting, claiming)
     lines += judge_waits(deployment, service, run_id, waiting, killer.pids)
     lines += judge_batches(deployment, service, run_id, batches)
@@ -219,6 +220,17 @@ def all_finished(deployment: Deployment, run_id: str, instances: int, dag_id: st
     if deployment.api.dag_run(dag_id, run_id)["state"] not in FINISHED:
         return False
     return all(found["state"] in FINISHED for found in task_instances(deployment, run_id, instances, dag_id))
+
+
+def all_began(service: LocalService, cases: set[str]) -> bool:
+    """Tell whether the service works on no request, and each run of some cases is past its first step, or stopped there."""
+    struck = sum(scripted.struck for scripted in service.faults.all() if scripted.fault.kind == "delay")
+    if sum(request.fault == "delay" for request in service.journal.requests()) < struck:
+        return False
+    worked = {work.run_id for work in service.journal.worked()}
+    calls = {call.run_id: call for call in reversed(service.journal.callbacks())}
+    runs = [run.run_id for run in service.runs if run.inputs["case"] in cases]
+    return all(run in worked or (run in calls and calls[run].status != 200) for run in runs)
 
 
 def judge(
@@ -303,9 +315,11 @@ def judge_waits(
             if result.get("result") != case:
                 breaches.append(f"{index}: {result} was delivered, not {case}")
         elif last["pid"] not in killed:
-            # A callback may be accepted while a task fails that found none.
-            too_late = datetime.fromisoformat(last["end_date"]) - LONGEST_FAILING
-            if (at := called.get(case["case"], too_late)) < too_late:
+            # A callback may be accepted while a task fails that found none when it looked.
+            ti_ids = {found.ti_id for found in deployment.gate.tries if found.pid == last["pid"]}
+            looks = [deployment.gate.looked[ti_id] for ti_id in ti_ids & deployment.gate.looked.keys()]
+            looked = max(looks, default=datetime.fromisoformat(last["end_date"]))
+            if (at := called.get(case["case"], looked)) < looked:
                 breaches.append(f"{index}: {last['state']}, though its flow called back at {at}")
     assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
     return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]

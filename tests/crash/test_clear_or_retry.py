@@ -60,7 +60,7 @@ class Case(cases.Case):
         self.until("up_for_retry")
 
     def until(self, state: str) -> None:
-        wait_for(f"{self.run_id} {state}", lambda: self.state == state)
+        wait_for(f"{self.run_id} {state}", lambda: self.state == state, pause=0.5)
 
     def edit(self, retries: int) -> None:
         (self.deployment.home / f"retries-{self.dag_id}").write_text(str(retries))

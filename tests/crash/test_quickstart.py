@@ -129,9 +129,9 @@ def test_the_page(reader: Reader) -> None:
     def logged_in() -> bool:
         try:
             api.log_in()
-        except httpx.HTTPError:
+            return {UPLOAD, WAIT} <= {dag["dag_id"] for dag in api.ask("GET", "/dags")["dags"]}
+        except (httpx.HTTPError, RuntimeError):
             return False
-        return {UPLOAD, WAIT} <= {dag["dag_id"] for dag in api.ask("GET", "/dags")["dags"]}
 
     wait_for("Airflow and its DAGs", logged_in)
     # The execution API is built when it is first asked.

@@ -35,18 +35,25 @@ def test_a_task_sends_metrics_and_spans(
         "workflow_automation.flow_id": "demo-flow",
         "workflow_automation.run_id": done.runs[0],
     }
-    # It is a part of the task's own.
-    by_id = {found.span_id: found for found in list(collector.spans)}
-    above = span
-    while above.parent_id in by_id and not above.name.startswith("worker."):
-        above = by_id[above.parent_id]
-    assert above.name.startswith("worker.trigger")
 
-    names = {line.partition(":")[0] for line in list(collector.metrics)}
-    assert {
-        "airflow.workflow_automation.runs.started",
-        "airflow.workflow_automation.runs.response_time",
-    } <= names
+    def is_part_of_the_task() -> bool:
+        by_id = {found.span_id: found for found in list(collector.spans)}
+        above = span
+        while above.parent_id in by_id and not above.name.startswith("worker."):
+            above = by_id[above.parent_id]
+        return above.name.startswith("worker.trigger")
+
+    # Which ends later, and comes later.
+    wait_for("the span of the task", is_part_of_the_task)
+
+    def has_metrics() -> bool:
+        names = {line.partition(":")[0] for line in list(collector.metrics)}
+        return names >= {
+            "airflow.workflow_automation.runs.started",
+            "airflow.workflow_automation.runs.response_time",
+        }
+
+    wait_for("the metrics", has_metrics)
     key = service.keys[0].value
     assert key not in str(collector.spans)
     assert key not in str(collector.metrics)

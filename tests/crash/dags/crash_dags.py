@@ -141,7 +141,7 @@ with DAG("asks_patiently", schedule=None, start_date=START, default_args=THRICE)
     trigger(on_unknown_start="ask")
 
 with DAG("asks_briefly", schedule=None, start_date=START, default_args=THRICE):
-    trigger(on_unknown_start="ask", ask_timeout=timedelta(seconds=3))
+    trigger(on_unknown_start="ask", ask_timeout=timedelta(seconds=30))
 
 with DAG("asks_and_waits", schedule=None, start_date=START, default_args=ONCE):
     trigger(on_unknown_start="ask", wait_for_completion=True)
@@ -153,7 +153,7 @@ with DAG("waits_patiently", schedule=None, start_date=START, default_args=THRICE
     trigger(wait_for_completion=True)
 
 with DAG("waits_briefly", schedule=None, start_date=START, default_args=THRICE):
-    trigger(wait_for_completion=True, completion_timeout=timedelta(seconds=6))
+    trigger(wait_for_completion=True, completion_timeout=timedelta(seconds=30))
 
 with DAG("waits_mapped", schedule=None, start_date=START, default_args=ONCE):
     TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True, request_timeout=120).expand(
