@@ -52,6 +52,10 @@ class Reader:
             "NO_PROXY": "127.0.0.1",
             "AIRFLOW__API__PORT": airflow,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{airflow}/execution/",
+            # A loaded machine takes longer.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
+            "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN": "30",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         }
@@ -172,7 +176,10 @@ def finished(api: AirflowApi, dag_id: str, count: int = 1) -> list[str]:
     """Return the states of so many DAG runs, once all have ended."""
 
     def look() -> list[str] | None:
-        states = [run["state"] for run in api.dag_runs(dag_id)]
+        try:
+            states = [run["state"] for run in api.dag_runs(dag_id)]
+        except (httpx.HTTPError, RuntimeError):
+            return None
         return states if len(states) == count and {*states} <= {"success", "failed"} else None
 
     return wait_for(f"the end of {dag_id}", look)
