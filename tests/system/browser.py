@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import FrameLocator, Locator, Page
 
 WIDTH, HEIGHT = 1280, 900
+TIMEOUT = 180_000
 
+# A toast goes after some seconds: what it says is kept as soon as it is there.
+_LISTEN = """() => {
+    const said = {}
+    const look = () => { said.text ||= document.querySelector("[data-scope=toast][data-part=root]")?.innerText }
+    new MutationObserver(look).observe(document.body, {childList: true, subtree: true, characterData: true})
+    return said
+}"""
 _FLOW_RUN = re.compile("^Flow run$")
 
 
@@ -31,8 +39,8 @@ def browser_page() -> Iterator[Page]:
             args=[*arguments, "--no-proxy-server"],
         )
         context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
-        context.set_default_timeout(20_000)
-        expect.set_options(timeout=20_000)
+        context.set_default_timeout(TIMEOUT)
+        expect.set_options(timeout=TIMEOUT)
         page = context.new_page()
         yield page
         browser.close()
@@ -78,11 +86,9 @@ class AirflowUi:
         """Press the Test button in a connection's row, and return what Airflow says."""
         self.page.goto(f"{self._url}/connections")
         row = self.page.get_by_role("row").filter(has=self.page.get_by_text(conn_id, exact=True))
-        with self.page.expect_response(lambda response: response.url.endswith("/connections/test")):
-            row.get_by_role("button", name=re.compile("Test")).click()
-        toast = self.page.locator("[data-scope=toast][data-part=root]").first
-        expect(toast).to_be_visible()
-        return str(toast.inner_text())
+        said = self.page.evaluate_handle(_LISTEN)
+        row.get_by_role("button", name=re.compile("Test")).click()
+        return str(self.page.wait_for_function("said => said.text", arg=said).json_value())
 
     def open_task(self, dag_id: str, run_id: str, task_id: str, tab: str = "") -> None:
         self.page.goto(f"{self._url}/dags/{dag_id}/runs/{run_id}/tasks/{task_id}{tab}")

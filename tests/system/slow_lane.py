@@ -1,11 +1,10 @@
-"""A way to the service that can be made slow, so that a kill finds an upload halfway."""
+"""A way to the service that stops halfway, so that a kill finds an upload there."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
-import time
 
 _CHUNK = 64 * 1024
 
@@ -15,12 +14,13 @@ class SlowLane:
     Forwards connections to the service.
 
     :param port: the service's port
-    :param rate: bytes a second towards the service, None for as fast as it goes
+    :param limit: how many bytes go towards the service before it is opened
     """
 
-    def __init__(self, port: int, rate: float | None = None) -> None:
-        self.rate = rate
+    def __init__(self, port: int, limit: int) -> None:
+        self.opened = threading.Event()
         self.sent = 0
+        self._limit = limit
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -28,6 +28,7 @@ class SlowLane:
 
     def stop(self) -> None:
         """Take no more connections."""
+        self.opened.set()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -46,8 +47,8 @@ class SlowLane:
                 sink.sendall(data)
                 if counted:
                     self.sent += len(data)
-                    if self.rate:
-                        time.sleep(len(data) / self.rate)
+                    if self.sent >= self._limit:
+                        self.opened.wait()
         except OSError:
             pass
         finally:

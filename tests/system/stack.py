@@ -20,7 +20,7 @@ from airflow_launcher.components import API_SERVER, DAG_PROCESSOR, SCHEDULER, TR
 from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.processes import Program
 from airflow_launcher.waiting import wait_for
-from quick_recovery import QUICK_RECOVERY
+from quick_recovery import OLD_HEARTBEAT, QUICK_RECOVERY
 from redis_server import Redis
 
 if TYPE_CHECKING:
@@ -95,8 +95,15 @@ class Stack(Airflow):
     def kill_worker_of(self, pid: int) -> None:
         """Kill the whole tree of the worker that a task's process belongs to."""
         (worker,) = [worker for worker in self.workers if any(found.pid == pid for found in worker.family())]
+        family = {found.pid for found in worker.family()}
         worker.kill()
         assert not psutil.pid_exists(pid)
+        self.miss_heartbeats(*family)
+
+    def miss_heartbeats(self, *pids: int) -> None:
+        """Have Airflow miss the heartbeats of the tasks that run in some processes now."""
+        old = "UPDATE task_instance SET last_heartbeat_at = :at WHERE pid = ANY(:pids) AND state = 'running'"
+        self.query(old, at=OLD_HEARTBEAT, pids=[*pids])
 
     def query(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a statement in the metadata database, and return its rows."""
@@ -108,15 +115,26 @@ class Stack(Airflow):
         finally:
             engine.dispose()
 
-    def left_worker(self, run_id: str, times: int = 1) -> bool:
+    def is_parked(self, dag_id: str, run_id: str, times: int = 1) -> bool:
         """
-        Tell whether the scheduler has seen the task of a DAG run leave its worker.
+        Tell whether the task of a DAG run waits; it then does not look by itself for an hour.
 
-        :param times: how often
+        :param times: how often it has left its worker
         """
+        later = "UPDATE task_instance SET trigger_timeout = now() + interval '1 hour' WHERE run_id = :run_id "
+        if not self.query(
+            later + "AND task_id = 'trigger' AND state = 'awaiting_input' RETURNING id", run_id=run_id
+        ):
+            return False
+        # On Airflow 3.3, an answer is lost that comes before the scheduler has seen this.
+        executions = self.api.log(dag_id, run_id, "trigger", 1).count("Pausing task as AWAITING_INPUT")
+        return times <= executions <= self._executions_seen(run_id)
+
+    def _executions_seen(self, run_id: str) -> int:
+        """Return how often the scheduler has seen the task of a DAG run leave its worker."""
         seen = re.compile(rf"state (?:success|failed) for task instance .*run_id='{run_id}'")
         outputs = (path.read_text(errors="replace") for path in (self.home / "outputs").glob("scheduler*"))
-        return sum(bool(seen.search(line)) for output in outputs for line in output.splitlines()) >= times
+        return sum(bool(seen.search(line)) for output in outputs for line in output.splitlines())
 
     @contextmanager
     def beside(self, name: str, *command: str, ready: str, **settings: str) -> Iterator[Program]:

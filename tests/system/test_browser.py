@@ -117,15 +117,7 @@ WAITING, ASKING = "workflow_automation_wait", "workflow_automation_ask"
 
 
 def parked(stack: Stack, dag_id: str, case: str) -> None:
-    # On Airflow 3.3, an answer is lost that comes before the scheduler has seen the task leave its worker.
-    wait_for(
-        f"{dag_id} parked",
-        lambda: (
-            stack.api.task(dag_id, case, "trigger")["state"] == "awaiting_input" and stack.left_worker(case)
-        ),
-        180,
-        pause=0.5,
-    )
+    wait_for(f"{dag_id} parked", lambda: stack.is_parked(dag_id, case), pause=0.5)
 
 
 def test_required_actions(stack: Stack, service: Service, ui: AirflowUi, pictures: Path) -> None:

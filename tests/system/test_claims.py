@@ -44,7 +44,7 @@ def flows(stack: Stack) -> Iterator[LocalService]:
 def test_one_working_run_each(stack: Stack, flows: LocalService, note: Callable[[str], None]) -> None:
     began = time.monotonic()
     # Late enough for some to come after the kill.
-    flows.callbacks.add(None, inputs={"case": CASE}, started=3, wait=0.5, attempts=10)
+    flows.callbacks.add(None, inputs={"case": CASE}, started=3, wait=0.5, attempts=12)
     for row, fault in enumerate(FAULTS):
         if fault:
             flows.faults.add(fault[0], inputs={"case": CASE, "row": row}, **fault[1])

@@ -25,7 +25,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def slow_lane(stack: Stack, service: Service) -> Iterator[SlowLane]:
-    slow_lane = SlowLane(service.port, rate=25 * MIB)
+    slow_lane = SlowLane(service.port, limit=100 * MIB)
     stack.api.add_connection(
         "slow_lane", f"http://127.0.0.1:{slow_lane.port}/api", KEY, flow_id=FLOW_ID, timeout=120
     )
@@ -33,7 +33,7 @@ def slow_lane(stack: Stack, service: Service) -> Iterator[SlowLane]:
     slow_lane.stop()
 
 
-@pytest.mark.parametrize(("fault", "seconds"), [("delay", 8), ("hang_after", 60)])
+@pytest.mark.parametrize(("fault", "seconds"), [("delay", 30), ("hang_after", 60)])
 def test_kill_in_the_middle_of_a_trigger(
     stack: Stack, service: Service, note: Callable[[str], None], fault: str, seconds: float
 ) -> None:
@@ -65,6 +65,8 @@ def test_kill_in_the_middle_of_a_batch(
     case, items = "kill-batch", 1000
     batch, output = tmp_path / "batch.jsonl", tmp_path / "output.jsonl"
     batch.write_text("".join(f"{json.dumps({'case': case, 'n': n})}\n" for n in range(items)))
+    # Here the batch waits to be killed.
+    service.control.add_fault("delay", inputs={"case": case, "n": items // 2}, seconds=50)
     tmp_path.chmod(0o755)
 
     def started() -> Counter[int]:
@@ -98,11 +100,18 @@ def test_kill_in_the_middle_of_an_upload(
     with big.open("wb") as file:
         file.truncate(200 * MIB)
     stack.api.trigger("system_upload", case, {"file": str(big)})
-    wait_for("half the upload", lambda: slow_lane.sent > 100 * MIB)
+    wait_for("half the upload", lambda: slow_lane.sent >= 100 * MIB)
     stack.kill_worker_of(stack.api.task("system_upload", case, "upload")["pid"])
     killed = time.monotonic()
-    sent, slow_lane.rate = slow_lane.sent, None
+    sent = slow_lane.sent
+    slow_lane.opened.set()
     assert sent < 200 * MIB
+
+    def uploads() -> list[str]:
+        requests = [request for request in service.journal.requests("upload") if request.size > 50 * MIB]
+        return [request.outcome for request in requests]
+
+    wait_for("the end of the connection", uploads)
 
     state = stack.api.finished("system_upload", case)
     note(f"{case}: {state} {time.monotonic() - killed:.0f} s after the kill, which came at {sent // MIB} MiB")
@@ -113,6 +122,5 @@ def test_kill_in_the_middle_of_an_upload(
         run.run_id
     ]
     assert stack.api.task("system_upload", case, "upload")["try_number"] == 2
-    uploads = [request for request in service.journal.requests("upload") if request.size > 50 * MIB]
-    assert [request.outcome for request in uploads] == ["client left", "responded"]
+    assert uploads() == ["client left", "responded"]
     assert stack.api.xcom("system_upload", case, "upload")["bytes"] == 200 * MIB

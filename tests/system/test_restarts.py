@@ -25,7 +25,7 @@ def test_restart_in_the_middle_of_triggers(
 ) -> None:
     cases = [f"restart-{name}-{n}" for n in range(RUNS)]
     for case in cases:
-        service.add_fault("delay", case, seconds=6)
+        service.add_fault("delay", case, seconds=25)
         stack.api.trigger("system_trigger", case)
     wait_for("the faults", lambda: all(map(service.struck, cases)))
     server = getattr(stack, name)
@@ -48,16 +48,19 @@ def test_restart_in_the_middle_of_triggers(
 def test_outage_while_the_service_answers(
     stack: Stack, service: Service, note: Callable[[str], None], name: str
 ) -> None:
-    """The database is gone when the task comes to record its run, and for longer than a heartbeat may be late."""
+    """The database is gone when the task comes to record its run, and the heartbeats are late when it is back."""
     case = f"outage-{name}"
-    service.add_fault("delay", case, seconds=3)
+    service.add_fault("delay", case, seconds=6)
     stack.api.trigger("system_trigger", case)
     wait_for("the fault", lambda: service.struck(case))
+    pid = stack.api.task("system_trigger", case, "trigger")["pid"]
     server = getattr(stack, name)
     server.stop()
     (run,) = wait_for("the run", lambda: service.runs_of(case))
     time.sleep(12)
     server.start()
+    if name == "postgresql":
+        stack.miss_heartbeats(pid)
     began = time.monotonic()
 
     state = stack.api.finished("system_trigger", case)

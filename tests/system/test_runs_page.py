@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from airflow_launcher.airflow import PASSWORD, USER, Airflow, temporary_home
+from airflow_launcher.airflow import PASSWORD, START_TIMEOUT, USER, Airflow, temporary_home
 from airflow_launcher.components import API_SERVER, DAG_PROCESSOR
 from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.waiting import wait_for
@@ -37,6 +37,7 @@ with DAG("import_customers", schedule=None):
     TriggerFlowBatchOperator(task_id="import", batch=[{"n": 1}])
 """
 WAITING, DOUBT, STARTED, BATCH = "waiting", "doubt", "started", "batch"
+HOURS = 2 * 60 * 60
 HOSTILE = '<img src=x onerror="document.title=1"> \u202edrow tsal'
 
 
@@ -77,7 +78,7 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
             return True
 
         wait_for(f"the DAG {dag_id}", trigger, pause=1)
-    target = {"conn_id": "workflow_automation_default", "sent": ago(760)}
+    target = {"conn_id": "workflow_automation_default", "sent": ago(HOURS + 8)}
 
     def run(number: int) -> dict[str, object]:
         return {"run_id": str(number), "run_link": f"{airflow.url}/api/v2/version?run={number}"}
@@ -85,10 +86,12 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
     at = ("nightly_report", WAITING)
     entries.set_state(*at, "awaiting_input", {"timeout": 86400.0, "checks": 1})
     entries.ask(*at, "How did run 1001 end?", "The run succeeded", "The run failed")
-    entries.put(*at, "start", state="started", at=ago(759), result=run(1001), flow_id="nightly", **target)
-    entries.put(*at, "wait", digest=DIGEST, since=ago(755), asked="x")
+    entries.put(
+        *at, "start", state="started", at=ago(HOURS + 7), result=run(1001), flow_id="nightly", **target
+    )
+    entries.put(*at, "wait", digest=DIGEST, since=ago(HOURS), asked="x")
     entries.put(*at, f"token/{DIGEST}/0", open=True)
-    entries.put(*at, "claim/0", digest=DIGEST, run_id="1001", at=ago(758))
+    entries.put(*at, "claim/0", digest=DIGEST, run_id="1001", at=ago(HOURS + 6))
     say(entries, "Reading orders", 0.25)
     at = ("nightly_report", STARTED)
     entries.set_state(*at, "running")
@@ -166,7 +169,7 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
     expect(frame.get_by_role("columnheader")).to_have_count(6)
     expect(rows.nth(1)).to_contain_text("in doubt")
     waiting = rows.filter(has_text="1001")
-    expect(waiting).to_contain_text("waiting since 12 min")
+    expect(waiting).to_contain_text("waiting since 2 h")
     expect(waiting).to_contain_text("Reading orders")
     expect(waiting.get_by_role("progressbar")).to_have_attribute("value", "0.2500")
     expect(rows.filter(has_text="import_customers")).to_contain_text(
@@ -299,7 +302,7 @@ def prepare_fab(airflow: Airflow) -> None:
 
 def command(airflow: Airflow, *words: str) -> None:
     program = airflow.program("-".join(words[:3]).replace("/", "-"), *words)
-    assert program.run(120), program.tail()
+    assert program.run(START_TIMEOUT), program.tail()
 
 
 @pytest.fixture(scope="module")

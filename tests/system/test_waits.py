@@ -57,7 +57,7 @@ class Case:
         self._conf = {"conn_id": "waits", **conf}
 
     def calls_back(self, **options: Any) -> None:
-        self.flows.callbacks.add(inputs={"case": self.run_id}, **{"wait": 0.5, "attempts": 8, **options})
+        self.flows.callbacks.add(inputs={"case": self.run_id}, **{"wait": 0.5, "attempts": 12, **options})
 
     def held_flow(self) -> Flow:
         flow = Flow()
@@ -68,11 +68,9 @@ class Case:
         self.api.trigger(self.dag_id, self.run_id, self._conf)
 
     def parked(self, times: int = 1) -> None:
-        # An answer that a person gives before the scheduler has seen this is lost on Airflow 3.3.
         wait_for(
             f"{self.run_id} parked",
-            lambda: self.state == "awaiting_input" and self.stack.left_worker(self.run_id, times),
-            180,
+            lambda: self.stack.is_parked(self.dag_id, self.run_id, times),
             pause=0.5,
         )
 
@@ -168,7 +166,8 @@ def stored_without_waking_the_task(stack: Stack, flows: LocalService, objects: P
     """As if the API server had been killed after it had stored the answer of a task that was about to park."""
     case = Case(stack, flows, "stored_without_waking_the_task")
     case.begin()
-    case.parked()
+    # It is to look by itself, soon.
+    wait_for("the task parked", lambda: case.state == "awaiting_input")
     answer = {"status": "success", "result": RESULT, "at": "2026-01-01T00:00:00+00:00"}
     stored = stack.query(
         "INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at) "
@@ -230,6 +229,8 @@ class Batch(Case):
             self.flows.callbacks.add(
                 result={"row": row},
                 delay=delays.uniform(0, LONGEST_DELAY),
+                wait=0.5,
+                attempts=12,
                 inputs={"case": self.run_id, "row": row},
             )
         super().begin()

@@ -13,7 +13,8 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
-THRICE = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+ONCE = {"retries": 0, "retry_delay": timedelta(seconds=1)}
+THRICE = {**ONCE, "retries": 3}
 TEST = {"start_date": START, "is_paused_upon_creation": False, "tags": ["system test"]}
 CONN_ID = "{{ dag_run.conf.get('conn_id', 'workflow_automation_default') }}"
 
@@ -74,8 +75,6 @@ with DAG("system_echo", schedule=None, **TEST):
     )
 
 # A lost task is not retried, so that it is seen.
-ONCE = {"retries": 0}
-
 with DAG("system_wait", schedule=None, default_args=ONCE, **TEST):
     trigger(wait_for_completion=True)
 
@@ -97,7 +96,7 @@ with DAG("system_wait_objects", schedule=None, default_args={**ONCE, "queue": "o
     trigger(wait_for_completion=True)
 
 with DAG("system_ask_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
-    trigger(request_timeout=2, on_unknown_start="ask", wait_for_completion=True)
+    trigger(on_unknown_start="ask", wait_for_completion=True)
 
 with DAG("system_claim", schedule=None, default_args=THRICE, **TEST):
     TriggerFlowOperator.partial(
