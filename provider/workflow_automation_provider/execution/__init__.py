@@ -1,3 +1,1 @@
 """The steps of a task, and the state that it keeps across tries."""
-
-__all__: list[str] = []

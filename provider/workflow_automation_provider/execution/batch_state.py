@@ -36,8 +36,6 @@ from workflow_automation_provider.execution.store import TaskRecord, attempt_of
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["STATES", "BatchEntry", "BatchItem", "BatchRecord", "ItemStatus"]
-
 _BATCH = "workflow_automation_batch"
 
 _MAX_ENTRY_BYTES = 16 * 1024

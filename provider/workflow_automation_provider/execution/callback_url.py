@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["CallbackUrl"]
-
 
 class CallbackUrl:
     """

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start_record import StartedRun, StartEntry
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["POLL_INTERVAL", "Claim", "ClaimRecord", "StartClaims", "Word"]
-
 POLL_INTERVAL = 0.5
 """How often a task looks in its worker whether a run has said something, in seconds."""
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from workflow_automation_provider.client.files import Element, File, version_of
 from workflow_automation_provider.client.json_values import encode
 
-__all__ = ["MAX_FILES", "MAX_PER_ENTRY", "identities_of", "without"]
-
 MAX_FILES = 20_000
 """The maximum number of files of a request that are identified."""
 

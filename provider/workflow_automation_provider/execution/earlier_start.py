@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.ledger import Ledger
     from workflow_automation_provider.execution.start_record import StartedRun, StartEntry, StartRecord
 
-__all__ = ["earlier_run"]
-
 _LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
 
 

@@ -6,20 +6,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider import exceptions
 
-__all__ = [
-    "BusyError",
-    "FileUnavailableError",
-    "InvalidRequestError",
-    "NotSentError",
-    "OutcomeUnknownError",
-    "RejectedError",
-    "ResponseUnusableError",
-    "RunFailedError",
-    "RunTimeoutError",
-    "WorkflowAutomationError",
-    "final_class",
-]
-
 
 class InvalidRequestError(exceptions.InvalidRequestError, AirflowFailException):
     """Airflow does not retry a task after it."""

@@ -71,18 +71,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = [
-    "DIGEST_BYTES",
-    "IN_DOUBT",
-    "OUTCOMES",
-    "Attempt",
-    "Decision",
-    "Entry",
-    "Ledger",
-    "LedgerError",
-    "State",
-]
-
 DIGEST_BYTES = 6
 """Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
 

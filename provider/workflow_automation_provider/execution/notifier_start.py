@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["NotifierStart", "log_failure"]
-
 # How long to wait for the thread once the time is up, in seconds: what it logs is more exact.
 _GRACE = 0.5
 

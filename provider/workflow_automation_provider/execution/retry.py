@@ -36,8 +36,6 @@ else:
     except ImportError:  # Airflow before 3.3 has no retry policies
         RetryPolicyBase = object
 
-__all__ = ["FlowRetryPolicy", "SendRetrier", "error_of_task", "longest_wait"]
-
 # The longest waits without a Retry-After, in seconds; the last one for all that follow.
 _WAITS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 

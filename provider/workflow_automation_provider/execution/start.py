@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start_record import StartedRun, StartEntry, StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["OnUnknownStart", "RunStarter", "request_digest"]
-
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also ``"ask"``, or have the run ``"claim"`` it."""
 

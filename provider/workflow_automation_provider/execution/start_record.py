@@ -23,8 +23,6 @@ from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt,
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 
-__all__ = ["StartEntry", "StartRecord", "StartedRun", "started_run"]
-
 _STATES = {"starting": State.OPEN, "started": State.STARTED, "unidentified": State.UNIDENTIFIED}
 
 

@@ -30,8 +30,6 @@ from workflow_automation_provider.execution.telemetry import Telemetry
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["TaskRecord", "attempt_of"]
-
 _PROBE = "workflow_automation_probe"
 
 # How often in a row the store must return the probe, and no entry: of several API servers, one may lack the route.

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.upload_record import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["FilesToUpload", "OnUnknownUpload", "UploadRequest", "UploadResult", "Uploader"]
-
 OnUnknownUpload = Literal["send_again", "fail"]
 """What to do if it is unknown whether files were accepted."""
 

@@ -16,8 +16,6 @@ from workflow_automation_provider.execution.store import TaskRecord
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["FIRST_CONFIRMED", "ConfirmedRequest", "UploadRecord"]
-
 _UPLOAD = "workflow_automation_upload"
 
 FIRST_CONFIRMED = f"{_UPLOAD}_0"

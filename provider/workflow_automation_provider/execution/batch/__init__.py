@@ -5,7 +5,3 @@ Start a run for each item of a batch, each at most once.
 ``sender`` send them as the ``throttle`` allows; ``results`` has their results, and ``report`` the words. ``source``
 reads the items, and :mod:`~workflow_automation_provider.execution.batch_state` records the results for later tries.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.start import OnUnknownStart
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["BatchDriver", "BatchPlan", "OnRejected", "Stop"]
-
 # In seconds: the longest wait for a result, how long a task that was interrupted waits for the responses to what it has
 # sent, and how often it looks for them.
 _COLLECT_TIMEOUT, _MAX_LAST_RESPONSES, _POLL_INTERVAL = 0.1, 5.0, 0.02

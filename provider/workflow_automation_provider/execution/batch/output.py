@@ -20,8 +20,6 @@ from workflow_automation_provider.execution.batch.paths import check_regular, lo
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem
 
-__all__ = ["OutputFile"]
-
 
 class OutputFile:
     """

@@ -9,8 +9,6 @@ from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-__all__ = ["check_regular", "is_same_file", "local_path"]
-
 
 def local_path(path: str) -> str | None:
     """Return the local path that a path or URL means, None for a URL of a store."""

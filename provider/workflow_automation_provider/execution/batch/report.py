@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.results import BatchCounts, ItemResults
     from workflow_automation_provider.execution.batch_state import BatchItem
 
-__all__ = ["PROGRESS_XCOM", "Progress", "named_runs"]
-
 PROGRESS_XCOM = "progress"
 """Key of the XCom with the counts, while the task runs."""
 

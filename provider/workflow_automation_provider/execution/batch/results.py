@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem, BatchRecord
     from workflow_automation_provider.execution.ledger import Ledger
 
-__all__ = ["BatchCounts", "BatchSummary", "ItemResults"]
-
 # What people read in a log or a notification: the rest is in the output file.
 _MAX_ROWS, _MAX_WIDTH = 20, 160
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["Job", "Sender"]
-
 # Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
 _BATCH_ENDING_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 410})
 

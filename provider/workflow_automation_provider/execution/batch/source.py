@@ -28,8 +28,6 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.batch.paths import check_regular, is_same_file, local_path
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES
 
-__all__ = ["MAX_LINE", "Batch", "BatchSource", "Item"]
-
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
 

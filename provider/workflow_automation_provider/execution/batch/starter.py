@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-__all__ = ["BatchStarter", "with_previous_tries_noted"]
-
 
 class BatchStarter:
     """

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.outcome import Busy, NotSent
 
-__all__ = ["Throttle"]
-
 # How soon a wait ends after the batch was stopped, in seconds.
 _POLL_INTERVAL = 0.1
 

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem
 
-__all__ = ["Window"]
-
 # Seconds after which results are recorded even if few: what a kill would leave unknown.
 _MAX_UNRECORDED = 1.0
 
