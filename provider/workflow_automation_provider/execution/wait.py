@@ -60,8 +60,9 @@ ANSWER_FIELDS = {
 """What a person may add to an answer, and the descriptions of the fields."""
 
 # How long a parked task sleeps if nobody wakes it. The first check is soon, because an answer that comes between
-# the task's last look and its park wakes nobody.
-_FIRST_CHECK, _MAX_CHECK = timedelta(seconds=15), timedelta(hours=6)
+# the task's last look and its park wakes nobody. No sleep may end before the scheduler knows that the task has left
+# its worker: Airflow 3.3 would take that for a failure.
+_MIN_CHECK, _FIRST_CHECK, _MAX_CHECK = timedelta(seconds=5), timedelta(seconds=15), timedelta(hours=6)
 
 
 class ResultUnreadableError(InvalidRequestError):
@@ -191,7 +192,7 @@ class CompletionWait:
         left = self._left(waiting)
         if left <= timedelta() or (silence := self._silence_left(waiting)) <= timedelta():
             return self._end_late(run, waiting)
-        check = min(left, silence, _MAX_CHECK, _FIRST_CHECK * 4 ** min(checks, 10))
+        check = max(_MIN_CHECK, min(left, silence, _MAX_CHECK, _FIRST_CHECK * 4 ** min(checks, 10)))
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
