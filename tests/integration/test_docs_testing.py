@@ -117,7 +117,7 @@ def test_the_json_of_the_page_is_what_an_upload_holds(workflow_automation_servic
     (block,) = read_code_blocks(PAGE, "json")
     url = workflow_automation_service.base_url
     headers = {"X-API-Key": "demo-key"}
-    with httpx.Client(base_url=url, headers=headers, trust_env=False) as http:
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
         run_id = http.post("/trigger", json={"inputs": {}}).json()["run_id"]
         file = {"name": "a.bin", "content": "A" * 1368}
         http.post("/public/upload", json={"flow_id": "demo-flow", "run_id": run_id, "files": [file]})

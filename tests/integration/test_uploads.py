@@ -258,4 +258,4 @@ print(peak() - before)
 
 def _start(service):
     url = f"{service.base_url}/flows/demo-flow/trigger"
-    return httpx.post(url, json={"inputs": {}}, trust_env=False).json()["run_id"]
+    return httpx.post(url, json={"inputs": {}}, trust_env=False, timeout=60).json()["run_id"]

@@ -60,7 +60,7 @@ def serve(tmp_path):
     def start(**options):
         service = LocalService(**{"journal": tmp_path / "other.jsonl", **options})
         service.start()
-        http = httpx.Client(base_url=service.url, trust_env=False)
+        http = httpx.Client(base_url=service.url, trust_env=False, timeout=60)
         services.append((service, http))
         return service, Caller(http)
 

@@ -13,7 +13,7 @@ from workflow_automation_provider.testing import CallbackEndpoint
 
 
 def status_of(url, method="PUT"):
-    with httpx.Client(trust_env=False) as http:
+    with httpx.Client(trust_env=False, timeout=60) as http:
         return http.request(method, f"{url}{PATH}").status_code
 
 
@@ -48,6 +48,6 @@ def test_its_log_has_no_token(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
     monkeypatch.setattr(logging.getLogger("httpx"), "disabled", True)  # the test's own
     token = new_token(uuid4())
-    with CallbackEndpoint() as endpoint, httpx.Client(trust_env=False) as http:
+    with CallbackEndpoint() as endpoint, httpx.Client(trust_env=False, timeout=60) as http:
         http.get(f"{endpoint.url}{PATH}?token={token}")
     assert token not in caplog.text

@@ -34,7 +34,7 @@ def test_command_line(tmp_path, stop_by):
         wait_for(port_file.exists)
         url = f"http://127.0.0.1:{port_file.read_text().strip()}"
         assert first == f"Base URL: {url}/api\n"
-        with httpx.Client(base_url=url, trust_env=False) as http:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
             call = Caller(http)
             assert call.by_key(key="secret").json()["run_id"] == 1001
             assert call.by_key(key="hidden").status_code == 201
@@ -131,7 +131,7 @@ def test_each_key_has_a_connection_with_a_placeholder_for_its_value():
 def test_callbacks(tmp_path):
     journal = tmp_path / "journal.jsonl"
     options = ["--callback", '{"result": 1, "inputs": {"day": "x"}}', "--callback", "--journal", journal]
-    with announced(*options) as printed, httpx.Client(trust_env=False) as http:
+    with announced(*options) as printed, httpx.Client(trust_env=False, timeout=60) as http:
         url = printed.split()[2].removesuffix("/api")
         for day in "xy":
             http.post(
@@ -156,7 +156,7 @@ def test_the_printed_curl_command_scripts_a_fault(https, certificate):
         )
         assert json.loads(done.stdout)["kind"] == "busy"
         url = printed.split()[2].removesuffix("/api")
-        with httpx.Client(base_url=url, verify=False, trust_env=False) as http:
+        with httpx.Client(base_url=url, verify=False, trust_env=False, timeout=60) as http:
             response = Caller(http).by_path()
             assert (response.status_code, response.headers["retry-after"]) == (429, "5")
             assert Caller(http).by_path().status_code == 201

@@ -52,7 +52,7 @@ def test_a_rejected_journal_leaves_the_port_free(tmp_path):
     with pytest.raises(JournalError):
         service.start()
     path.unlink()
-    with service, httpx.Client(base_url=service.url, trust_env=False) as http:
+    with service, httpx.Client(base_url=service.url, trust_env=False, timeout=60) as http:
         assert Caller(http).by_path().status_code == 201
 
 
@@ -70,7 +70,7 @@ def test_https_with_faults(certificate, tmp_path):
         keyfile=str(certificate / "key.pem"),
     )
     context = ssl.create_default_context(cafile=str(certificate / "authority.pem"))
-    with service, httpx.Client(base_url=service.url, verify=context, trust_env=False) as http:
+    with service, httpx.Client(base_url=service.url, verify=context, trust_env=False, timeout=60) as http:
         call = Caller(http)
         assert call.by_path().json()["run_link"].startswith("https://127.0.0.1:")
         for kind in ("drop_after", "reset_after", "truncate"):
@@ -88,7 +88,7 @@ def test_many_requests_at_once(service):
     from concurrent.futures import ThreadPoolExecutor
 
     with (
-        httpx.Client(base_url=service.url, trust_env=False) as http,
+        httpx.Client(base_url=service.url, trust_env=False, timeout=60) as http,
         ThreadPoolExecutor(8) as pool,
     ):
         call = Caller(http)

@@ -17,7 +17,7 @@ FAULT = b'{"kind": "reject"}'
 
 
 def ask(service, path, host):
-    with httpx.Client(base_url=service.url, trust_env=False) as client:
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=60) as client:
         method = "POST" if path.startswith("/api/") else "GET"
         return client.request(
             method, path, headers={"Host": host}, content=b"{}" if method == "POST" else None
