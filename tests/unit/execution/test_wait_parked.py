@@ -51,6 +51,9 @@ class TestPark:
         ]
         assert mentions(log(), "run 1001", "until 20")
 
+    def test_it_parks_for_at_least_the_time_in_which_the_scheduler_notices(self, service, task):
+        assert task.park(completion_timeout=timedelta(seconds=3)) == timedelta(seconds=5)
+
     def test_the_checks_become_rarer(self, service, task, supervisor):
         found = [task.park(), *(task.park(TIMEOUT) for _ in range(11))]
         minutes = [1 / 4, 1, 4, 16, 64, 256, *[360] * 6]
