@@ -34,7 +34,7 @@ from workflow_automation_provider.execution.callback import (
     word_key,
 )
 from workflow_automation_provider.execution.ledger import State
-from workflow_automation_provider.execution.store import TaskRecord
+from workflow_automation_provider.execution.store import TaskRecord, slow_deletion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -193,9 +193,7 @@ class ClaimRecord(TaskRecord):
             self._delete(token_keys(token, self._now.max_tries)[1])
             self._shut(token)
         if self._read_first(key) is not None and self._delete(key):
-            raise RuntimeError(
-                f"Airflow's task state store was slow to delete the entry {key}, and may delete the next one as well."
-            )
+            raise slow_deletion()
 
     def stop(self, token: str, max_tries: int) -> None:
         """

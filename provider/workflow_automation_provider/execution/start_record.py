@@ -20,7 +20,7 @@ from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.callback import START_KEY, STARTED_KEY
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
-from workflow_automation_provider.execution.store import TaskRecord, attempt_of
+from workflow_automation_provider.execution.store import TaskRecord, attempt_of, slow_deletion
 from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 
 _STATES = {"starting": State.OPEN, "started": State.STARTED, "unidentified": State.UNIDENTIFIED}
@@ -133,10 +133,7 @@ class StartRecord(TaskRecord):
             process: then nothing may be started
         """
         if self._may_be_cleared_again:
-            raise RuntimeError(
-                "Airflow's task state store was slow to delete an entry, and may delete the next one as well: nothing else "
-                "is sent in this try."
-            )
+            raise slow_deletion()
         self._may_be_starting_again |= self._write("starting", {})
 
     def started(self, run: StartedRun) -> None:

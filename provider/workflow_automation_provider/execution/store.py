@@ -248,6 +248,14 @@ class TaskRecord:
         store.set(key, entry, retention=NEVER_EXPIRE)
 
 
+def slow_deletion() -> RuntimeError:
+    """Return the error to end the try with where a deletion that comes late would take what is written next."""
+    return RuntimeError(
+        "Airflow's task state store was slow to delete an entry, and may delete the next one as well: nothing else is "
+        "sent in this try."
+    )
+
+
 def _may_be_repeated(began: float) -> bool:
     # Airflow's SDK repeats a request that had no response, but no sooner.
     return time.monotonic() - began >= conf.getfloat("workers", "execution_api_retry_wait_min", fallback=1.0)
