@@ -52,7 +52,7 @@ _MAX_RESCHEDULES = 5
 _MAX_RESCHEDULE = timedelta(minutes=10)
 
 
-def longest_wait(waits: int) -> float:
+def max_wait(waits: int) -> float:
     """
     Return the longest wait without a ``Retry-After``, in seconds.
 
@@ -165,7 +165,7 @@ class SendRetrier:
         """Return the seconds to wait before the next attempt, None if there is no time for another."""
         asked = outcome.retry_after or 0.0
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
-        wait = asked + random.uniform(0, longest_wait(attempt - 1))  # noqa: S311 - it keeps no secret
+        wait = asked + random.uniform(0, max_wait(attempt - 1))  # noqa: S311 - for jitter, not for cryptography
         if left < max(_MIN_LEFT, asked) or (not self.caps_last_wait and left <= wait):
             return None
         return min(wait, left)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.execution.retry import longest_wait
+from workflow_automation_provider.execution.retry import max_wait
 from workflow_automation_provider.failures import consequence_of, reason_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Throttle:
             is_news = sent_at >= self._paused_at
             if is_news:
                 # The jitter spreads the requests of tasks that were told to wait at the same time.
-                wait += random.uniform(0.5, 1.0) * longest_wait(self._pauses)  # noqa: S311 - it keeps no secret
+                wait += random.uniform(0.5, 1.0) * max_wait(self._pauses)  # noqa: S311 - for jitter, not for cryptography
             if max(now + wait, self._paused_until) - since > self._retry_timeout:
                 return False
             self._paused_until = max(now + wait, self._paused_until)
