@@ -222,7 +222,8 @@ class WorkflowAutomationHook(BaseHook):
         flow_id: str | None = None,
         *,
         file_format: FileFormat | None = None,
-        **limits: int | None,
+        files_per_request: int | None = None,
+        max_request_bytes: int | None = None,
     ) -> list[Request]:
         """
         Build the requests that upload files and validate them and the connection, without sending anything.
@@ -230,14 +231,20 @@ class WorkflowAutomationHook(BaseHook):
         :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them; ``run_id`` and
             ``flow_id`` as for :meth:`upload_files`
         :param file_format: the format of each file, by default the connection's
-        :param limits: those of :func:`~.upload_body.split`
+        :param files_per_request: as for :func:`~.upload_body.split`
+        :param max_request_bytes: likewise
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """
         with self._locating(flow_id):
             client = self.get_conn()
             requests = client.upload_requests(
-                run_id, files, self.flow_of_upload(flow_id), file_format, **limits
+                run_id,
+                files,
+                self.flow_of_upload(flow_id),
+                file_format,
+                files_per_request=files_per_request,
+                max_request_bytes=max_request_bytes,
             )
             self._check_key_expiry()
         return requests
