@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_launcher.waiting import wait_for
@@ -89,15 +87,11 @@ class Case:
 
     def kill(self) -> None:
         """Kill the task's process and its supervisor."""
-        last = self.deployment.gate.tries_of(self.run_id)[-1]
-        os.kill(last.supervisor, signal.SIGKILL)
-        with suppress(ProcessLookupError):  # it may end as its supervisor does
-            os.kill(last.pid, signal.SIGKILL)
-        self.deployment.miss_heartbeats(last.pid)
+        self.deployment.kill("both", self.deployment.gate.tries_of(self.run_id)[-1])
 
     def kill_task(self) -> None:
         """Kill the task's process: its supervisor tells Airflow at once."""
-        os.kill(self.deployment.gate.tries_of(self.run_id)[-1].pid, signal.SIGKILL)
+        self.deployment.kill("task", self.deployment.gate.tries_of(self.run_id)[-1])
 
     @property
     def log(self) -> str:

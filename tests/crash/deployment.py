@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_launcher.airflow import VERSION, Airflow
 from airflow_launcher.databases import SQLite
@@ -19,6 +21,9 @@ from quick_recovery import OLD_HEARTBEAT, QUICK_RECOVERY
 
 if TYPE_CHECKING:
     from collector import Collector
+    from gate import Try
+
+Blow = Literal["task", "supervisor", "both"]
 
 # When this scheduler fails a task that sends no heartbeats, it closes its database session halfway, and ends.
 CANNOT_MISS_HEARTBEATS = VERSION == "3.4.0b2"
@@ -71,6 +76,15 @@ class Deployment(Airflow):
         """Stop everything, orphans too."""
         super().stop(grace)
         self.gate.stop()
+
+    def kill(self, blow: Blow, found: Try) -> None:
+        """Kill processes of a try; Airflow misses the heartbeats of its supervisor at once."""
+        os.kill(found.pid if blow == "task" else found.supervisor, signal.SIGKILL)
+        if blow == "both":
+            with contextlib.suppress(ProcessLookupError):  # it may end as its supervisor does
+                os.kill(found.pid, signal.SIGKILL)
+        if blow != "task":
+            self.miss_heartbeats(found.pid)
 
     def miss_heartbeats(self, pid: int) -> None:
         """Have Airflow miss the heartbeats of a task's process now: those of a supervisor that was killed or frozen."""

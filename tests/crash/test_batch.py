@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import random
 import re
-import signal
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +15,7 @@ from airflow_launcher.processes import alive
 from airflow_launcher.waiting import wait_for
 
 if TYPE_CHECKING:
-    from deployment import Deployment
-    from gate import Try
+    from deployment import Blow, Deployment
     from workflow_automation_provider.testing import LocalService
 
 ITEMS, WINDOW = 2000, 64
@@ -48,15 +44,6 @@ LOST_BY_A_KILL = re.compile(r"Try \d+ ended")
 STOPS = (650, 1050, 1500)
 
 
-def kill(deployment: Deployment, blow: str, found: Try) -> None:
-    os.kill(found.pid if blow == "task" else found.supervisor, signal.SIGKILL)
-    if blow == "both":
-        with suppress(ProcessLookupError):  # it may end as its supervisor does
-            os.kill(found.pid, signal.SIGKILL)
-    if blow != "task":
-        deployment.miss_heartbeats(found.pid)
-
-
 def test_three_kills(
     deployment: Deployment, service: LocalService, note: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -81,12 +68,13 @@ def test_three_kills(
         return len(runs()) >= number
 
     deployment.api.trigger("batch", case, {"batch": str(batch), "output": str(output)})
-    for number, blow in enumerate(("task", "supervisor", "both")):
+    blows: tuple[Blow, ...] = ("task", "supervisor", "both")
+    for number, blow in enumerate(blows):
         started = (number + 1) * ITEMS // 5
         wait_for(f"{started} runs", functools.partial(has_started, started))
         current = deployment.gate.tries_of(case)[-1]
         assert len(deployment.gate.tries_of(case)) == number + 1
-        kill(deployment, blow, current)
+        deployment.kill(blow, current)
         stops[number].remaining = 0
     assert deployment.api.finished("batch", case) == "failed"
     tries = deployment.gate.tries_of(case)
