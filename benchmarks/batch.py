@@ -47,7 +47,6 @@ AIMS = {
 }
 TITLES = {
     "batch": "TriggerFlowBatchOperator",
-    "wide": "TriggerFlowBatchOperator, window_size=512",
     "httpx": f"bare httpx, {THREADS} threads",
     "loop": "HttpHook in a loop",
     "mapped_http": "HttpOperator, mapped",
@@ -79,13 +78,11 @@ def before(context):
 def after(context, result):
     tell(context, time.perf_counter() - began)
 
-for dag_id, options in {"batch": {}, "wide": {"window_size": 512}}.items():
-    with DAG(dag_id, schedule=None):
-        TriggerFlowBatchOperator(
-            task_id="start", batch="{{ dag_run.conf['items'] }}", output_path="{{ dag_run.conf['items'] }}.out",
-            max_concurrency=THREADS, workflow_automation_conn_id=CONN_ID, pre_execute=before, post_execute=after,
-            **options,
-        )
+with DAG("batch", schedule=None):
+    TriggerFlowBatchOperator(
+        task_id="start", batch="{{ dag_run.conf['items'] }}", output_path="{{ dag_run.conf['items'] }}.out",
+        max_concurrency=THREADS, workflow_automation_conn_id=CONN_ID, pre_execute=before, post_execute=after,
+    )
 
 with DAG("httpx", schedule=None):
     @task(task_id="start", pre_execute=before, post_execute=after)
@@ -241,7 +238,7 @@ def run(scheme: str, rounds: int, most: int) -> Results:
             http = {"connection_id": f"http_{name}", "conn_type": "http", "host": url}
             running.api.ask("POST", "/connections", http)
         bench = Bench(running.api, home, urls)
-        plan = [(who, items) for items in ITEMS for who in ("batch", "httpx", "wide")]
+        plan = [(who, items) for items in ITEMS for who in ("batch", "httpx")]
         plan += [("loop", LOOPED), ("mapped_http", MAPPED), ("mapped_provider", MAPPED)]
         bench.measure("batch", "quick", 100)  # to warm up
         for number in range(rounds):
@@ -287,12 +284,11 @@ def aims(measured: Mapping[str, Results]) -> Iterator[str]:
         for (who, service), aim in AIMS.items():
             for items in ITEMS:
                 other = next(key[2] for key in results if key[0] == who) if who != "httpx" else items
-                for mine in ("batch", "wide") if who == "httpx" else ("batch",):
-                    times = rate(results, mine, service, items) / rate(results, who, service, other)
-                    yield (
-                        f"{'met   ' if times >= aim else 'missed'} {scheme} {LATENCIES[service] * 1000:.0f} ms, {items:,} items: "
-                        f"{times:.2f} times {TITLES[who]} (aim: {aim}){' with window_size=512' if mine == 'wide' else ''}"
-                    )
+                times = rate(results, "batch", service, items) / rate(results, who, service, other)
+                yield (
+                    f"{'met   ' if times >= aim else 'missed'} {scheme} {LATENCIES[service] * 1000:.0f} ms, {items:,} items: "
+                    f"{times:.2f} times {TITLES[who]} (aim: {aim})"
+                )
         sizes = sorted(items for who, _, items in results if who == "memory")
         if sizes:
             small, large = (results["memory", "quick", items][0].peak for items in sizes)

@@ -30,7 +30,7 @@ OLD, PER_DAG_RUN, WAITING, ROUNDS = 300_000, 100, 500, 30
 LIST = "/workflow-automation/runs/"
 THEIRS = "/api/v2/dags/~/dagRuns/~/taskInstances?state=awaiting_input&limit=100&order_by=-start_date"
 
-# A waiting task has four entries and a question; a third of the flows have said something.
+# A waiting task has four entries; a third of the flows have said something.
 FILL = f"""
 SET LOCAL session_replication_role = replica;  -- without the checks of foreign keys, which take most of the time
 
@@ -63,23 +63,19 @@ FROM generate_series(1, {WAITING // PER_DAG_RUN}) r, generate_series(0, {PER_DAG
     ('workflow_automation_claim/3', '{{"digest": "d"}}'), ('workflow_automation_word/d', :word)) e (key, value)
 WHERE e.key NOT LIKE '%word%' OR i % 3 = 0;
 
-INSERT INTO hitl_detail (ti_id, options, subject, multiple, params, params_input, created_at)
-SELECT id, '["The run succeeded", "The run failed"]', 'How did run 1001 end?', false, '{{}}', '{{}}', now()
-FROM task_instance WHERE state = 'awaiting_input';
-
 ANALYZE;
 """
 
 
 def fill(url: str) -> None:
     """Write what the page is to find, and what not."""
-    attempt = {"try_number": 1, "max_tries": 3, "clear_number": 0, "dag_run_start": None}
+    attempt = {"try_number": 1, "max_tries": 3, "clear_number": 0}
     at = "2026-01-01T00:00:00+00:00"
     run = {"run_id": "1001", "run_link": "https://app.example.com/runs/1001", "flow_id": "nightly"}
     target = {"conn_id": "workflow_automation_default", "flow_id": "nightly"}
     values = {
         "start": {**attempt, "state": "started", "at": at, "sent": at, "result": run, **target},
-        "wait": {**attempt, "digest": "d", "since": at, "asked": "x"},
+        "wait": {**attempt, "digest": "d", "since": at},
         "word": {"message": "Reading orders", "progress": 0.5, "at": at},
     }
     engine = create_engine(url)

@@ -259,7 +259,7 @@ def this_provider(given: Given) -> Send:
     """Send with this provider's hook."""
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
-    from workflow_automation_provider.hooks import file_sources  # noqa: F401 - what an upload imports
+    from workflow_automation_provider.hooks import sources  # noqa: F401 - what an upload imports
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
     connect(given)
@@ -276,7 +276,7 @@ def operator(given: Given) -> Send:
 
 def operator_of_objects(given: Given) -> Send:
     """Send the objects below a prefix with this provider's operator."""
-    from workflow_automation_provider.hooks.file_sources import resolve
+    from workflow_automation_provider.hooks.sources import resolve
 
     prefix = f"s3://bench_s3@{BUCKET}/files/"
     send = _operator(given, prefix)

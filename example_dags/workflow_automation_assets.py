@@ -1,16 +1,13 @@
 """
 Start a run in one DAG, and continue in another, which Airflow schedules on the asset that the run updates.
 
-The event of the asset tells which run it was. Airflow 3 names the events ``triggering_asset_events``, Airflow 2
-``triggering_dataset_events``.
+The event of the asset tells which run it was.
 """
 
 from __future__ import annotations
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, Asset, task
-from airflow.providers.common.compat.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, task
 
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 

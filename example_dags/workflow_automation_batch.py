@@ -13,9 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, ObjectStoragePath, task
-from airflow.providers.common.compat.sdk import DAG, ObjectStoragePath, task
+from airflow.sdk import DAG, ObjectStoragePath, task
 
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
@@ -25,7 +23,7 @@ DATA = Path(__file__).parent / "data"
 @task
 def write_batch(source: str, target: str) -> str:
     with ObjectStoragePath(source).open() as rows, ObjectStoragePath(target).open("w") as batch:
-        for row in csv.DictReader(iter(rows.readline, "")):  # on Airflow 3 alone: csv.DictReader(rows)
+        for row in csv.DictReader(rows):
             batch.write(json.dumps(row) + "\n")
     return target
 
@@ -34,7 +32,7 @@ def write_batch(source: str, target: str) -> str:
 @task
 def report(summary: dict) -> str:
     with ObjectStoragePath(summary["path"]).open() as items:
-        for item in map(json.loads, iter(items.readline, "")):
+        for item in map(json.loads, items):
             if item["status"] != "started":
                 print(f"Row {item['index']} was {item['status']}: {item['why']}")
     text = f"{summary['started']} of {summary['total']} runs were started, {summary['rejected']} rows were rejected."

@@ -8,9 +8,7 @@ button Flow run.
 from __future__ import annotations
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, task
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.sdk import DAG, task
 
 
 @task

@@ -9,9 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, task; from airflow.sdk.exceptions import AirflowFailException
-from airflow.providers.common.compat.sdk import DAG, AirflowFailException, task
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG, task
 
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 

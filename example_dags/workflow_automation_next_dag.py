@@ -2,7 +2,7 @@
 Start a run in one DAG, and let the flow start the next DAG by Airflow's REST API as its last step.
 
 The flow gets the ID of the DAG run to create among its inputs, and starts ``workflow_automation_next_dag`` with its results
-as the configuration. Requires Airflow 3.
+as the configuration.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, Param, task
-from airflow.providers.common.compat.sdk import DAG, Param, task
+from airflow.sdk import DAG, Param, task
 
 
 # [START howto_next_dag]

@@ -7,9 +7,7 @@ The task fails, unless the DAG run's configuration has more rows: ``{"rows": 3}`
 from __future__ import annotations
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, task
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.sdk import DAG, task
 
 from workflow_automation_provider.notifications.flows import FlowNotifier
 
@@ -20,7 +18,6 @@ open_ticket = FlowNotifier(
         # Airflow may call a callback twice: this tells the flow which event it is.
         "event": "{{ dag.dag_id }}/{{ run_id }}/{{ ti.task_id }}/{{ ti.map_index }}/{{ ti.try_number }}",
     },
-    timeout=20,
 )
 # [END howto_notifier_flow]
 

@@ -11,9 +11,7 @@ import csv
 from datetime import timedelta
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, ObjectStoragePath, task
-from airflow.providers.common.compat.sdk import DAG, ObjectStoragePath, task
+from airflow.sdk import DAG, ObjectStoragePath, task
 
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 

@@ -8,9 +8,7 @@ it would start all of them again: set ``retries=0`` there if that does harm.
 from __future__ import annotations
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, task
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.sdk import DAG, task
 
 from workflow_automation_provider.taskflow import trigger_flow_once
 

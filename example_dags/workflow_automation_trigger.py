@@ -7,9 +7,7 @@ The connection ``workflow_automation_default`` holds the base URL and the API ke
 from __future__ import annotations
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG
-from airflow.providers.common.compat.sdk import DAG
+from airflow.sdk import DAG
 
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
@@ -24,8 +22,8 @@ with DAG(
     # [START howto_operator_trigger_flow]
     TriggerFlowOperator(
         task_id="trigger",
-        # The names are those that the flow defines. On Airflow 3, "{{ ds }}" alone is undefined in a DAG run without a
-        # logical date, such as one that an asset triggers.
+        # The names are those that the flow defines. "{{ ds }}" alone is undefined in a DAG run without a logical date,
+        # such as one that an asset triggers.
         inputs={
             "day": "{{ (dag_run.logical_date or dag_run.run_after) | ds }}",
             "dag": "{{ dag.dag_id }}",

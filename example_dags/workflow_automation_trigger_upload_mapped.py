@@ -10,9 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, task, task_group
-from airflow.providers.common.compat.sdk import DAG, task, task_group
+from airflow.sdk import DAG, task, task_group
 
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, task
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.sdk import DAG, task
 
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 

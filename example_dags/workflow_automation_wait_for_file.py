@@ -12,9 +12,7 @@ import tempfile
 from uuid import uuid4
 
 import pendulum
-
-# On Airflow 3 alone: from airflow.sdk import DAG, ObjectStoragePath, PokeReturnValue, task
-from airflow.providers.common.compat.sdk import DAG, ObjectStoragePath, PokeReturnValue, task
+from airflow.sdk import DAG, ObjectStoragePath, PokeReturnValue, task
 
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 

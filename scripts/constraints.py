@@ -5,47 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 PROJECT = Path(__file__).parent.parent
 
 
-class Pins(NamedTuple):
-    """What keeps one Airflow working."""
-
-    before: str | None = None
-    """Only packages released before this day: newer ones break Airflow's old releases."""
-
-    newer: tuple[str, ...] = ()
-    """Packages that may be newer than that, each up to its own day."""
-
-    also: tuple[str, ...] = ()
-    """Requirements of this Airflow alone."""
-
-
-AIRFLOWS = {
-    "2.11": Pins(before="2026-05-01"),
-    # common-compat has airflow.providers.common.compat.sdk from 1.10 on.
-    # Its ObjectStoragePath loses the connection with universal-pathlib 0.3.
-    "3.0": Pins(
-        before="2025-10-01",
-        newer=(
-            "apache-airflow-providers-common-compat=2026-01-01",
-            # Contracts against circles came with import-linter 2.6.
-            "grimp=2026-01-01",
-            "import-linter=2026-01-01",
-        ),
-        also=("universal-pathlib<0.3",),
-    ),
-    "3.1": Pins(before="2026-05-01"),
-    "3.2": Pins(before="2026-06-15"),
-    "3.3": Pins(),
-    # uv takes the newest pre-release for as long as there is no release.
-    "3.4": Pins(),
-}
+# Each Airflow, and the day before which its packages were released: newer ones break Airflow's old releases. Of 3.4, uv
+# takes the newest pre-release for as long as there is no release.
+AIRFLOWS = {"3.1": "2026-05-01", "3.2": "2026-06-15", "3.3": None, "3.4": None}
 
 # Beside what pyproject.toml asks for. Airflow's Celery provider cannot import celery 5.7.
-ALWAYS = ("apache-airflow-providers-common-compat>=1.10", "apache-airflow-providers-standard", "celery<5.7")
+ALWAYS = ("apache-airflow-providers-standard", "celery<5.7")
 
 
 def compile_constraints(name: str, *options: str, requirements: tuple[str, ...] = ()) -> None:
@@ -71,15 +40,12 @@ def compile_constraints(name: str, *options: str, requirements: tuple[str, ...] 
     )
 
 
-def compile_airflow(airflow: str, pins: Pins) -> None:
+def compile_airflow(airflow: str, before: str | None) -> None:
     """Write the file of one Airflow."""
-    options = ["--group", "dev"]
-    if pins.before:
-        options += ["--exclude-newer", pins.before]
-    for package in pins.newer:
-        options += ["--exclude-newer-package", package]
-    requirements = (f"apache-airflow=={airflow}.*", *ALWAYS, *pins.also)
-    compile_constraints(f"airflow-{airflow}", *options, requirements=requirements)
+    options = ["--group", "dev", *(("--exclude-newer", before) if before else ())]
+    compile_constraints(
+        f"airflow-{airflow}", *options, requirements=(f"apache-airflow=={airflow}.*", *ALWAYS)
+    )
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ from airflow_launcher.ports import free_port, is_free
 from airflow_launcher.processes import Program
 from airflow_launcher.waiting import wait_for
 from local_airflow import (
-    CAN_WAIT,
     CONN_ID,
     DAGS,
     HOMES,
@@ -104,7 +103,7 @@ def main() -> int:
         prepare(airflow)
         programs = []
         with callback_endpoint(airflow, port):
-            for dag_id in (TRIGGER_UPLOAD, *([CLAIM, WAIT] if CAN_WAIT else [])):
+            for dag_id in (TRIGGER_UPLOAD, CLAIM, WAIT):
                 program, succeeded = run_dag(airflow, dag_id)
                 if not succeeded:
                     print(
@@ -115,8 +114,7 @@ def main() -> int:
         print("\nWhat the service received:")
         for run in service.runs:
             show(service, run)
-        if CAN_WAIT:
-            print(f"\nWhat the task after the wait printed: {printed_by_announce(programs[-1])}")
+        print(f"\nWhat the task after the wait printed: {printed_by_announce(programs[-1])}")
     print(f"\nThe task logs: {', '.join(shown(program.output) for program in programs)}")
     print("The runs' pages went with the service. To click around in Airflow and the service: make ui")
     return 0

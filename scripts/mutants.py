@@ -52,8 +52,6 @@ GROUPS = (
         (
             "tests/unit/execution/test_start*.py",
             "tests/unit/execution/test_claim*.py",
-            "tests/unit/execution/test_ask.py",
-            "tests/unit/execution/test_telemetry.py",
             "tests/unit/execution/test_wait_state.py",
             "tests/unit/notifications",
             "tests/unit/operators/test_flows_*.py",
@@ -63,7 +61,6 @@ GROUPS = (
     (
         ("execution/upload.py", "execution/upload_record.py"),
         (
-            "tests/unit/execution/test_telemetry.py",
             "tests/unit/execution/test_upload.py",
             "tests/unit/execution/test_wait*.py",
             "tests/unit/execution/test_words.py",
@@ -87,13 +84,11 @@ GROUPS = (
         ("operators/flows.py",),
         (
             "tests/unit/decorators/test_flows.py",
-            "tests/unit/execution/test_ask.py",
             "tests/unit/execution/test_claim.py",
             "tests/unit/execution/test_claim_wait.py",
             "tests/unit/execution/test_wait*.py",
             "tests/unit/execution/test_words.py",
             "tests/unit/hooks/test_lineage.py",
-            "tests/unit/operators/test_arguments_without_effect.py",
             "tests/unit/operators/test_asset_events.py",
             "tests/unit/operators/test_flows.py",
             "tests/unit/operators/test_flows_given.py",

@@ -14,8 +14,7 @@ if [ "$airflow" != lowest ] && [ ! -f "$constraints" ]; then
     exit 2
 fi
 case $airflow in
-    2.11 | 3.0 | lowest) newest=12 ;;
-    3.1) newest=13 ;;
+    3.1 | lowest) newest=13 ;;
     *) newest=14 ;;
 esac
 
@@ -59,10 +58,10 @@ install() {
     sh scripts/uv.sh "$venv" pip install --quiet --python "$venv/bin/python" --compile-bytecode "$@"
 }
 if [ "$airflow" = lowest ]; then
-    # The lower bounds of pyproject.toml, as they are. Airflow 2.11.0 does not work with what was released
-    # long after it, nor its object storage with universal-pathlib 0.3.
+    # The lower bounds of pyproject.toml, as they are; other providers would raise that of common-compat. Airflow 3.1.3
+    # does not work with what was released long after it.
     install --resolution lowest-direct --exclude-newer 2026-05-01 --editable '.[testing,amazon]' --group dev \
-        'universal-pathlib>=0.2.6,<0.3'
+        apache-airflow-providers-common-compat==1.10.1
 else
     install --constraints "$constraints" --editable '.[testing]' --group dev
 fi

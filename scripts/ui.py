@@ -134,7 +134,7 @@ Service   {service.url}   shows the runs it started
 Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
 Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Flow run.
-Then workflow_automation_trigger_upload, …_wait, …_claim and …_ask; the others are recipes.
+Then workflow_automation_trigger_upload, …_wait and …_claim; the others are recipes.
 The connections are under Admin → Connections.
 Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
 workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
@@ -142,15 +142,12 @@ workflow_automation_wait_for_file continues when it finds its file, up to 60 s a
 workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
 workflow_automation_notifier fails, and its callback starts a run.
 workflow_automation_claim never gets a response: its run claims the start, and the task returns it.
-workflow_automation_ask never gets one either: it asks under Required Actions. The service shows the run.
 Ctrl-C stops everything.""")
 
 
 def main() -> None:
     """Run until interrupted."""
     begin()
-    if VERSION.startswith("2."):
-        sys.exit("make ui needs Airflow 3.")
     ui_port, service_port = chosen_port("UI_PORT", 8080), chosen_port("SERVICE_PORT", 8090)
     if ui_port == service_port:
         sys.exit("UI_PORT and SERVICE_PORT are the same.")

@@ -1,16 +1,11 @@
-"""
-Flows and runs as assets of Airflow.
-
-The URI of a flow is its URL in the service's API, with the scheme ``workflow-automation``; that of a run ends in
-``/runs/RUN``.
-"""
+"""Flows as assets of Airflow, whose URI is their URL in the service's API, with the scheme ``workflow-automation``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from airflow.providers.common.compat.sdk import Asset
+from airflow.sdk import Asset
 
 from workflow_automation_provider.get_provider_info import ASSET_SCHEME
 
@@ -20,32 +15,26 @@ if TYPE_CHECKING:
 __all__ = ["convert_asset_to_openlineage", "create_asset", "sanitize_uri", "uri_of"]
 
 
-def create_asset(
-    *, base_url: str, flow_id: str, run_id: str | None = None, extra: dict[str, Any] | None = None
-) -> Asset:
+def create_asset(*, base_url: str, flow_id: str, extra: dict[str, Any] | None = None) -> Asset:
     """
-    Return the asset of a flow, or of one of its runs.
+    Return the asset of a flow.
 
     :param base_url: of the service, as in the connection
     """
-    return Asset(uri_of(base_url, flow_id, run_id), extra=extra or {})
+    return Asset(uri_of(base_url, flow_id), extra=extra or {})
 
 
-def uri_of(base_url: str, flow_id: str, run_id: str | None = None) -> str:
-    """Return the URI of a flow or run, without an asset, because creating an asset imports Airflow's providers."""
-    uri = f"{ASSET_SCHEME}://{base_url.rpartition('://')[2].rstrip('/')}/flows/{_segment(flow_id)}"
-    return uri if run_id is None else f"{uri}/runs/{_segment(run_id)}"
-
-
-def _segment(identifier: str) -> str:
-    segment = quote(identifier, safe="")
-    # A segment of only dots would be a relative path.
-    return segment if segment.strip(".") else segment.replace(".", "%2E")
+def uri_of(base_url: str, flow_id: str) -> str:
+    """Return the URI of a flow, without an asset, because creating an asset imports Airflow's providers."""
+    segment = quote(flow_id, safe="")
+    if not segment.strip("."):  # would be a relative path
+        segment = segment.replace(".", "%2E")
+    return f"{ASSET_SCHEME}://{base_url.rpartition('://')[2].rstrip('/')}/flows/{segment}"
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """
-    Normalize the URI of a flow or run, as Airflow asks for it.
+    Normalize the URI of a flow, as Airflow asks for it.
 
     :raises ValueError: if it has no host, or names no flow
     """
@@ -56,7 +45,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:  # noqa: ARG001 - Airflow passes it
-    """Return the dataset of OpenLineage for a flow or run."""
+    """Return the dataset of OpenLineage for a flow."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
     parts = urlsplit(asset.uri)

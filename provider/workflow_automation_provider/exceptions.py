@@ -10,10 +10,11 @@ Exception                       accepted   When
 :class:`BusyError`              ``NO``     425, 429, ``busy_statuses``; of an upload also 408, and 503 with
                                            ``Retry-After``
 :class:`RejectedError`          ``NO``     any other 4xx, and redirects except 302 and 303
-:class:`ResponseUnusableError`  ``YES``    2xx, but the run cannot be identified
+:class:`UnidentifiedError`      ``YES``    2xx, but the response does not say which run was started
 :class:`OutcomeUnknownError`    ``MAYBE``  no response, 5xx, 302, 303 and 408
-:class:`RunFailedError`         ``YES``    the flow, or a person, said that the run failed
+:class:`RunFailedError`         ``YES``    the flow said that the run failed
 :class:`RunTimeoutError`        ``YES``    no result was reported in time
+:class:`BatchInterruptedError`  any        an unexpected error ended a batch
 ==============================  =========  ===================================================================
 
 All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same exceptions;
@@ -23,10 +24,11 @@ those that Airflow must not retry are also an ``AirflowFailException``.
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "Accepted",
+    "BatchInterruptedError",
     "BusyError",
     "Code",
     "FileUnavailableError",
@@ -34,11 +36,14 @@ __all__ = [
     "NotSentError",
     "OutcomeUnknownError",
     "RejectedError",
-    "ResponseUnusableError",
     "RunFailedError",
     "RunTimeoutError",
+    "UnidentifiedError",
     "WorkflowAutomationError",
 ]
+
+# How much of a reason is kept, in characters.
+_MAX_REASON = 500
 
 
 class Accepted(enum.Enum):
@@ -49,26 +54,78 @@ class Accepted(enum.Enum):
     YES = "yes"
 
 
-class Code(enum.StrEnum):
-    """The kinds of failure: docs/if-it-fails.md explains each."""
+_FIX = "Fix the cause, then {again}"
+_LATER = "If Airflow does not retry the task, {again}"
+_NO_RUN = "No run was started."
 
-    INVALID = "invalid-request"
-    FILE = "file-unavailable"
-    NOT_SENT = "not-sent"
-    BUSY = "busy"
-    REJECTED = "rejected"
-    KEY_REJECTED = "key-rejected"
-    NOT_FOUND = "not-found"
-    TOO_LARGE = "too-large"
-    REDIRECTED = "redirected"
-    START_UNKNOWN = "start-unknown"
-    START_REVOKED = "start-revoked"
-    RUN_UNIDENTIFIED = "run-unidentified"
-    UPLOAD_UNKNOWN = "upload-unknown"
-    RUN_FAILED = "run-failed"
-    RUN_OVERDUE = "run-overdue"
-    RUN_SILENT = "run-silent"
-    BATCH_INTERRUPTED = "batch-interrupted"
+
+class Code(enum.StrEnum):
+    """The kinds of failure, what each means and what to do: the one place of these words. docs/if-it-fails.md explains each."""
+
+    consequence: str
+    """What the service did; ``{run}`` is the run."""
+    what_to_do: str
+    """Of a task; ``{again}`` is how to start over, and ``{enter}`` how to continue with the run."""
+
+    def __new__(cls, code: str, consequence: str, what_to_do: str) -> Self:
+        """Make a row of the table."""
+        self = str.__new__(cls, code)
+        self._value_ = code
+        self.consequence = consequence
+        self.what_to_do = what_to_do
+        return self
+
+    INVALID = "invalid-request", "Nothing was sent.", _FIX
+    FILE = "file-unavailable", "Nothing was sent.", f"Provide the file. {_LATER}"
+    NOT_SENT = "not-sent", _NO_RUN, _LATER
+    BUSY = "busy", _NO_RUN, _LATER
+    REJECTED = "rejected", _NO_RUN, _FIX
+    KEY_REJECTED = "key-rejected", _NO_RUN, _FIX
+    NOT_FOUND = "not-found", _NO_RUN, _FIX
+    TOO_LARGE = "too-large", _NO_RUN, _FIX
+    REDIRECTED = "redirected", _NO_RUN, _FIX
+    START_UNKNOWN = (
+        "start-unknown",
+        "A run may have been started: look in the workflow's list of runs.",
+        "If there is no run, {again}\nIf there is one, {enter}",
+    )
+    START_REVOKED = (
+        "start-revoked",
+        "A run may have been started, but one that claims its start from now on is told to stop.",
+        (
+            "If the flow has no first step that claims its start, look in the workflow's list of runs.\n"
+            "Clear the task to start another run."
+        ),
+    )
+    UNIDENTIFIED = (
+        "unidentified",
+        "A run was started, but its run_id is unknown: look in the workflow's list of runs.",
+        "Find the run, then {enter}",
+    )
+    UPLOAD_UNKNOWN = (
+        "upload-unknown",
+        "The files may have been accepted: look in the run's files.",
+        "If the files are there, mark the task as success.\nIf not, {again}",
+    )
+    RUN_FAILED = (
+        "run-failed",
+        "{run} was started.",
+        "Fix the cause, then clear the task to start another run.",
+    )
+    RUN_OVERDUE = (
+        "run-overdue",
+        "{run} was started.",
+        (
+            "If it is still running, {enter}\nIf it succeeded, mark the task as success.\n"
+            "If it failed, clear the task to start another run."
+        ),
+    )
+    RUN_SILENT = (
+        "run-silent",
+        "{run} was started. When it next asks, it is told to stop.",
+        "Look at the run. If it failed, clear the task to start another one.",
+    )
+    BATCH_INTERRUPTED = "batch-interrupted", "", _LATER
 
 
 class WorkflowAutomationError(Exception):
@@ -79,17 +136,22 @@ class WorkflowAutomationError(Exception):
     connection and the flow. It never contains the API key.
 
     :param message: what happened
-    :param consequence: what that means, such as "No run was started."
+    :param consequence: what that means, by default that of the code
     :param next_step: what to do about it
     :param code: the kind of failure, by default that of the class
+    :param accepted: whether the service acted on the request; of a task, also whether an earlier try of it did. By default
+        that of the class
     :param status: HTTP status of the response, None if there was none
+    :param quote: the service's own words, shortened, or in parentheses why they are not shown
     :param retry_after: seconds that the service asked to wait, None if it did not
+    :param conn_id: the Airflow connection, if one was used
+    :param flow_id: the flow, where it is known
+    :param run_id: the run that files were uploaded for, or that the task waited for
     """
 
     accepted: Accepted = Accepted.NO
     """Whether the service acted on the request; of a task, also whether an earlier try of it did."""
-    _consequence: ClassVar[str] = ""
-    _code: ClassVar[str] = ""
+    _code: ClassVar[Code | None] = None
 
     def __init__(
         self,
@@ -97,36 +159,50 @@ class WorkflowAutomationError(Exception):
         *,
         consequence: str = "",
         next_step: str = "",
-        code: str = "",
+        code: Code | None = None,
+        accepted: Accepted | None = None,
         status: int | None = None,
+        quote: str = "",
         retry_after: float | None = None,
+        conn_id: str | None = None,
+        flow_id: str | None = None,
+        run_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.consequence = consequence or self._consequence
-        self.next_step = next_step
         self.code = code or self._code
+        if not consequence and self.code:
+            consequence = self.code.consequence.format(run=f"Run {run_id}" if run_id else "A run")
+        self.consequence = consequence
+        self.next_step = next_step
+        self.accepted = accepted or type(self).accepted
         self.status = status
+        self.quote = quote
         self.retry_after = retry_after
-        self.conn_id: str | None = None
-        """The Airflow connection, if one was used."""
-        self.flow_id: str | None = None
-        """The flow, where it is known."""
-        self.run_id: str | None = None
-        """The run that files were uploaded for, or that the task waited for."""
+        self.conn_id = conn_id
+        self.flow_id = flow_id
+        self.run_id = run_id
 
-    def locate(self, conn_id: object, flow_id: object = None, run_id: object = None) -> None:
-        """
-        Note which connection, flow and run this is about, where that is not noted yet.
+    @property
+    def reason(self) -> str:
+        """What happened and what the service said, in one line, and no more of it than is kept."""
+        line = " ".join(f"{self.message} {self._said}".split())
+        return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
-        :param flow_id: None if the API key identifies the flow
+    def with_facts(self, kind: type[Self] | None = None, **facts: Any) -> Self:
         """
-        if self.conn_id is None and isinstance(conn_id, str):
-            self.conn_id = conn_id
-        if self.flow_id is None and flow_id is not None:
-            self.flow_id = str(flow_id)
-        if self.run_id is None and run_id is not None:
-            self.run_id = str(run_id)
+        Return an error that says as much, and these facts.
+
+        :param kind: its class, by default the same
+        """
+        known = {name: fact for name, fact in vars(self).items() if name[0] != "_"}
+        told = (kind or type(self))(**known | facts)
+        told.__cause__ = self.__cause__
+        return told.with_traceback(self.__traceback__)
+
+    @property
+    def _said(self) -> str:
+        return f"The service said: {self.quote}" if self.quote else ""
 
     def __str__(self) -> str:
         where = [
@@ -135,14 +211,13 @@ class WorkflowAutomationError(Exception):
             if value
         ]
         message = f"[{self.code}] {self.message}" if self.code else self.message
-        return "\n".join(filter(None, (message, self.consequence, self.next_step, *where)))
+        return "\n".join(filter(None, (message, self._said, self.consequence, self.next_step, *where)))
 
 
 class InvalidRequestError(WorkflowAutomationError, ValueError):
     """The request is not valid, so it was not sent."""
 
     _code = Code.INVALID
-    _consequence = "Nothing was sent."
 
 
 class FileUnavailableError(WorkflowAutomationError):
@@ -156,7 +231,6 @@ class FileUnavailableError(WorkflowAutomationError):
     """
 
     _code = Code.FILE
-    _consequence = "Nothing was sent."
 
 
 class NotSentError(WorkflowAutomationError):
@@ -177,10 +251,10 @@ class RejectedError(WorkflowAutomationError):
     _code = Code.REJECTED
 
 
-class ResponseUnusableError(WorkflowAutomationError):
-    """The service accepted the request (2xx), but its response cannot be used: the id of the run is unknown."""
+class UnidentifiedError(WorkflowAutomationError):
+    """The service accepted the request (2xx), but its response does not say which run was started."""
 
-    _code = Code.RUN_UNIDENTIFIED
+    _code = Code.UNIDENTIFIED
     accepted = Accepted.YES
 
 
@@ -197,15 +271,27 @@ class OutcomeUnknownError(WorkflowAutomationError):
 
 
 class RunFailedError(WorkflowAutomationError):
-    """The run that a task waited for failed, as the flow or a person said."""
+    """
+    The run that a task waited for failed, as the flow said.
+
+    :param result: what the flow returned, None if nothing
+    """
 
     _code = Code.RUN_FAILED
     accepted = Accepted.YES
-    result: object = None
-    """What the flow returned, None if nothing."""
+
+    def __init__(self, message: str, *, result: object = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.result = result
 
 
 class RunTimeoutError(RunFailedError):
     """The run has not reported its end within ``completion_timeout``, or nothing for ``heartbeat_timeout``."""
 
     _code = Code.RUN_OVERDUE
+
+
+class BatchInterruptedError(WorkflowAutomationError):
+    """An unexpected error ended the batch; a retry continues it."""
+
+    _code = Code.BATCH_INTERRUPTED

@@ -6,10 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
+from airflow.providers.common.compat.sdk import XCom
+from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperator, Context, TaskInstanceKey
+    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.types import TaskInstanceKey
 
 __all__ = ["FlowRunLink"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from airflow.providers.common.compat.sdk import get_current_context
+from airflow.sdk import get_current_context
 
 from workflow_automation_provider.client.checks import check_seconds, one_line
 from workflow_automation_provider.client.protocol import NO_INPUTS
@@ -14,13 +14,13 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.retry import SendRetrier, error_of_task
+from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, request_digest
-from workflow_automation_provider.execution.start_record import StartedRun, StartRecord
-from workflow_automation_provider.failures import start_advice
+from workflow_automation_provider.execution.start_record import RunResult, StartRecord
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
 __all__ = ["trigger_flow_once"]
 
@@ -37,7 +37,7 @@ def trigger_flow_once(
     on_unknown_start: OnUnknownStart = "fail",
     send_retry_timeout: float = 60.0,
     context: Context | None = None,
-) -> StartedRun:
+) -> RunResult:
     """
     Start a run from within a task, such as a function decorated with ``@task``, at most once.
 
@@ -63,12 +63,11 @@ def trigger_flow_once(
         sends once
     :param context: the task's context, by default that of the task that is being executed
     :return: ``run_id``, ``run_link`` and ``flow_id``, as far as known
-    :raises RuntimeError: if no task is being executed and no ``context`` is passed; on Airflow 2 an
-        ``AirflowException``
+    :raises RuntimeError: if no task is being executed and no ``context`` is passed
     :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was; also an
         ``AirflowFailException`` if Airflow must not retry the task
     """
-    from workflow_automation_provider.hooks.lineage import collect_run
+    from workflow_automation_provider.hooks.lineage import collect
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
     context = get_current_context() if context is None else context
@@ -83,24 +82,22 @@ def trigger_flow_once(
             record.request = request_digest(inputs, flow_id)
         except InvalidRequestError as error:
             invalid = error
-        # The same request may be sent again if it started nothing, but not another one of the same name.
-        with record.in_use(record.request):
-            starter = RunStarter(
-                record, hook, SendRetrier(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
-            )
-            run = starter.start(lambda: hook.prepare_trigger(inputs, flow_id), invalid=invalid)
+        record.use()
+        starter = RunStarter(
+            record, hook, SendRetrier(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
+        )
+        run = starter.start(lambda: hook.prepare_trigger(inputs, flow_id), invalid=invalid)
     except WorkflowAutomationError as error:
-        hook.locate(error, flow_id)
-        failed = error_of_task(
-            error,
+        failed = task_error(
+            hook.located(error, flow_id),
             context,
-            start_advice(name, has_store="task_state_store" in context),
-            also_retry=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
-            later="Clear the task later: that starts all its other runs again.",
-            previous=starter.previous if starter else None,
+            retried=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
+            starts_again=on_unknown_start == "start_again",
+            name=name,
+            earlier=starter.earlier if starter else None,
         )
         raise failed from failed.__cause__
-    collect_run(hook, lambda: hook.connection, run.get("flow_id"), run.get("run_id"))
+    collect(hook, lambda: hook.connection, run.get("flow_id"))
     return run
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from airflow_launcher.airflow import temporary_home
 from airflow_launcher.connections import connection_to
 from airflow_launcher.processes import inhabitants
 from certificates import issue_certificate
-from collector import Collector
 from deployment import Deployment
 from notes import note, pytest_terminal_summary
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
@@ -39,28 +37,17 @@ def misnamed_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
 
 
 @pytest.fixture(scope="session")
-def collector() -> Iterator[Collector]:
-    """What gets Airflow's metrics and traces."""
-    pytest.importorskip("opentelemetry.proto", reason="This Airflow has no OpenTelemetry")
-    collector = Collector()
-    yield collector
-    collector.stop()
-
-
-@pytest.fixture(scope="session")
-def deployment(
-    service: LocalService, misnamed_service: tuple[LocalService, Path], collector: Collector
-) -> Iterator[Deployment]:
+def deployment(service: LocalService, misnamed_service: tuple[LocalService, Path]) -> Iterator[Deployment]:
     """Airflow, running."""
-    if not find_spec("airflow.models.task_state_store"):
-        pytest.skip("Before Airflow 3.3 there is no task state store, so nothing outlives a try")
     misnamed, trusted = misnamed_service
     connections = {
-        "workflow_automation_default": connection_to(service.base_url),
+        "workflow_automation_default": connection_to(service.base_url, timeout=120),
+        # For requests that hang: a slow machine needs longer for any other.
+        "hasty": connection_to(service.base_url, timeout=2),
         "wrong_host": connection_to(misnamed.base_url, ca_bundle=str(trusted)),
         "no_such_host": connection_to("https://service.invalid/api"),
     }
     with temporary_home("crash") as home:
-        with Deployment(home, connections, collector) as deployment:
+        with Deployment(home, connections) as deployment:
             yield deployment
         assert not inhabitants(home)

@@ -20,7 +20,6 @@ from gate import Gate
 from quick_recovery import OLD_HEARTBEAT, QUICK_RECOVERY
 
 if TYPE_CHECKING:
-    from collector import Collector
     from gate import Try
 
 Blow = Literal["task", "supervisor", "both"]
@@ -35,12 +34,9 @@ class Deployment(Airflow):
 
     :param home: the folder for all that it writes
     :param connections: connection ids, and the connections as JSON values
-    :param collector: gets Airflow's metrics and traces
     """
 
-    def __init__(
-        self, home: Path, connections: Mapping[str, Mapping[str, Any]], collector: Collector | None = None
-    ) -> None:
+    def __init__(self, home: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
         port = free_port()
         self.gate = Gate(f"http://127.0.0.1:{port}")
         self._file = SQLite(home)
@@ -62,10 +58,8 @@ class Deployment(Airflow):
                 # So slow may the task state store be before a task takes it that a request is repeated.
                 "WORKERS__EXECUTION_API_RETRY_WAIT_MIN": "30",
                 **({"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600"} if CANNOT_MISS_HEARTBEATS else {}),
-                **(collector.settings if collector else {}),
             },
         )
-        self.env |= collector.env if collector else {}
 
     def start(self) -> None:
         """Start everything; when this returns, DAG runs can be triggered."""
@@ -94,13 +88,13 @@ class Deployment(Airflow):
         with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
             database.execute(statement, (OLD_HEARTBEAT, pid))
 
-    def put_off_check(self, run_id: str) -> bool:
-        """Let the parked task of a DAG run sleep for an hour if nobody wakes it; tell whether it is parked."""
+    def put_off_check(self, run_id: str, by: timedelta = timedelta(hours=1)) -> bool:
+        """Let the parked task of a DAG run sleep for so long if nobody wakes it; tell whether it is parked."""
         statement = (
             "UPDATE task_instance SET trigger_timeout = ? WHERE run_id = ? AND state = 'awaiting_input' "
             "AND task_id = 'trigger'"
         )
-        later = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None).isoformat(" ")
+        later = (datetime.now(UTC) + by).replace(tzinfo=None).isoformat(" ")
         with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
             return database.execute(statement, (later, run_id)).rowcount > 0
 
@@ -143,19 +137,6 @@ class Deployment(Airflow):
         seen = re.compile(rf"state (?:success|failed) for task instance .*run_id='{run_id}'")
         outputs = (path.read_text(errors="replace") for path in (self.home / "outputs").glob("*scheduler*"))
         return sum(bool(seen.search(line)) for text in outputs for line in text.splitlines())
-
-    def reschedules(self, dag_id: str, run_id: str) -> dict[int, list[float]]:
-        """Return the waits, in seconds, for which each try of a DAG run's task was rescheduled."""
-        query = """
-            SELECT try_number, (julianday(reschedule_date) - julianday(task_reschedule.end_date)) * 86400
-            FROM task_reschedule JOIN task_instance ON task_instance.id = ti_id
-            WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger' ORDER BY task_reschedule.id
-        """
-        waits: dict[int, list[float]] = {}
-        with contextlib.closing(sqlite3.connect(self._file.path)) as database:
-            for try_number, seconds in database.execute(query, (dag_id, run_id)):
-                waits.setdefault(try_number, []).append(seconds)
-        return waits
 
     def log(self, dag_id: str, run_id: str, *, map_index: int = -1) -> str:
         """Return the logs of all the tries of a DAG run's task."""

@@ -380,7 +380,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
     with LocalService(keys=[DEMO_KEY]) as service, temporary_home("soak") as home:
-        connections = {"workflow_automation_default": connection_to(service.base_url)}
+        connections = {"workflow_automation_default": connection_to(service.base_url, timeout=4)}
         with Deployment(home, connections) as deployment:
             sys.stdout.write(soak(deployment, service, **vars(options)) + "\n")
 

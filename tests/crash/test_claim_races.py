@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,10 +28,6 @@ from airflow_launcher.processes import Program
 from airflow_launcher.waiting import wait_for
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.execution.callback import PATH, new_token
-
-pytestmark = pytest.mark.skipif(
-    not find_spec("airflow.models.task_state_store"), reason="Before Airflow 3.3 no run can claim"
-)
 
 APP = "workflow_automation_provider.plugins.callback_endpoint:app"
 
@@ -47,7 +42,7 @@ def dag(airflow_home: Path) -> Any:
 def _answers(http: httpx.Client) -> bool:
     """Return whether an endpoint has imported Airflow."""
     try:
-        return http.get(f"{PATH}?token={new_token(uuid4())}").status_code == 404
+        return http.post(f"{PATH}?token={new_token(uuid4())}").status_code == 404
     except httpx.TransportError:
         return False
 
@@ -68,9 +63,9 @@ def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
             clients.append(stack.enter_context(client))
             wait_for("the endpoint", partial(_answers, client))
 
-        def call(url: str, status: str | None = None, server: int = 0, **fields: object) -> int:
-            method, body = ("GET", None) if status is None else ("POST", {"status": status, **fields})
-            while (found := clients[server].request(method, url, json=body).status_code) == 503:
+        def call(url: str, status: str = "running", server: int = 0, **fields: object) -> int:
+            body = {"status": status, **fields}
+            while (found := clients[server].post(url, json=body).status_code) == 503:
                 time.sleep(0.1)  # it is to ask again
             return found
 

@@ -120,14 +120,12 @@ def airflow(workflow_automation_service):
         assert not inhabitants(home)
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has another REST API")
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_requests_of_the_page(airflow, workflow_automation_service):
     """All of them in one Airflow, because it takes half a minute to start."""
     shell = Shell(airflow)
     flow, operator = shell.token("flow"), shell.token("operator")
-    if AIRFLOW >= (3, 3):
-        a_failed_task_is_given_its_run(airflow, shell, flow, workflow_automation_service)
+    a_failed_task_is_given_its_run(airflow, shell, flow, workflow_automation_service)
     the_next_dag_runs_once(airflow, shell, flow)
     an_event_needs_more_rights_and_is_not_idempotent(airflow, shell, flow, operator)
     what_the_roles_may_do(airflow, shell, flow, operator)

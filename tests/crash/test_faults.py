@@ -16,11 +16,6 @@ from airflow_launcher.waiting import wait_for
 from outcomes import Outcome, outcome, run_ids
 from said import MAYBE_STARTED as UNKNOWN
 
-try:
-    from airflow.sdk import RetryDecision
-except ImportError:  # before Airflow 3.3, where all tests here are skipped
-    RetryDecision = None  # type: ignore[assignment,misc]
-
 if TYPE_CHECKING:
     from deployment import Deployment
     from workflow_automation_provider.testing import LocalService, Request
@@ -28,9 +23,6 @@ if TYPE_CHECKING:
 STARTED = "A run was started"
 NOTHING = "No run was started"
 WAIT = 8  # seconds of Retry-After; the DAGs' own retry_delay is 1 s
-CAN_RESCHEDULE = hasattr(RetryDecision, "reschedule")  # Airflow 3.4+
-RESCHEDULES = 5 if CAN_RESCHEDULE else 0  # of each try, at most
-AGAIN = 1 if CAN_RESCHEDULE else 2  # tries after which a task succeeds that came back once
 
 
 @dataclass(frozen=True)
@@ -62,9 +54,9 @@ CASES = {
     "dropped after": Case("drop_after", "failed", 1, 1, UNKNOWN),
     "reset before": Case("reset_before", "failed", 1, 0, UNKNOWN),
     "reset after": Case("reset_after", "failed", 1, 1, UNKNOWN),
-    "hangs before": Case("hang_before", "failed", 1, 0, UNKNOWN, {"seconds": 20}, dag_id="hasty"),
-    "hangs after": Case("hang_after", "failed", 1, 1, UNKNOWN, {"seconds": 20}, dag_id="hasty"),
-    "slower than the timeout": Case("delay", "failed", 1, 1, UNKNOWN, {"seconds": 20}, dag_id="hasty"),
+    "hangs before": Case("hang_before", "failed", 1, 0, UNKNOWN, {"seconds": 20}, conn_id="hasty"),
+    "hangs after": Case("hang_after", "failed", 1, 1, UNKNOWN, {"seconds": 20}, conn_id="hasty"),
+    "slower than the timeout": Case("delay", "failed", 1, 1, UNKNOWN, {"seconds": 20}, conn_id="hasty"),
     "500 before": Case("reject", "failed", 1, 0, UNKNOWN, {"status": 500}),
     "500 after": Case("status_after", "failed", 1, 1, UNKNOWN),
     "502": Case("status_after", "failed", 1, 1, UNKNOWN, {"status": 502}),
@@ -85,15 +77,14 @@ CASES = {
     "400": Case("reject", "failed", 1, 0, NOTHING),
     "401": Case("reject", "failed", 1, 0, NOTHING, {"status": 401}),
     # There is none, and Airflow comes back: when the service said, else after retry_delay.
-    "429, date": Case("busy", "success", AGAIN, 1, "", {"retry_after": "a date"}),
-    "429": Case("busy", "success", AGAIN, 1),
-    "429, seconds": Case("busy", "success", AGAIN, 1, "", {"retry_after": str(WAIT)}),
-    "429, again and again": Case("busy", "success", 2, 1, "", {"retry_after": "0", "times": RESCHEDULES + 1}),
+    "429, date": Case("busy", "success", 2, 1, "", {"retry_after": "a date"}),
+    "429": Case("busy", "success", 2, 1),
+    "429, seconds": Case("busy", "success", 2, 1, "", {"retry_after": str(WAIT)}),
     "429, no retries": Case(
         "busy",
-        "success" if CAN_RESCHEDULE else "failed",
+        "failed",
         1,
-        int(CAN_RESCHEDULE),
+        0,
         NOTHING,
         {"retry_after": "1"},
         dag_id="once",
@@ -179,11 +170,8 @@ def test_next_try_does_not_come_before_the_service_said(
 ) -> None:
     """How much later it comes is up to the scheduler."""
     outcomes[name].result()
-    if CAN_RESCHEDULE:
-        ((wait,),) = deployment.reschedules("patient", _run_id(name)).values()
-    else:
-        ((first, second),) = pairwise(deployment.api.tries("patient", _run_id(name), "trigger"))
-        wait = (at(second["start_date"]) - at(first["end_date"])).total_seconds()
+    ((first, second),) = pairwise(deployment.api.tries("patient", _run_id(name), "trigger"))
+    wait = (at(second["start_date"]) - at(first["end_date"])).total_seconds()
 
     assert round(wait, 3) >= least
 
@@ -197,26 +185,6 @@ def test_next_try_does_not_come_before_the_date_that_the_service_said(
     late = run_at - parsedate_to_datetime(str(fault.retry_after))
 
     assert late.total_seconds() >= 0
-
-
-@pytest.mark.skipif(not CAN_RESCHEDULE, reason="Before Airflow 3.4 no failed task is rescheduled")
-@pytest.mark.parametrize(
-    ("name", "reschedules"),
-    [
-        ("429", {1: 1}),
-        ("429, again and again", {1: RESCHEDULES}),
-        ("no such host", dict.fromkeys((1, 2, 3, 4), RESCHEDULES)),
-        ("400", {}),
-        ("dropped before", {}),
-    ],
-)
-def test_a_bounded_number_of_reschedules_comes_before_a_retry(
-    deployment: Deployment, outcomes: dict[str, Future[Outcome]], name: str, reschedules: dict[int, int]
-) -> None:
-    outcomes[name].result()
-    found = deployment.reschedules("patient", _run_id(name))
-
-    assert {try_number: len(waits) for try_number, waits in found.items()} == reschedules
 
 
 def test_stale_connection_was_never_used_again(

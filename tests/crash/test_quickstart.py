@@ -32,8 +32,6 @@ UPLOAD, WAIT = "quickstart_upload", "quickstart_wait"
 
 RELEASE = Version(version("apache-airflow")).release[:2]
 
-pytestmark = pytest.mark.skipif(RELEASE < (3, 3), reason="The page is for Airflow 3.3 and later")
-
 
 class Reader:
     """

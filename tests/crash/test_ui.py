@@ -8,9 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
-from airflow_launcher.airflow import PASSWORD, USER, VERSION
+from airflow_launcher.airflow import PASSWORD, USER
 from airflow_launcher.api import AirflowApi
 from airflow_launcher.ports import free_port
 from airflow_launcher.processes import Program, inhabitants
@@ -37,7 +35,6 @@ def press_test(api: AirflowApi, connection: dict[str, object]) -> tuple[bool, st
     return response["status"], response["message"]
 
 
-@pytest.mark.skipif(VERSION.startswith("2."), reason="make ui needs Airflow 3")
 def test_connections_work_and_nothing_runs_before_a_click() -> None:
     shutil.rmtree(HOME, ignore_errors=True)
     airflow, service = free_port(), free_port()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import psutil
@@ -12,13 +13,10 @@ import pytest
 
 from airflow_launcher.waiting import wait_for
 from cases import RECORD, Case, Flow, Outcomes, at_once
-from workflow_automation_provider.execution.callback import OPTIONS
 
 if TYPE_CHECKING:
     from deployment import Deployment
     from workflow_automation_provider.testing import LocalService
-
-SUCCEEDED = OPTIONS["success"]
 
 
 def called_at_once(case: Case) -> None:
@@ -154,15 +152,33 @@ def cleared_while_it_waits(case: Case) -> None:
     case.end_well(runs=2)
 
 
+def cleared_while_it_continues(case: Case) -> None:
+    """Airflow continues the next try with what the earlier one was parked with."""
+    folder = case.deployment.home / case.run_id
+    folder.mkdir()
+    flow = case.held_flow()
+    case.begin(folder=str(folder))
+    case.parked()
+    flow.end()
+    wait_for("the task continues", (folder / "here").exists)
+    case.calls_back(result={"rows": 3})
+    case.api.clear(case.dag_id, case.run_id, "trigger")
+    assert "cleared after it continued" in case.end_well(runs=2).log
+
+
 def marked_as_success(case: Case) -> None:
+    """By a person who knows the end: nobody was asked for it, and the next task has the run."""
     flow = case.held_flow()
     case.begin()
     case.parked()
+    assert case.api.ask("GET", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/hitlDetails")["total_entries"] == 0
     case.api.mark(case.dag_id, case.run_id, "trigger", "success")
     flow.end()
     assert [call.status for call in case.called()] == [404]
-    assert case.state == "success"
-    assert len(case.runs) == 1
+    assert case.api.finished(case.dag_id, case.run_id) == "success"
+    (run_id,) = case.runs
+    assert case.api.xcom(case.dag_id, case.run_id, "announce") == run_id
+    assert case.api.xcom(case.dag_id, case.run_id, "trigger")["run_id"] == run_id
 
 
 def marked_as_failed(case: Case) -> None:
@@ -176,20 +192,6 @@ def marked_as_failed(case: Case) -> None:
     assert len(case.runs) == 1
 
 
-def a_person_answers(case: Case) -> None:
-    flow = case.held_flow()
-    case.begin()
-    case.parked()
-    path = f"/dags/{case.dag_id}/dagRuns/{case.run_id}/taskInstances/trigger/-1/hitlDetails"
-    asked = case.api.ask("GET", path)
-    assert f"run {case.runs[0]} " in asked["subject"]
-    answer = {"result": '{"rows": 3}', "message": None}
-    case.api.ask("PATCH", path, {"chosen_options": [SUCCEEDED], "params_input": answer})
-    case.end_well()
-    flow.end()
-    assert [call.status for call in case.called()] == [404]
-
-
 def its_state_is_deleted_while_it_waits(case: Case) -> None:
     """A task that was parked with its run starts no other, whatever it remembers."""
     flow = case.held_flow()
@@ -200,11 +202,12 @@ def its_state_is_deleted_while_it_waits(case: Case) -> None:
         case.api.ask("DELETE", f"{instance}/state-store/{entry['key']}")
     flow.end()
     assert [call.status for call in case.called()] == [404]
-    answer = {"result": '{"rows": 3}', "message": None}
-    case.api.ask(
-        "PATCH", f"{instance}/-1/hitlDetails", {"chosen_options": [SUCCEEDED], "params_input": answer}
-    )
-    case.end_well()
+    case.deployment.put_off_check(case.run_id, timedelta())
+    wait_for("the check", lambda: len(case.deployment.gate.tries_of(case.run_id)) == 2)
+    case.parked(2)
+    assert len(case.runs) == 1
+    case.api.mark(case.dag_id, case.run_id, "trigger", "failed")
+    case.end("failed")
 
 
 def its_files_are_gone_once_they_are_uploaded(case: Case) -> None:
@@ -249,9 +252,9 @@ CASES = {
     told_badly_and_then_well: "waits",
     told_twice: "waits",
     cleared_while_it_waits: "waits",
-    marked_as_success: "waits",
+    cleared_while_it_continues: "waits_and_lingers",
+    marked_as_success: "waits_and_announces",
     marked_as_failed: "waits",
-    a_person_answers: "waits",
     its_state_is_deleted_while_it_waits: "waits",
     its_files_are_gone_once_they_are_uploaded: "waits_with_files",
     killed_in_doubt_but_told_by_the_flow_where_a_second_run_is_accepted: "waits_start_again",

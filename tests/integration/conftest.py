@@ -11,12 +11,10 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from packaging.version import Version
 
 if TYPE_CHECKING:
     from local_s3 import LocalS3
@@ -27,7 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "example_dags"
 PREAMBLE = """\
 from __future__ import annotations
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, task, task_group
+from airflow.sdk import DAG, task, task_group
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
@@ -53,13 +51,12 @@ class DagRunResult:
 
     def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
         """Read an XCom as it is stored, for a pull outside of a task would make a number of "1001"."""
-        from airflow.models import xcom
+        from airflow.models.xcom import XComModel
         from airflow.utils.session import create_session
 
-        model = getattr(xcom, "XComModel", None) or xcom.XCom  # the latter in Airflow 2
         with create_session() as session:
             row = (
-                session.query(model)
+                session.query(XComModel)
                 .filter_by(
                     dag_id=self.dag_run.dag_id,
                     run_id=self.dag_run.run_id,
@@ -75,52 +72,30 @@ class DagRunResult:
 
     def asset_events(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the asset events of its tasks, each as the asset's URI and the extra, in order."""
+        from airflow.models.asset import AssetEvent
         from airflow.utils.session import create_session
 
-        model, asset, _ = _asset_event_model()
         with create_session() as session:
-            query = session.query(model).filter_by(
+            query = session.query(AssetEvent).filter_by(
                 source_dag_id=self.dag_run.dag_id, source_run_id=self.dag_run.run_id
             )
-            return [(getattr(event, asset).uri, event.extra) for event in query.order_by(model.id)]
-
-
-def _asset_event_model() -> tuple[Any, str, str]:
-    """Return the model of events, and the names of its asset and of the events that a DAG run consumed."""
-    try:
-        return importlib.import_module("airflow.models.asset").AssetEvent, "asset", "consumed_asset_events"
-    except ImportError:  # Airflow 2
-        model = importlib.import_module("airflow.models.dataset").DatasetEvent
-        return model, "dataset", "consumed_dataset_events"
-
-
-def _make_assets_known(bag: Any) -> None:
-    """Do what the DAG processor does: before Airflow 3.1, dag.test() does not."""
-    release = Version(version("apache-airflow")).release[:2]
-    if release < (3, 0):
-        bag.sync_to_db()
-    elif release < (3, 1):
-        from airflow.dag_processing.bundles.manager import DagBundlesManager
-
-        DagBundlesManager().sync_bundles_to_db()
-        bag.sync_to_db("dags-folder", None)
+            return [(event.asset.uri, event.extra) for event in query.order_by(AssetEvent.id)]
 
 
 @contextlib.contextmanager
 def _caused_by(cause: DagRunResult | None) -> Iterator[None]:
     """Have the next DAG run consume the events of another, as the scheduler does."""
+    from airflow.models.asset import AssetEvent
     from airflow.models.dagrun import DagRun
     from sqlalchemy import event
     from sqlalchemy.orm import Session
-
-    model, _, consumed = _asset_event_model()
 
     def consume(session: Session, *_: object) -> None:
         for created in session.new:
             if cause and isinstance(created, DagRun):
                 with session.no_autoflush:
-                    events = session.query(model).filter_by(source_run_id=cause.dag_run.run_id).all()
-                setattr(created, consumed, events)
+                    events = session.query(AssetEvent).filter_by(source_run_id=cause.dag_run.run_id).all()
+                created.consumed_asset_events = events
 
     event.listen(Session, "before_flush", consume)
     yield
@@ -133,11 +108,9 @@ def _text(state: Any) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_execution_api(airflow_home: Path) -> None:
-    """Have Airflow 3.0 to 3.2 keep their in-process execution API for all tasks, as 3.3 does: it takes seconds."""
-    try:
-        from airflow.sdk.execution_time import supervisor
-    except ImportError:  # Airflow 2
-        return
+    """Have Airflow 3.1 and 3.2 keep their in-process execution API for all tasks, as 3.3 does: it takes seconds."""
+    from airflow.sdk.execution_time import supervisor
+
     if not hasattr(supervisor.in_process_api_server, "cache_info"):
         supervisor.in_process_api_server = functools.cache(supervisor.in_process_api_server)
 
@@ -186,7 +159,6 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
         bag = DagBag(dag_folder=str(path))
         assert not bag.import_errors, "\n".join(bag.import_errors.values())
         (dag,) = (dag for dag in bag.dags.values() if dag_id in (None, dag.dag_id))
-        _make_assets_known(bag)
         with _caused_by(cause):
             return DagRunResult(dag.test(**options))
 
@@ -234,7 +206,7 @@ def upload(
         result = run_dag(f"""
             from datetime import timedelta
             from pathlib import Path
-            from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+            from airflow.sdk import Asset, ObjectStoragePath
             {before}
             with DAG("upload", schedule=None, start_date=START, params={{"day": "monday", "ending": "csv"}}):
                 trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})

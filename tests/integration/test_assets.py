@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import pytest
-from packaging.version import Version
-
-AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 PREAMBLE = """\
 from __future__ import annotations
 import json
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, Asset, AssetAlias, task
+from airflow.sdk import DAG, Asset, task
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
@@ -29,10 +24,6 @@ def run(run_dag, workflow_automation_connection):
 def told(service, *, index=0):
     run = service.runs[index]
     return {"run_id": run.run_id, "run_link": f"{service.url}/runs/{run.run_id}", "flow_id": run.flow_id}
-
-
-def flow_asset(service, flow_id):
-    return f"workflow-automation://{service.base_url.partition('://')[2]}/flows/{flow_id}"
 
 
 def test_the_next_dag_reads_the_run(run, workflow_automation_service):
@@ -105,34 +96,7 @@ def test_a_batch_tells_its_counts(run, workflow_automation_service, tmp_path, to
     assert result.asset_events() == [("file:///batch", {**counts, "path": path} if to_file else counts)]
 
 
-def test_an_alias_stands_for_the_flow(run, workflow_automation_service):
-    result = run("""
-        with DAG("alias_event", schedule=None, start_date=START, params={"flow": "a/b"}):
-            TriggerFlowOperator(
-                task_id="trigger", flow_id="{{ params.flow }}", inputs={}, outlets=[AssetAlias("runs")]
-            )
-    """)
-    flow = flow_asset(workflow_automation_service, "a%2Fb")
-    assert result.asset_events() == [(flow, told(workflow_automation_service))]
-
-
-def test_an_alias_stands_for_what_was_added_to_it(run, workflow_automation_service):
-    result = run("""
-        def add(context):
-            context["outlet_events"][AssetAlias("added")].add(Asset("file:///report"), extra={"day": "monday"})
-
-        with DAG("alias_added", schedule=None, start_date=START):
-            TriggerFlowOperator(
-                task_id="trigger", inputs={}, outlets=[AssetAlias("added")], pre_execute=add
-            )
-    """)
-    expected = {"day": "monday", **told(workflow_automation_service)}
-    assert result.asset_events() == [("file:///report", expected)]
-
-
-@pytest.mark.skipif(
-    AIRFLOW < (3, 3), reason="On Airflow 3.1, dag.test() fails where an outlet is a reference"
-)
+@pytest.mark.since_3_3  # on Airflow 3.1, dag.test() fails where an outlet is a reference
 def test_a_reference_to_an_asset(run, workflow_automation_service):
     result = run("""
         with DAG("asset_reference", schedule=[Asset("file:///known")], start_date=START):
@@ -146,7 +110,7 @@ def test_a_reference_to_an_asset(run, workflow_automation_service):
     assert result.asset_events() == [("file:///known", told(workflow_automation_service, index=1))]
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow 3.3 and later can wait")
+@pytest.mark.since_3_3
 def test_the_result_of_a_run(run, workflow_automation_service, workflow_automation_callback_base_url):
     workflow_automation_service.callbacks.add(result={"rows": 3}, delay=0.2)
     result = run("""

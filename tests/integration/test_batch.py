@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, ObjectStoragePath, task
+from airflow.sdk import DAG, ObjectStoragePath, task
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from uuid import uuid4
 
@@ -19,8 +18,6 @@ SUCCESS = {"status": "success", "result": {"rows": 3}}
 
 SIMPLE = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
-
-CAN_WAIT = importlib.util.find_spec("airflow.models.task_state_store") is not None
 
 
 class Server(Airflow):
@@ -46,16 +43,13 @@ class Server(Airflow):
         self.home.mkdir(parents=True, exist_ok=True)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("airflow.api_fastapi") is None, reason="Airflow 2 has another web server"
-)
 @pytest.mark.parametrize("auth_manager", [SIMPLE, FAB])
 def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
     """With several workers, and below a path."""
     if auth_manager == FAB:
         pytest.importorskip("airflow.providers.fab", reason="The FAB provider is not installed")
-    tasks = [WaitingTask(dag) for dag in [make_dag(airflow_home)] for _ in range(4)] if CAN_WAIT else []
-    tokens = [task.token for task in tasks] or [new_token(uuid4())]
+    tasks = [WaitingTask(dag) for dag in [make_dag(airflow_home)] for _ in range(4)]
+    tokens = [task.token for task in tasks]
     port = free_port()
     settings = {
         "API__WORKERS": "2",
@@ -69,11 +63,10 @@ def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
             unknown = http.post(f"{PATH}?token={new_token(uuid4())}", json=SUCCESS)
             put = http.put(f"{PATH}?token={tokens[0]}")
         output = server.programs[API_SERVER.name].output.read_text()
-    assert [response.status_code for response in found] == [200 if CAN_WAIT else 501] * len(tokens)
-    assert unknown.status_code == (404 if CAN_WAIT else 501)
+    assert [response.status_code for response in found] == [200] * len(tokens)
+    assert unknown.status_code == 404
     assert set(unknown.json()) == {"detail"}
     assert put.status_code == 405
     assert all(task.row["status"] == "success" for task in tasks)
-    if CAN_WAIT:
-        assert PATH in output
-        assert [token for token in tokens if token in output] == []
+    assert PATH in output
+    assert [token for token in tokens if token in output] == []

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from importlib.metadata import version
 
 import pytest
-from packaging.version import Version
-
-AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 
 @pytest.fixture
@@ -76,8 +72,7 @@ def test_arguments_templates_context_and_result(run_tasks, service):
     assert result.xcom("trigger") == {"run_id": "1001", "run_link": link, "flow_id": "demo-flow"}
     assert result.xcom("trigger", "run_id") == "1001"
     assert result.xcom("announce") == [link, "1001"]
-    if AIRFLOW >= (3, 0):
-        assert result.xcom("trigger", "_link_FlowRunLink") == link
+    assert result.xcom("trigger", "_link_FlowRunLink") == link
 
 
 def test_expand_partial_override_and_kwargs(run_tasks, service):
@@ -106,18 +101,16 @@ def test_expand_partial_override_and_kwargs(run_tasks, service):
     for index, customer in enumerate(["Ada", "Grace"]):
         run_id = result.xcom("trigger", "run_id", map_index=index)
         assert started[run_id].inputs["customer"] == customer
-        if AIRFLOW >= (3, 0):
-            link = f"{service.url}/runs/{run_id}"
-            assert result.xcom("trigger", "_link_FlowRunLink", map_index=index) == link
+        link = f"{service.url}/runs/{run_id}"
+        assert result.xcom("trigger", "_link_FlowRunLink", map_index=index) == link
     assert started[result.xcom("partial", "run_id", map_index=0)].by == "path"
     assert started[result.xcom("one", "run_id")].by == "key"
 
 
 def test_inlets_and_outlets(run_tasks, service):
-    """Of which Airflow 2 pushes XComs after the start, by the operator."""
     result = run_tasks(
         """
-        from airflow.providers.common.compat.sdk import Asset
+        from airflow.sdk import Asset
 
         @task.trigger_flow(inlets=[Asset("file:///orders")], outlets=[Asset("file:///report")], retries=1, retry_delay=0)
         def trigger():
@@ -151,7 +144,7 @@ def test_a_function_that_skips(run_tasks, service):
 # A function whose task fails once, after its run was started.
 FAILS_AFTER_THE_START = """
     from pathlib import Path
-    from airflow.providers.common.compat.sdk import AirflowException
+    from airflow.sdk.exceptions import AirflowException
 
     CALLS = Path({calls!r})
 
@@ -169,20 +162,18 @@ FAILS_AFTER_THE_START = """
 """
 
 
+@pytest.mark.since_3_3
 def test_a_retry_after_the_start(run_tasks, service, tmp_path):
-    """It returns the recorded run without calling the function, but has no record before Airflow 3.3."""
+    """It returns the recorded run without calling the function."""
     calls = tmp_path / "calls"
     result = run_tasks(FAILS_AFTER_THE_START.format(calls=str(calls)), "trigger()")
     assert result.state == "success"
-    expected = [{"call": 1}] if AIRFLOW >= (3, 3) else [{"call": 1}, {"call": 2}]
-    assert inputs_of(service) == expected
-    assert calls.read_text() == "." * len(expected)
+    assert inputs_of(service) == [{"call": 1}]
+    assert calls.read_text() == "."
     assert result.xcom("trigger", "run_id") == service.runs[-1].run_id
-    # What the function returned is not shown of a try that is retried: Airflow 3.0 would call no callback then.
     assert calls.with_name("noted").exists()
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 renders only before the task")
 def test_the_inputs_are_shown(run_tasks, service):
     run_tasks(
         """

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
 from pathlib import Path
-
-import pytest
-from packaging.version import Version
 
 from code_blocks import read_code_blocks
 from workflow_automation_provider.assets import create_asset
@@ -15,10 +11,8 @@ from workflow_automation_provider.execution.asset_events import MAX_LINK
 from workflow_automation_provider.hooks.lineage import MAX_INPUTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "assets.md"
-AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has triggering_dataset_events instead")
 def test_the_dags_of_the_page(run_dag, workflow_automation_service, workflow_automation_connection, capfd):
     (block,) = read_code_blocks(PAGE, "python")
     started = run_dag(block.text, preamble="", dag_id="start_report")
@@ -50,14 +44,14 @@ def test_the_keys_of_the_page(run_dag, workflow_automation_service, workflow_aut
         """,
         preamble="""\
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
 """,
     )
-    page, _, _ = PAGE.read_text().partition("## Asset aliases")
+    page, _, _ = PAGE.read_text().partition("## Lineage")
     rows = re.findall(r"^\| `\w+` \| (.*) \|$", page, re.MULTILINE)
     told = [{*re.findall(r"`(\w+)`", row)} - {"wait_for_completion", "result", "output_path"} for row in rows]
     assert [{*extra} for _, extra in result.asset_events()] == told

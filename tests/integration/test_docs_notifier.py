@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import textwrap
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
 
 from code_blocks import read_code_blocks
 from doc_pages import is_from_example
@@ -21,9 +19,6 @@ TEXT = PAGE.read_text()
 CALLBACK, TASK, DEADLINE = (
     block.text for block in read_code_blocks(PAGE, "python") if not is_from_example(block)
 )
-AIRFLOW = Version(version("apache-airflow")).release[:2]
-if AIRFLOW < (3, 0):  # as docs/install.md says
-    CALLBACK = CALLBACK.replace("from airflow.sdk import", "from airflow.providers.common.compat.sdk import")
 
 
 @pytest.fixture
@@ -58,19 +53,8 @@ def test_the_task(run_dag, service):
     assert [set(run.inputs) for run in service.runs] == [{"dag_run"}]
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 1), reason="Before Airflow 3.1 there are no deadlines")
 def test_the_deadline(service):
     source = DEADLINE.replace("\n):", "\n) as dag:")
-    if AIRFLOW < (3, 2):
-        names = ("AsyncCallback", "DeadlineAlert", "DeadlineReference")
-        for name in names:
-            source = source.replace(f" {name},", "", 1)
-        module = "airflow.sdk.definitions.deadline"
-        assert (
-            f"On Airflow 3.1, import `{names[0]}`, `{names[1]}` and `{names[2]}` from `{module}`."
-            in " ".join(TEXT.split())
-        )
-        source = f"from {module} import {', '.join(names)}\n{source}"
     namespace: dict[str, Any] = {"__name__": "orders_in_time"}
     exec(source, namespace)
     found = namespace["dag"].deadline
@@ -103,6 +87,3 @@ def test_the_arguments():
         if default.startswith("`"):
             assert default == f"`{parameter.default!r}`".replace("'", '"')
         assert templated.startswith("yes") is (name.strip("`") in FlowNotifier.template_fields)
-    keyword_only = [name for name, p in known.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    assert keyword_only == list(known)[3:]
-    assert "All but the first three are keyword-only." in TEXT

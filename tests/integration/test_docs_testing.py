@@ -8,8 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import metadata, version
-from importlib.util import find_spec
+from importlib.metadata import metadata
 from pathlib import Path
 
 import httpx
@@ -22,7 +21,6 @@ from workflow_automation_provider.testing.faults import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BIN = Path(sys.executable).parent
-AIRFLOW_2 = version("apache-airflow").startswith("2.")
 
 
 @pytest.fixture
@@ -36,22 +34,14 @@ def environment(tmp_path):
 
 @pytest.fixture
 def project(tmp_path):
-    """The project of the page, with the changes that it names for Airflow 2.11."""
+    """The project of the page."""
     folder = tmp_path / "my project"
     for block in read_code_blocks(PAGE, "python"):
         assert block.file_name, f"The block in line {block.line} names no file"
-        if block.is_under("Airflow 3.3 and later") and find_spec("airflow.models.task_state_store") is None:
-            continue
-        text = block.text
-        if AIRFLOW_2:
-            text = re.sub(r"logical_date=day\)  # Airflow 2\.11: (\w+=day)", r"\1)", text)
-            text = re.sub(
-                r"from airflow\.sdk import DAG  # Airflow 2\.11: (from \S+)", r"\1 import DAG", text
-            )
         path = folder / block.file_name
         assert not path.exists(), f"Two blocks are {block.file_name}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(block.text)
     return folder
 
 

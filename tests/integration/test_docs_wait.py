@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,16 +14,12 @@ import pytest
 
 from code_blocks import read_code_blocks
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Answer, new_token
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 from workflow_automation_provider.plugins import callback_endpoint
 from workflow_automation_provider.testing import CallbackEndpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "wait.md"
 TEXT = PAGE.read_text()
-
-waits = pytest.mark.skipif(
-    find_spec("airflow.models.task_state_store") is None, reason="Airflow 3.3 and later can wait"
-)
 
 
 def blocks(language):
@@ -38,7 +33,6 @@ def service(
     return workflow_automation_service
 
 
-@waits
 def test_the_dag_of_the_page(run_dag, service, capfd):
     answer = json.loads(blocks("json")[0])
     service.callbacks.add(**answer)
@@ -51,7 +45,6 @@ def test_the_dag_of_the_page(run_dag, service, capfd):
     assert [callback.body for callback in service.journal.callbacks()] == [answer]
 
 
-@waits
 def test_the_failure_of_the_page(run_dag, service, task_errors):
     service.callbacks.add(**json.loads(blocks("json")[1]))
 
@@ -62,15 +55,13 @@ def test_the_failure_of_the_page(run_dag, service, task_errors):
     assert len(service.runs) == 1
 
 
-@waits
-def test_a_flow_that_called_back_leaves_nothing_to_ask(run_dag, service):
+def test_a_flow_that_called_back_settles_a_doubt(run_dag, service):
     service.callbacks.add(result=1)
     service.faults.add("hang_after", seconds=5)
-    (_, block) = blocks("python")
 
     result = run_dag(
-        "import datetime\n\nwith DAG('doubt', schedule=None, start_date=START):\n    "
-        + block.replace("\n", "\n    ")
+        "with DAG('doubt', schedule=None, start_date=START):\n"
+        "    TriggerFlowOperator(task_id='trigger', inputs={}, wait_for_completion=True)"
     )
 
     assert result.state == "success"

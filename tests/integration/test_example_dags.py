@@ -7,16 +7,12 @@ import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from pathlib import Path
 
-import airflow
 import pytest
-from packaging.version import Version
 
 from workflow_automation_provider.testing import DEMO_KEY, Key
 
-AIRFLOW = Version(version("apache-airflow")).release[:2]
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
 
 
@@ -123,7 +119,6 @@ def test_batch(run_dag, workflow_automation_service, connection, tmp_path, rejec
     )
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has triggering_dataset_events instead")
 def test_assets(run_dag, workflow_automation_service, connection):
     example = "workflow_automation_assets.py"
     started = run_dag(example, dag_id="workflow_automation_assets_start")
@@ -157,10 +152,7 @@ def test_trigger_upload_mapped(run_dag, workflow_automation_service, connection,
     assert sorted(taken) == [(name, [f"{name}.csv"]) for name in expected]
 
 
-needs_state_store = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow 3.3 and later can wait")
-
-
-@needs_state_store
+@pytest.mark.since_3_3
 def test_wait(
     run_dag,
     workflow_automation_service,
@@ -182,7 +174,7 @@ def test_wait(
     assert run.inputs == {"report": "orders", "callback_url": f"{prefix}(withheld)"}
 
 
-@needs_state_store
+@pytest.mark.since_3_3
 def test_claim(
     run_dag,
     workflow_automation_service,
@@ -200,21 +192,12 @@ def test_claim(
     assert result.xcom("announce") == f"Continuing with run {run.run_id}"
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 3.1 and later can ask a person")
-def test_ask(run_dag, workflow_automation_service, workflow_automation_connection):
-    result = run_dag("workflow_automation_ask.py")
-
-    assert result.state == "success"
-    (run,) = workflow_automation_service.runs
-    assert result.xcom("announce") == f"Continuing with run {run.run_id}"
-
-
 # Recipes of the cookbook --------------------------------------------------------------------------------
 
 
 def test_nightly(run_dag, workflow_automation_service, connection):
-    date = "logical_date" if AIRFLOW >= (3, 0) else "execution_date"
-    result = run_dag("workflow_automation_nightly.py", **{date: datetime(2026, 3, 1, 2, tzinfo=UTC)})
+    day = datetime(2026, 3, 1, 2, tzinfo=UTC)
+    result = run_dag("workflow_automation_nightly.py", logical_date=day)
 
     assert result.state == "success"
     started = {run.inputs["region"]: run.inputs["day"] for run in workflow_automation_service.runs}
@@ -273,9 +256,7 @@ def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_pat
     flow.start()
     source = (EXAMPLES / "workflow_automation_wait_for_file.py").read_text()
     assert "poke_interval=30," in source
-    # On Airflow 3.0, dag.test() fails if the second look comes soon.
-    if not airflow.__version__.startswith("3.0."):
-        source = source.replace("poke_interval=30,", "poke_interval=1,")
+    source = source.replace("poke_interval=30,", "poke_interval=1,")
     result = run_dag(source, preamble="", run_conf={"folder": f"file://{tmp_path}"})
     flow.join()
 
@@ -295,7 +276,7 @@ def test_next_dag(run_dag, workflow_automation_service, connection):
     assert result.xcom("announce") == "3 rows are in may.csv"
 
 
-@needs_state_store
+@pytest.mark.since_3_3
 def test_s3(
     run_dag,
     workflow_automation_service,
@@ -348,7 +329,7 @@ def test_key_expiry(run_dag, workflow_automation_connect, task_errors, days, sta
     assert task.rendered_map_index == "workflow_automation_default"
 
 
-@needs_state_store
+@pytest.mark.since_3_3
 @pytest.mark.parametrize(
     "workflow_automation_keys", [[DEMO_KEY, Key("new-key", DEMO_KEY.flow_id, name="new")]]
 )

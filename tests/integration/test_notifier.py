@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import pytest
-from packaging.version import Version
-
-AIRFLOW = Version(version("apache-airflow")).release[:2]
 
 PREAMBLE = """
 from __future__ import annotations
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowSkipException, task
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowException
 from workflow_automation_provider.notifications.flows import FlowNotifier
 
 START = pendulum.datetime(2026, 1, 1, tz="UTC")
@@ -37,7 +34,7 @@ def events(service):
 def test_on_failure_of_a_task(run, service, task_errors, capfd):
     result = run("""
         with DAG("on_failure", schedule=None, start_date=START):
-            @task(on_failure_callback=FlowNotifier(EVENT, timeout=120))
+            @task(on_failure_callback=FlowNotifier(EVENT))
             def fail():
                 raise AirflowException("Broken")
 

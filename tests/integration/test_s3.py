@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, Asset
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto.server")
@@ -41,13 +41,7 @@ def put(bucket, **contents):
         (f"'{URL}/**/*.csv'", ["a", "b", "d", "top", "c"]),
         (f"ObjectStoragePath('{URL}/monday/') / '**'", ["a", "b", "d"]),
         (f"ObjectStoragePath('s3://{BUCKET}/top.csv', conn_id='s3_test')", ["top"]),
-        pytest.param(
-            f"Asset('{URL}/top.csv')",
-            ["top"],
-            marks=pytest.mark.skipif(
-                "s3_test@" not in Asset(URL).uri, reason="this Airflow drops conn_id@ from an asset"
-            ),
-        ),
+        (f"Asset('{URL}/top.csv')", ["top"]),
     ],
 )
 def test_source(upload, bucket, workflow_automation_service, files, expected):
@@ -83,7 +77,7 @@ def test_object_overwritten_before_it_is_read(
     upload, bucket, workflow_automation_service, monkeypatch, later
 ):
     """Between listing and reading it is another object."""
-    from workflow_automation_provider.hooks.file_sources import resolve as original
+    from workflow_automation_provider.hooks.sources import resolve as original
 
     put(bucket, first=b"1" * 10)
 
@@ -103,9 +97,6 @@ def test_object_overwritten_before_it_is_read(
 
 
 def test_prefix_sends_only_what_is_missing(upload, bucket, workflow_automation_service):
-    context = pytest.importorskip("airflow.sdk.execution_time.context")
-    if not hasattr(context, "NEVER_EXPIRE"):
-        pytest.skip("this Airflow keeps no state between tries")
     put(bucket, a=b"1", b=b"22")
     workflow_automation_service.faults.add("delay", operation="upload", seconds=0)
     workflow_automation_service.faults.add("busy", operation="upload")

@@ -41,21 +41,9 @@ class LiveEntries:
             next_kwargs=json.dumps(next_kwargs),
         )
 
-    def ask(self, dag_id: str, run_id: str, subject: str, *options: str) -> None:
-        """List a question of a task under **Required Actions**."""
-        self.run(
-            "INSERT INTO hitl_detail (ti_id, options, subject, multiple, params, params_input, created_at) "
-            "SELECT id, :options, :subject, false, '{}', '{}', now() FROM task_instance "
-            "WHERE dag_id = :dag_id AND run_id = :run_id",
-            dag_id=dag_id,
-            run_id=run_id,
-            subject=subject,
-            options=json.dumps(options),
-        )
-
     def put(self, dag_id: str, dag_run_id: str, key: str, /, **value: object) -> None:
         """Write an entry of the only task of a DAG run."""
-        attempt = {"try_number": 1, "max_tries": 0, "clear_number": 0, "dag_run_start": None}
+        attempt = {"try_number": 1, "max_tries": 0, "clear_number": 0}
         self.run(
             "INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at) "
             "SELECT d.id, d.dag_id, d.run_id, t.task_id, t.map_index, :key, :value, now() "

@@ -1,9 +1,8 @@
-"""The one sentence that tests search logs and errors for: no started run goes unmentioned."""
+"""The sentences that tests search logs and errors for: no started run goes unmentioned."""
 
 from __future__ import annotations
 
-from workflow_automation_provider.client.protocol import Operation
-from workflow_automation_provider.exceptions import Accepted
-from workflow_automation_provider.failures import consequence_of
+from workflow_automation_provider.exceptions import Code
 
-MAYBE_STARTED = consequence_of(Operation.TRIGGER_BY_KEY, Accepted.MAYBE).removesuffix(".")
+MAYBE_STARTED = Code.START_UNKNOWN.consequence.partition(":")[0]
+WAS_STARTED = Code.UNIDENTIFIED.consequence.partition(",")[0]

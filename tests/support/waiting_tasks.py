@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from workflow_automation_provider.execution.callback import (
-    OPTIONS,
     PATH,
     claim_key,
     digest_of,
@@ -22,27 +20,31 @@ from workflow_automation_provider.execution.callback import (
     word_key,
 )
 
-ANSWERS = tuple(OPTIONS.values())
-
 DAG_FILE = """
 from airflow.sdk import DAG
 from airflow.providers.standard.operators.empty import EmptyOperator
 
-with DAG("callbacks", schedule=None):
-    EmptyOperator(task_id="wait", retries=2)
-    EmptyOperator.partial(task_id="mapped").expand(doc=["a", "b", "c"])
+with DAG("{dag_id}", schedule=None):
+    {tasks}
 """
 
+TASKS = """EmptyOperator(task_id="wait", retries=2)
+    EmptyOperator.partial(task_id="mapped").expand(doc=["a", "b", "c"])"""
 
-def make_dag(airflow_home: Path, dag_id: str = "callbacks") -> Any:
-    """Make a DAG, and return it as the scheduler knows it."""
+
+def make_dag(airflow_home: Path, dag_id: str = "callbacks", tasks: str = TASKS) -> Any:
+    """
+    Make a DAG, and return it as the scheduler knows it.
+
+    :param tasks: the lines that make its tasks
+    """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
     path = airflow_home / "dags" / f"{dag_id}.py"
-    path.write_text(DAG_FILE.replace('"callbacks"', repr(dag_id)))
+    path.write_text(DAG_FILE.format(dag_id=dag_id, tasks=tasks))
     manager = DagBundlesManager()  # type: ignore[no-untyped-call]
     with create_session() as session:
         manager.sync_bundles_to_db(session=session)
@@ -78,7 +80,7 @@ class WaitingTask:
                 session=session,
             )
             self.run_id = dag_run.run_id
-        self.change(**{"state": "awaiting_input", "max_tries": 2, "queued_by_job_id": 1, **values})
+        self.change(**{"state": "awaiting_input", "max_tries": 2, **values})
         with create_session() as session:
             ti = self._ti(session)
             self.max_tries, self.token = ti.max_tries, new_token(ti.id)
@@ -205,26 +207,6 @@ class WaitingTask:
             ti = self._ti(session)
             for name, value in values.items():
                 setattr(ti, name, value)
-
-    def ask(self, options: Sequence[str] = ANSWERS, **values: Any) -> None:
-        from airflow.models.hitl import HITLDetail
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            session.add(
-                HITLDetail(ti_id=self.ti.id, options=list(options), subject="How did it end?", **values)
-            )
-
-    @property
-    def question(self) -> Any:
-        from airflow.models.hitl import HITLDetail
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        with create_session() as session:
-            found = session.scalars(select(HITLDetail).where(HITLDetail.ti_id == self.ti.id)).one()
-            session.expunge_all()
-            return found
 
     def seconds_left(self) -> float:
         left: float = (self.ti.trigger_timeout - datetime.now(UTC)).total_seconds()

@@ -116,10 +116,6 @@ class AirflowUi:
         opened.value.wait_for_load_state()
         return opened.value
 
-    def open_required_actions(self) -> None:
-        """Open the list of all questions."""
-        self.page.goto(f"{self._url}/required_actions")
-
     def enter_in_storage(self, key: str, value: str) -> Locator:
         """Fill in a new entry in the tab Storage of the open task, and return its form."""
         self.page.get_by_role("link", name="Storage", exact=True).click()

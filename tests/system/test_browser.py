@@ -16,7 +16,7 @@ from airflow_launcher.airflow import PASSWORD, USER
 from airflow_launcher.waiting import wait_for
 from browser import HEIGHT, WIDTH, AirflowUi, browser_page
 from services import FLOW_ID, KEY, Service
-from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
+from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 
 if TYPE_CHECKING:
     from stack import Stack
@@ -111,58 +111,6 @@ def test_flow_run_button(
     opened.set_viewport_size({"width": 1000, "height": 420})
     ui.shoot(pictures / "run-page.png", of=opened)
     opened.close()
-
-
-WAITING, ASKING = "workflow_automation_wait", "workflow_automation_ask"
-
-
-def parked(stack: Stack, dag_id: str, case: str) -> None:
-    wait_for(f"{dag_id} parked", lambda: stack.is_parked(dag_id, case), pause=0.5)
-
-
-def test_required_actions(stack: Stack, service: Service, ui: AirflowUi, pictures: Path) -> None:
-    cases = {WAITING: "orders-2026-01-31", ASKING: "invoices-2026-01-31"}
-    service.control.add_fault("drop_after", inputs={"report": "invoices"})
-    for dag_id, case in cases.items():
-        stack.api.unpause(dag_id)
-        stack.api.trigger(dag_id, case)
-    for dag_id, case in cases.items():
-        parked(stack, dag_id, case)
-
-    def started() -> list[tuple[str, str]]:
-        # The run that starts the next DAG has its DAG run's ID as well.
-        found = [
-            run for run in service.journal.runs() if "report" in run.inputs and "dag_run_id" not in run.inputs
-        ]
-        return sorted((run.inputs["report"], str(run.run_id)) for run in found)
-
-    runs = dict(started())
-
-    ui.open_required_actions()
-    waiting = ui.page.get_by_role("link", name=f"How did run {runs['orders']} end?")
-    asking = ui.page.get_by_role("link", name="Was a run started?")
-    expect(waiting).to_be_visible()
-    expect(asking).to_be_visible()
-    ui.shoot(pictures / "required-actions.png")
-
-    asking.click()
-    field = ui.page.locator("input[name=element_run_id]")
-    expect(ui.page.get_by_text("the list of runs")).to_be_visible()
-    field.fill(runs["invoices"])
-    ui.shoot(pictures / "required-action-ask.png")
-    ui.page.get_by_role("button", name="A run was started").click()
-    assert stack.api.finished(ASKING, cases[ASKING]) == "success"
-    found = stack.api.xcom(ASKING, cases[ASKING], "announce")
-    assert found == f"Continuing with run {runs['invoices']}"
-
-    ui.open_required_actions()
-    waiting.click()
-    ui.page.locator("input[name=element_result]").fill('{"rows": 3, "file": "orders.csv"}')
-    ui.page.get_by_role("button", name="The run succeeded").click()
-    assert stack.api.finished(WAITING, cases[WAITING]) == "success"
-    assert stack.api.xcom(WAITING, cases[WAITING], "announce") == "3 rows are in orders.csv"
-    assert started() == sorted(runs.items())
-    assert [*runs] == ["invoices", "orders"]
 
 
 def test_give_a_failed_task_its_run(

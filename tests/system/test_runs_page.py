@@ -85,11 +85,10 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
 
     at = ("nightly_report", WAITING)
     entries.set_state(*at, "awaiting_input", {"timeout": 86400.0, "checks": 1})
-    entries.ask(*at, "How did run 1001 end?", "The run succeeded", "The run failed")
     entries.put(
         *at, "start", state="started", at=ago(HOURS + 7), result=run(1001), flow_id="nightly", **target
     )
-    entries.put(*at, "wait", digest=DIGEST, since=ago(HOURS), asked="x")
+    entries.put(*at, "wait", digest=DIGEST, since=ago(HOURS))
     entries.put(*at, f"token/{DIGEST}/0", open=True)
     entries.put(*at, "claim/0", digest=DIGEST, run_id="1001", at=ago(HOURS + 6))
     say(entries, "Reading orders", 0.25)
@@ -98,8 +97,7 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
     target["sent"] = ago(30)
     entries.put(*at, "start", state="started", at=ago(29), result=run(1002), flow_id="nightly", **target)
     at = ("invoices", DOUBT)
-    entries.set_state(*at, "awaiting_input")
-    entries.ask(*at, "Was a run started?", "A run was started", "No run was started", "Fail the task")
+    entries.set_state(*at, "up_for_retry")
     entries.put(*at, "start", state="starting", at=ago(3600), result={}, flow_id="invoices", **target)
     at = ("import_customers", BATCH)
     entries.set_state(*at, "running")
@@ -214,9 +212,8 @@ def test_links_leave_the_frame(ui: AirflowUi) -> None:
     assert opened.value.url.endswith("/api/v2/version?run=1001")
     assert opened.value.evaluate("window.opener") is None
     opened.value.close()
-    frame.get_by_role("link", name="Answer under Required Actions").click()
-    ui.page.wait_for_url(re.compile("/dags/invoices/runs/doubt/tasks/trigger/required_actions"))
-    expect(ui.page.get_by_text("Was a run started?").first).to_be_visible()
+    frame.get_by_role("row").filter(has_text="invoices").get_by_role("link", name="trigger").click()
+    ui.page.wait_for_url(re.compile("/dags/invoices/runs/doubt/tasks/trigger/plugin/flow-run"))
 
 
 def test_tab(ui: AirflowUi, entries: LiveEntries, pictures: Path) -> None:
@@ -225,7 +222,8 @@ def test_tab(ui: AirflowUi, entries: LiveEntries, pictures: Path) -> None:
     steps = frame.get_by_role("region", name="Conversation").get_by_role("listitem")
     titles = ["Sent", "Response: started", "Claim", "Waiting for the end", "Last word"]
     expect(steps.get_by_role("heading")).to_have_text(titles)
-    expect(frame.get_by_role("link", name="answer under Required Actions")).to_be_visible()
+    advice = frame.get_by_role("region", name="What you can do now")
+    expect(advice).to_contain_text("mark the task as success or failed")
     ui.shoot(pictures / "flow-run-tab.png")
 
 

@@ -97,10 +97,6 @@ class Case:
         assert [one["try_number"] for one in self.api.tries(self.dag_id, self.run_id, "trigger")] == [1]
         return found
 
-    def answer(self, option: str, **fields: str | None) -> None:
-        path = f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/trigger/-1/hitlDetails"
-        self.api.ask("PATCH", path, {"chosen_options": [option], "params_input": fields})
-
 
 @pytest.fixture(scope="module")
 def flows(stack: Stack) -> Iterator[LocalService]:
@@ -147,9 +143,9 @@ def called_while_it_parks(stack: Stack, flows: LocalService, objects: Path) -> N
     case = Case(stack, flows, "called_while_it_parks")
     flow = case.held_flow()
     case.begin()
-    asked = "SELECT 1 FROM hitl_detail JOIN task_instance ON id = ti_id WHERE run_id = :run_id"
-    # Asking is the last that it does before it parks.
-    wait_for("the question", lambda: stack.query(asked, run_id=case.run_id), pause=0.02)
+    pushed = "SELECT 1 FROM xcom WHERE run_id = :run_id AND key = 'return_value'"
+    # Pushing its run is the last that it does before it parks.
+    wait_for("the XCom", lambda: stack.query(pushed, run_id=case.run_id), pause=0.02)
     flow.end()
     case.succeeds()
     assert [call.status for call in case.called()] == [200]
@@ -197,14 +193,12 @@ def kept_in_object_storage(stack: Stack, flows: LocalService, objects: Path) -> 
 
 
 def in_doubt_and_kept_in_object_storage(stack: Stack, flows: LocalService, objects: Path) -> None:
-    case = Case(stack, flows, "in_doubt_and_kept_in_object_storage", "system_ask_objects")
-    flow = case.held_flow()
+    case = Case(stack, flows, "in_doubt_and_kept_in_object_storage", "system_claim_objects")
+    flow = Flow()
+    case.calls_back(result=flow, started=0.5)
     flows.faults.add("drop_after", inputs={"case": case.run_id})
     case.begin()
     case.parked()
-    (run,) = case.runs
-    case.answer("A run was started", run_id=str(run.run_id), run_link=None, result=None, message=None)
-    case.parked(2)
     flow.end()
     case.succeeds()
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from typing import Any
 
-import pytest
-
-from workflow_automation_provider.failures.batch import counts_text
+from workflow_automation_provider.execution.batch.errors import counts_text
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from workflow_automation_provider.testing.context import has_state_store
-
-needs_store = pytest.mark.skipif(
-    not has_state_store(), reason="Before Airflow 3.3 nothing outlives a try, so all is started again"
-)
 
 
 class Batches:
@@ -61,6 +55,12 @@ def counts(total, *, started=0, rejected=0, unknown=0):
             "remaining": remaining,
         }
     )
+
+
+def entries_of(store):
+    """Return the entries of a batch, in order."""
+    keys = (f"workflow_automation_batch_{number}" for number in itertools.count())
+    return list(itertools.takewhile(bool, map(store.get, keys)))
 
 
 class Watched:

@@ -8,12 +8,13 @@ import json
 import logging
 import socket
 from collections import Counter
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 import trustme
+
+from .batches import Batches
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +34,25 @@ def _one_authority(tmp_path_factory):
         environment.setenv("SSL_CERT_FILE", str(bundle))
         environment.delenv("SSL_CERT_DIR", raising=False)
         yield
+
+
+@pytest.fixture
+def collected(monkeypatch):
+    """What Airflow's hook lineage collector got, as it is where something reads it."""
+    from airflow.providers.common.compat.lineage import hook as compat
+    from airflow.sdk.lineage import HookLineageCollector
+
+    from workflow_automation_provider.hooks import lineage
+
+    collector = HookLineageCollector()
+    monkeypatch.setattr(compat, "get_hook_lineage_collector", lambda: collector)
+    monkeypatch.setattr(lineage, "_is_read", lambda: True)
+
+    def read():
+        found = collector.collected_assets
+        return [info.asset.uri for info in found.inputs], [info.asset.uri for info in found.outputs]
+
+    return read
 
 
 # A task instance without a database: the operator, a context of its own, and the state that outlives its tries.
@@ -105,15 +125,53 @@ def full_connection(monkeypatch):
             client.connect_ex(listener.getsockname())
         host = f"http://127.0.0.1:{listener.getsockname()[1]}"
         monkeypatch.setenv(
-            "AIRFLOW_CONN_FULL", json.dumps({"conn_type": "workflow_automation", "host": host})
+            "AIRFLOW_CONN_FULL",
+            json.dumps({"conn_type": "workflow_automation", "host": host}),
         )
         yield "full"
 
 
+@pytest.fixture(scope="session")
+def moto_port():
+    """Start a stand-in for S3."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()[1]
+    server.stop()
+
+
+@pytest.fixture
+def bucket(moto_port, monkeypatch):
+    """Make a bucket of S3, and a connection to it."""
+    from s3_bucket import Bucket
+
+    bucket = Bucket(moto_port, f"b-{uuid4().hex[:12]}")
+    monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(bucket.connection(moto_port)))
+    return bucket
+
+
+@pytest.fixture
+def sftp(tmp_path, monkeypatch):
+    """Start an SFTP server over a folder, and define a connection to it."""
+    pytest.importorskip("sshfs")
+    from sftp_server import SFTPServer
+
+    server = SFTPServer(tmp_path / "sftp")
+    server.folder.mkdir()
+    with server.running():
+        connection = {"conn_type": "sftp", "host": "127.0.0.1", "port": server.port, "login": "anyone"}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{server.conn_id.upper()}", json.dumps(connection))
+        yield server
+
+
 @pytest.fixture
 def store(service):
-    pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is none")
     return StateStore(lambda: len(service.journal.requests()))
+
+
+@pytest.fixture
+def batch(workflow_automation_context, workflow_automation_connection):
+    return Batches(workflow_automation_context)
 
 
 @pytest.fixture
@@ -127,7 +185,6 @@ def context():
         max_tries=3,
         retries=3,
         clear_number=0,
-        started=1,
         task_id="trigger",
         push_error=None,
         **more,
@@ -141,10 +198,11 @@ def context():
             push_error=push_error,
             **more,
         )
-        dag_run = SimpleNamespace(start_date=datetime(2026, 1, started, tzinfo=UTC) if started else None)
+        dag_run = SimpleNamespace()
         if clear_number != "not there":
             dag_run.clear_number = clear_number
-        found = {"ti": ti, "dag_run": dag_run, "task": SimpleNamespace(retries=retries)}
+        task = SimpleNamespace(retries=retries, do_xcom_push=True, multiple_outputs=True)
+        found = {"ti": ti, "dag_run": dag_run, "task": task}
         return found if store is None else {**found, "task_state_store": store}
 
     return make
@@ -152,7 +210,7 @@ def context():
 
 @pytest.fixture
 def log(caplog, capfd):
-    """All that was logged so far: Airflow 3 writes a task's log to standard output, Airflow 2 by ``logging``."""
+    """All that was logged so far: a task's log, which Airflow writes to standard output, and that of others."""
     caplog.set_level(logging.INFO)
     written = []
 
@@ -161,3 +219,12 @@ def log(caplog, capfd):
         return "".join(written) + caplog.text
 
     return text
+
+
+@pytest.fixture
+def world(airflow_home):
+    """What makes a task instance in a real metadata database, with its runs: see ``world``."""
+    from world import World, airflow
+
+    with airflow(airflow_home):
+        yield World

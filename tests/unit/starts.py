@@ -1,4 +1,4 @@
-"""What the tests of starts share: an operator that sends once, what is searched for, and Airflow's timeout of a task."""
+"""What the tests of starts share: an operator that sends once, what is searched for, and Airflow's timeouts of a task."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 KEY = "workflow_automation_start"
 MAYBE = MAYBE_STARTED
+
+TIMEOUT = {"error": "The response timeout has passed without a response.", "error_type": "timeout"}
+"""The event that the scheduler's sweep continues a parked task with, also one that the endpoint has woken."""
 
 
 def trigger(**arguments):
@@ -44,12 +47,10 @@ class WithoutTextError(Exception):
 
 
 @contextlib.contextmanager
-def interrupted(seconds: float, *, again: float = 0) -> Iterator[None]:
-    """Interrupt what is done within, as Airflow does at a task's ``execution_timeout``; twice with ``again``."""
-    waits = [again]
+def interrupted(seconds: float) -> Iterator[None]:
+    """Interrupt what is done within, as Airflow does at a task's ``execution_timeout``."""
 
     def interrupt(*_):
-        signal.setitimer(signal.ITIMER_REAL, waits.pop() if waits else 0)
         raise TaskTimeout
 
     before = signal.signal(signal.SIGALRM, interrupt)

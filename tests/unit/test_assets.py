@@ -1,11 +1,11 @@
-"""Flows and runs as assets."""
+"""Flows as assets."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
 import pytest
-from airflow.providers.common.compat.sdk import Asset
+from airflow.sdk import Asset
 
 from workflow_automation_provider.assets import convert_asset_to_openlineage, create_asset, sanitize_uri
 
@@ -14,16 +14,11 @@ FLOW = "workflow-automation://service.example:8443/api/flows"
 
 
 @pytest.mark.parametrize(
-    ("flow_id", "run_id", "uri"),
-    [
-        ("F", None, f"{FLOW}/F"),
-        ("F", "1001", f"{FLOW}/F/runs/1001"),
-        ("a/b c?#%", "ä", f"{FLOW}/a%2Fb%20c%3F%23%25/runs/%C3%A4"),
-        ("..", None, f"{FLOW}/%2E%2E"),
-    ],
+    ("flow_id", "uri"),
+    [("F", f"{FLOW}/F"), ("a/b c?#%ä", f"{FLOW}/a%2Fb%20c%3F%23%25%C3%A4"), ("..", f"{FLOW}/%2E%2E")],
 )
-def test_its_uri(flow_id, run_id, uri):
-    assert create_asset(base_url=BASE, flow_id=flow_id, run_id=run_id).uri == uri
+def test_its_uri(flow_id, uri):
+    assert create_asset(base_url=BASE, flow_id=flow_id).uri == uri
 
 
 def test_its_extra():
@@ -51,8 +46,8 @@ def test_what_names_no_flow(uri):
 
 def test_the_dataset_of_openlineage():
     pytest.importorskip("openlineage.client")
-    dataset = convert_asset_to_openlineage(create_asset(base_url=BASE, flow_id="a b", run_id="7"), None)
+    dataset = convert_asset_to_openlineage(create_asset(base_url=BASE, flow_id="a b"), None)
     assert (dataset.namespace, dataset.name) == (
         "workflow-automation://service.example:8443",
-        "api/flows/a b/runs/7",
+        "api/flows/a b",
     )

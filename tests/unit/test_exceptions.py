@@ -15,9 +15,9 @@ from workflow_automation_provider.exceptions import (
     Code,
     OutcomeUnknownError,
     RejectedError,
-    ResponseUnusableError,
     RunFailedError,
     RunTimeoutError,
+    UnidentifiedError,
     WorkflowAutomationError,
 )
 
@@ -31,25 +31,29 @@ def begin(kind):
 
 
 def full(kind):
-    error = kind(
+    return kind(
         "It was rejected.",
         consequence="No run.",
         next_step="Compare the inputs.",
         status=400,
+        quote="No such luck",
         retry_after=17,
+        conn_id="wa_prod",
+        flow_id="demo-flow",
+        run_id="7",
     )
-    error.locate("wa_prod", "demo-flow")
-    return error
 
 
 @of_every_kind
 def test_text_has_a_line_for_each_part(kind):
     assert str(full(kind)).splitlines() == [
         f"{begin(kind)}It was rejected.",
+        "The service said: No such luck",
         "No run.",
         "Compare the inputs.",
         "Connection: wa_prod",
         "Flow: demo-flow",
+        "Run: 7",
     ]
 
 
@@ -64,7 +68,7 @@ def test_every_error_has_what_a_callback_reads(kind):
     error = kind("It failed.")
     assert isinstance(error, WorkflowAutomationError)
     expected = {
-        ResponseUnusableError: Accepted.YES,
+        UnidentifiedError: Accepted.YES,
         RunFailedError: Accepted.YES,
         RunTimeoutError: Accepted.YES,
         OutcomeUnknownError: Accepted.MAYBE,
@@ -76,27 +80,16 @@ def test_every_error_has_what_a_callback_reads(kind):
     assert (error.conn_id, error.flow_id) == ("wa_prod", "demo-flow")
 
 
-@pytest.mark.parametrize(
-    ("calls", "conn_id", "flow_id"),
-    [
-        ([("wa", "f")], "wa", "f"),
-        ([("wa", None)], "wa", None),
-        ([("wa", 7)], "wa", "7"),
-        ([("wa", None), ("other", "f")], "wa", "f"),
-        ([("wa", "f"), ("other", "g")], "wa", "f"),
-        ([(None, "f")], None, "f"),
-        ([(object(), None)], None, None),
-    ],
-)
-def test_locate_keeps_what_is_noted_already(calls, conn_id, flow_id):
-    error = RejectedError("Rejected.")
-    for call in calls:
-        error.locate(*call)
-    assert (error.conn_id, error.flow_id) == (conn_id, flow_id)
-    assert str(error).splitlines()[1:] == [
-        *([f"Connection: {conn_id}"] if conn_id else []),
-        *([f"Flow: {flow_id}"] if flow_id else []),
-    ]
+@of_every_kind
+def test_with_facts_makes_another_error(kind):
+    error = full(kind)
+    cause = error.__cause__ = KeyError("why")
+    error.add_note("of a user")
+    before = dict(vars(error))
+    told = error.with_facts(flow_id="other", next_step="Wait.")
+    assert vars(error) == before
+    assert type(told) is kind
+    assert (told.flow_id, told.next_step, told.status, told.__cause__) == ("other", "Wait.", 400, cause)
 
 
 @of_every_kind
@@ -112,9 +105,9 @@ lines = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=9)
 
 
 @given(lines, lines, lines, lines, lines)
-def test_no_line_is_empty(message, consequence, next_step, conn_id, flow_id):
-    error = RejectedError(message, consequence=consequence, next_step=next_step)
-    error.locate(conn_id, flow_id)
+def test_no_line_is_empty(message, quote, next_step, conn_id, flow_id):
+    error = RejectedError(message, quote=quote, next_step=next_step, conn_id=conn_id, flow_id=flow_id)
     where = [f"{name}: {value}" for name, value in (("Connection", conn_id), ("Flow", flow_id)) if value]
-    parts = [part for part in (f"[rejected] {message}", consequence, next_step, *where) if part]
-    assert str(error).split("\n") == (parts or [""])
+    said = f"The service said: {quote}" * bool(quote)
+    parts = [f"[rejected] {message}", said, "No run was started.", next_step, *where]
+    assert str(error).split("\n") == list(filter(None, parts))

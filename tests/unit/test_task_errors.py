@@ -1,42 +1,26 @@
-"""What a task ends with, in words: each kind once, in golden/task_errors.txt. No other test asserts them."""
+"""What a task ends with, in words: each code and each situation once, in golden/task_errors.txt. No other test asserts them."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from workflow_automation_provider.client.outcome import Busy, NotSent, Reason, Rejected, Unidentified, Unknown
-from workflow_automation_provider.client.protocol import trigger_request
+from workflow_automation_provider import exceptions
 from workflow_automation_provider.exceptions import (
     Accepted,
+    BusyError,
     Code,
     FileUnavailableError,
     InvalidRequestError,
+    NotSentError,
     OutcomeUnknownError,
-    RunFailedError,
-    RunTimeoutError,
+    RejectedError,
+    UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.failures import (
-    BATCH_ADVICE,
-    CLAIM_ADVICE,
-    UPLOAD_ADVICE,
-    Outlook,
-    PreviousTry,
-    request_error,
-    revoked_error,
-    run_advice,
-    silence_error,
-    start_advice,
-    task_error,
-    unclaimed_error,
-    unsettled_error,
-)
-from workflow_automation_provider.failures.batch import (
+from workflow_automation_provider.execution.batch.errors import (
     BatchState,
     batch_error,
     changed_meanwhile,
@@ -47,81 +31,72 @@ from workflow_automation_provider.failures.batch import (
     task_ended,
     too_many_unknown,
 )
+from workflow_automation_provider.execution.errors import EarlierTry, task_error
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
 GOLDEN = Path(__file__).parent / "golden" / "task_errors.txt"
 """Renewed by ``python -m tests.unit.test_task_errors``: read the difference before it is committed."""
 
-REQUEST = trigger_request("https://service.example/api", {}, "demo-flow")
-FAIL = Outlook("fail")
-OUTLOOKS = (
-    Outlook("ended"),
-    Outlook("fail by policy"),
-    Outlook("no retries left"),
-    Outlook("reschedule", delay=timedelta(seconds=17)),
-    Outlook("by policy", 2, 4),
-    Outlook("retry", 2, 4),
-    Outlook("retry", 2, 4, timedelta(seconds=300)),
-)
-PREVIOUS = (
-    PreviousTry(Accepted.YES, "try 1 (2026-01-01T00:00:00+00:00) started run 7, https://there/7."),
-    PreviousTry(Accepted.MAYBE, "try 1 (2026-01-01T00:00:00+00:00) triggered the flow."),
-)
+PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
+
+WITH_STORE: Any = {"task_state_store": object()}
+WITHOUT_STORE: Any = {}
+
+KINDS = [getattr(exceptions, name) for name in exceptions.__all__ if name.endswith("Error")]
+# Those of a class that has another code by itself.
+OTHERS = {
+    Code.KEY_REJECTED: RejectedError,
+    Code.NOT_FOUND: RejectedError,
+    Code.TOO_LARGE: RejectedError,
+    Code.REDIRECTED: RejectedError,
+    Code.START_REVOKED: OutcomeUnknownError,
+    Code.UPLOAD_UNKNOWN: OutcomeUnknownError,
+    Code.RUN_SILENT: exceptions.RunTimeoutError,
+}
+CLASSES: dict[Code, type[WorkflowAutomationError]] = {
+    kind("").code: kind for kind in KINDS if kind("").code
+} | OTHERS
 
 
-def errors() -> Iterator[WorkflowAutomationError]:
-    """Yield one error of each kind that a task ends with."""
-    start = start_advice()
-    rejected = request_error(Rejected(request=REQUEST, status=409))
-    unknown = request_error(Unknown(request=REQUEST, status=502))
-    unidentified = request_error(Unidentified(request=REQUEST, status=201, detail="it is empty"))
-    for error, advice in itertools.product(
-        (rejected, unknown, unidentified), (start, start_advice("ada"), start_advice(has_store=False))
-    ):
-        yield task_error(error, type(error), FAIL, advice)
-    for outlook, error in itertools.product(
-        OUTLOOKS, (request_error(Busy(request=REQUEST, status=429, retry_after=17.0)), unknown)
-    ):
-        yield task_error(error, type(error), outlook, start)
-    for previous, error in itertools.product(
-        PREVIOUS,
-        (
-            InvalidRequestError("inputs is None."),
-            request_error(NotSent(request=REQUEST, reason=Reason.STOPPED)),
-        ),
-    ):
-        yield task_error(error, type(error), FAIL, start, previous=previous)
-    missing = FileUnavailableError("/data/a.csv does not exist.")
-    for error, outlook in itertools.product(
-        (missing, OutcomeUnknownError("No response.", code=Code.UPLOAD_UNKNOWN)), (FAIL, OUTLOOKS[2])
-    ):
-        yield task_error(error, type(error), outlook, UPLOAD_ADVICE)
-    for error, has_store, run_id in itertools.product(
-        (missing, InvalidRequestError("No.")), (True, False), ("7", "")
-    ):
-        text = run_advice(run_id, has_store=has_store)
-        advice = dict.fromkeys((Accepted.NO, Accepted.MAYBE), text)
-        yield task_error(error, type(error), FAIL, advice, later=text, run_id=run_id)
-    for kind in (RunFailedError, RunTimeoutError):
-        yield task_error(kind("The flow said so."), kind, FAIL, start)
-    for is_revoked, outlook in ((True, OUTLOOKS[2]), (False, OUTLOOKS[5])):
-        unclaimed = unclaimed_error(unknown, timedelta(seconds=60), is_revoked=is_revoked)
-        yield task_error(unclaimed, type(unclaimed), outlook, CLAIM_ADVICE)
-    revoked = revoked_error(request_error(Unknown(request=REQUEST, status=502)))
-    yield task_error(revoked, type(revoked), FAIL, start)
-    unsettled = unsettled_error(rejected)
-    yield task_error(unsettled, type(unsettled), FAIL, CLAIM_ADVICE)
-    for known in ("7", None):
-        silent = silence_error(
-            known, timedelta(minutes=10), "Its last word, at 2026-01-01T00:00:00+00:00: exporting (48%)"
+def error_of(code: Code, **facts: Any) -> WorkflowAutomationError:
+    """Return an error of a code."""
+    return CLASSES[code]("It happened.", code=code, next_step="A hint.", **facts)
+
+
+def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
+    """Yield what a task ends with: each code once, and each situation with those that it changes."""
+    for code in Code:
+        facts = {"run_id": "7"} if code in (Code.RUN_FAILED, Code.RUN_OVERDUE, Code.RUN_SILENT) else {}
+        yield "", task_error(error_of(code, **facts), WITH_STORE)
+    error: WorkflowAutomationError
+    unknown, unidentified = OutcomeUnknownError("It happened."), UnidentifiedError("It happened.")
+    for error in (unknown, unidentified):
+        yield (
+            "by a name",
+            task_error(error, WITH_STORE, name="ada"),
         )
-        yield task_error(silent, type(silent), FAIL, start)
+        yield "without a store", task_error(error, WITHOUT_STORE)
+    retried = (OutcomeUnknownError,)
+    yield "start_again", task_error(unknown, WITH_STORE, retried=retried, starts_again=True)
+    for earlier in (
+        EarlierTry(Code.UNIDENTIFIED, "try 1 (TIME) started run 7, https://there/7.", "7"),
+        EarlierTry(Code.START_UNKNOWN, "try 1 (TIME) triggered the flow."),
+    ):
+        for error in (InvalidRequestError("inputs is None."), BusyError("It is busy.")):
+            yield "after an earlier try", task_error(error, WITH_STORE, earlier=earlier)
+    missing = FileUnavailableError("a.csv does not exist.")
+    for error in (missing, InvalidRequestError("No."), OutcomeUnknownError("No.", code=Code.UPLOAD_UNKNOWN)):
+        yield "with its run", task_error(error, WITH_STORE, run_id="7")
+    yield "with a run without an id", task_error(missing, WITH_STORE, run_id="")
+    yield "with its run, without a store", task_error(missing, WITHOUT_STORE, run_id="7")
+    operator = TriggerFlowBatchOperator(task_id="batch", batch=[])
     for error in batch_errors():
-        yield task_error(error, type(error), FAIL, BATCH_ADVICE)
+        yield "of a batch", operator._failure(cast("Any", WITH_STORE), error)
 
 
 def batch_errors() -> Iterator[WorkflowAutomationError]:
     """Yield one error of each kind that a batch ends with."""
-    rejected = request_error(Rejected(request=REQUEST, status=401))
+    rejected = RejectedError("No.", code=Code.KEY_REJECTED, status=401)
     yield batch_error(rejected, batch(started=2, remaining=3, place="the entries", is_stopped=True))
     yield batch_error(task_ended(), batch(remaining=5, is_stopped=True))
     yield batch_error(too_many_unknown(17, "POST was sent."), batch(unknown=3, remaining=2, is_stopped=True))
@@ -162,9 +137,15 @@ def batch(*, total: int = 5, **facts: Any) -> BatchState:
 def rendered() -> str:
     """Return all that is said of tasks that failed."""
     texts = []
-    for error in errors():
-        error.locate("my_connection", "demo-flow")
-        texts.append(f"{type(error).__name__}, accepted: {error.accepted.value}\n{error}")
+    for situation, error in situations():
+        kinds = [
+            kind.__name__
+            for kind in type(error).__mro__
+            if kind.__name__.endswith(("Error", "FailException"))
+        ]
+        retry = "no retry" if "AirflowFailException" in kinds else "retry"
+        about = ", ".join(filter(None, (kinds[0], f"accepted: {error.accepted.value}", retry, situation)))
+        texts.append(f"{about}\n{error}")
     return "\n\n".join(texts) + "\n"
 
 
@@ -172,10 +153,23 @@ def test_words():
     assert rendered() == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_each_code_is_explained_once():
-    page = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
-    codes = re.findall(r"^\| \[?`([a-z]+-?[a-z]+)`", page.read_text(encoding="utf-8"), re.MULTILINE)
+def test_each_code_has_a_meaning_and_is_explained_once():
+    assert {*Code} == {*CLASSES}
+    codes = re.findall(r"^\| \[?`([a-z]+-?[a-z]+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert {code: codes.count(code) for code in Code} == dict.fromkeys(Code, 1)
+
+
+def test_the_page_says_of_each_code_whether_a_run_exists():
+    rows = re.findall(r"^\| \[?`([a-z-]+)`[^|]*\| ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    words = {Accepted.NO: "no", Accepted.MAYBE: "maybe", Accepted.YES: "yes"}
+    said = {code: word for code, word in rows if code in {*Code} - {Code.BATCH_INTERRUPTED}}
+    assert said == {
+        code: words[kind.accepted] for code, kind in CLASSES.items() if code != Code.BATCH_INTERRUPTED
+    } | {Code.START_REVOKED: "none", Code.UPLOAD_UNKNOWN: "yes"}
+
+
+def test_an_ended_task_is_not_told_of_a_run():
+    assert "may" not in NotSentError("It was ended.").consequence
 
 
 if __name__ == "__main__":

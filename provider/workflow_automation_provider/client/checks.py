@@ -11,15 +11,13 @@ MAX_TIMEOUT = 7 * 24 * 3600
 
 
 def check_seconds(
-    name: str, value: object, kind: type[Exception] = ValueError, *, zero: bool = False, none: bool = False
+    name: str, value: object, kind: type[Exception] = ValueError, *, zero: bool = False
 ) -> None:
-    """Raise an error unless an argument is a number of seconds, at most :data:`MAX_TIMEOUT`; or 0 or None, if these may be."""
+    """Raise an error unless an argument is a number of seconds, at most :data:`MAX_TIMEOUT`; or 0, if it may be."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
-    if not (number and (value or zero)) and not (none and value is None):
-        least, or_none = "0 or more" if zero else "more than 0", ", or None" if none else ""
-        raise kind(
-            f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week){or_none}."
-        )
+    if not (number and (value or zero)):
+        least = "0 or more" if zero else "more than 0"
+        raise kind(f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week).")
 
 
 def check_rendered(name: str, value: object) -> None:
@@ -33,14 +31,16 @@ def check_rendered(name: str, value: object) -> None:
 
 def unusable_path(name: str, path: str) -> InvalidRequestError | None:
     """Return an error if a path is a template that was not rendered, or begins with ``~``."""
+    from workflow_automation_provider.client.redaction import without_credentials
+
     if "{{" in path or "{%" in path:
         return InvalidRequestError(
-            f"{name} is {path!r}, a template that was not rendered.",
+            f"{name} is {without_credentials(path)!r}, a template that was not rendered.",
             next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
         )
     if path.startswith("~"):
         return InvalidRequestError(
-            f"{name} is {path!r}, and ~ is not expanded, because it means a different folder for each user.",
+            f"{name} is {without_credentials(path)!r}, and ~ is not expanded, because it means a different folder for each user.",
             next_step="Give an absolute path.",
         )
     return None

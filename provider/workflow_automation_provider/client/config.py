@@ -1,20 +1,17 @@
-"""The settings of a client: API key, headers, timeouts, TLS and proxies, each validated before use."""
+"""What a client is made with: the API key, headers, TLS and proxies, each validated before use."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
 from workflow_automation_provider.client.checks import check_seconds
 from workflow_automation_provider.exceptions import InvalidRequestError
-
-DEFAULT_TIMEOUT = 60.0
-"""Seconds that connecting, each send, and the whole response may take."""
 
 # Set by the client itself: any other value would break the framing, change the meaning or expose the key.
 _RESERVED_HEADERS = frozenset(
@@ -32,19 +29,6 @@ _RESERVED_HEADERS = frozenset(
         "x-api-key",
     }
 )
-_SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
-
-
-def secrets_in(headers: Mapping[str, str], proxy: str | None) -> list[str]:
-    """Return the values of headers whose name suggests a secret, and the password of a proxy's URL."""
-    secrets = [
-        value for name, value in headers.items() if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
-    ]
-    try:
-        password = urlsplit(proxy or "").password or ""
-    except ValueError:
-        return secrets
-    return [*secrets, *sorted({password, unquote(password)} - {""})]
 
 
 def checked_key(api_key: str | None) -> str | None:
@@ -95,18 +79,6 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
                 f"headers: the value of {name} must be printable ASCII text, without leading or trailing whitespace."
             )
     return dict(headers)
-
-
-def checked_busy_statuses(statuses: Iterable[int]) -> frozenset[int]:
-    """
-    Return the statuses with which the service rejects a request before it has done anything.
-
-    :raises InvalidRequestError: if one is not a status of an error
-    """
-    checked = list(statuses)
-    if not all(type(status) is int and 400 <= status <= 599 for status in checked):
-        raise InvalidRequestError("busy_statuses must be statuses from 400 to 599.")
-    return frozenset(checked)
 
 
 def _why(error: Exception) -> str:

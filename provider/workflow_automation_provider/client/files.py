@@ -20,11 +20,8 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 
-FormatWord = Literal["name", "base64", "data_url", "text", "content_type", "size"]
+FormatWord = Literal["name", "base64", "data_url", "content_type", "size"]
 """What a field of an element may hold."""
-
-Encoding = Literal["base64", "data_url", "text"]
-"""How a file's content is written."""
 
 DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
     "name": "name",
@@ -95,35 +92,11 @@ class File:
         """What reads the content in place of ``open``, and makes sure that it is the version of its fingerprint."""
         return None
 
-    @property
-    def base64(self) -> Content:
-        """The content in base64."""
-        return Content(self, "base64")
 
-    @property
-    def data_url(self) -> Content:
-        """The content as ``data:TYPE;base64,…``."""
-        return Content(self, "data_url")
-
-    @property
-    def text(self) -> Content:
-        """The content as text; the file must be UTF-8."""
-        return Content(self, "text")
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """A placeholder for a file's content within an element; the content is read while it is sent."""
-
-    file: File
-    encoding: Encoding
-
-
-FileFormat = Mapping[str, str] | FormatWord | Callable[[File], Any]
+FileFormat = Mapping[str, str] | FormatWord
 """
-How a file becomes an element of ``files``: a mapping of field name to word; one word, for elements that are
-plain strings; or a callable that takes the file and returns any JSON value, with ``file.base64``,
-``file.data_url`` or ``file.text`` where the content belongs.
+How a file becomes an element of ``files``: a mapping of field name to word, or one word, for elements that are plain
+strings.
 
 The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each
 is a :data:`FormatWord` is checked at run time.
@@ -137,10 +110,8 @@ def check_file_format(value: object) -> FileFormat:
     """
     Check a file format.
 
-    :raises InvalidRequestError: if it is neither a word, a mapping of field names to words nor a callable
+    :raises InvalidRequestError: if it is neither a word nor a mapping of field names to words
     """
-    if callable(value):
-        return value
     words = get_args(FormatWord)
     known = ", ".join(words)
     if isinstance(value, str):
@@ -164,16 +135,12 @@ def check_file_format(value: object) -> FileFormat:
 def read_whole(
     file: File,
     *,
-    sending: bool = True,
-    expected: object = None,
     reading: Reading | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[bytes]:
     """
     Read a file, and raise if it has changed since it was measured.
 
-    :param sending: see :func:`changed`
-    :param expected: the version that it must have, see :func:`version_of`; None for any
     :param reading: what reads the files of the request ahead, None to read only this one
     :param stopped: returns whether to stop
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, except the last
@@ -183,36 +150,34 @@ def read_whole(
     alone = None
     try:
         if file.read_ahead is None:
-            chunks = _opened(file, expected, sending=sending)
+            chunks = _opened(file)
         else:
             reading = reading or (alone := file.read_ahead([file], stopped))
             chunks = reading.chunks(file)
         for chunk in chunks:
             left -= len(chunk)
             if left < 0:
-                raise changed(file, f"is longer than its original {file.size} bytes", sending=sending)
+                raise changed(file, f"is longer than its original {file.size} bytes")
             yield chunk
         if left:
-            raise changed(file, f"is {left} bytes shorter than its original {file.size}", sending=sending)
+            raise changed(file, f"is {left} bytes shorter than its original {file.size}")
     except WorkflowAutomationError:
         raise
     except ChangedError as error:
-        raise changed(file, f"changed ({error})", sending=sending) from None
+        raise changed(file, f"changed ({error})") from None
     except Exception as error:  # object stores raise all kinds of exceptions
         if stopped():
             raise
-        raise changed(file, f"could not be read ({reason(error)})", sending=sending) from None
+        raise changed(file, f"could not be read ({reason(error)})") from None
     finally:
         if alone is not None:
             alone.close()
 
 
-def _opened(file: File, expected: object, *, sending: bool) -> Iterator[bytes]:
+def _opened(file: File) -> Iterator[bytes]:
     """Read a file that is not read ahead, and raise if it changes meanwhile."""
     left = file.size
     before = file.fingerprint()
-    if expected is not None and before != expected:
-        raise changed(file, "was changed", sending=sending)
     with file.open() as stream:
         while left:
             chunk = read_exactly(stream, min(_CHUNK, left))
@@ -220,12 +185,12 @@ def _opened(file: File, expected: object, *, sending: bool) -> Iterator[bytes]:
             if not chunk:
                 return
             if left == 0 and stream.read(1):
-                raise changed(file, f"is longer than its original {file.size} bytes", sending=sending)
+                raise changed(file, f"is longer than its original {file.size} bytes")
             yield chunk
         if file.size == 0 and stream.read(1):
-            raise changed(file, "is no longer empty", sending=sending)
+            raise changed(file, "is no longer empty")
     if file.fingerprint() != before:
-        raise changed(file, "changed", sending=sending)
+        raise changed(file, "changed")
 
 
 def version_of(file: File) -> object:
@@ -271,14 +236,8 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
     return chunk
 
 
-def changed(file: File, what: str, *, sending: bool = True) -> FileUnavailableError:
-    """
-    Return the error for a file that has changed.
-
-    :param sending: whether the request has begun, so that this aborts it
-    """
-    if not sending:
-        return FileUnavailableError(f"{file.source} {what}.")
+def changed(file: File, what: str) -> FileUnavailableError:
+    """Return the error for a file that has changed while it was sent."""
     return FileUnavailableError(
         f"{file.source} {what} while it was being uploaded.",
         consequence="The request was aborted before all of it was sent: no files were accepted.",

@@ -16,35 +16,27 @@ import httpx
 
 from workflow_automation_provider.client import protocol, responses
 from workflow_automation_provider.client.config import (
-    DEFAULT_TIMEOUT,
-    checked_busy_statuses,
     checked_headers,
     checked_key,
     checked_timeout,
     environment_proxy,
-    secrets_in,
     tls_context,
 )
-from workflow_automation_provider.client.deadline import SendProgress, StoppedError
 from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
     Element,
     FileFormat,
     check_file_format,
 )
-from workflow_automation_provider.client.keep_alive import KeepAliveTransport
-from workflow_automation_provider.client.outcome import (
-    Check,
-    Failure,
-    NotSent,
-    Outcome,
-    Proxy,
-    Reason,
-    Started,
-    Unknown,
-)
+from workflow_automation_provider.client.no_response import described, hint, no_response, unknown
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
-from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError, WorkflowAutomationError
+from workflow_automation_provider.client.settings import DEFAULT_TIMEOUT, checked_busy_statuses, secrets_in
+from workflow_automation_provider.client.transport import SendProgress, Transport
+from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
+    NotSentError,
+    WorkflowAutomationError,
+)
 
 # A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
 _RESPONSE_LIMIT = 1024 * 1024
@@ -131,20 +123,20 @@ class FlowClient:
 
     def _choose_proxy(self, proxy: str | None) -> str | None:
         """Return the explicit proxy, or that of the environment, which never applies to this machine itself."""
-        self._via = Proxy.CONNECTION if proxy else None
+        self._via = " via the connection's proxy" if proxy else ""
         if not proxy and not protocol.is_loopback(_host(self.base_url)):
             proxy = environment_proxy(self.base_url)
-            self._via = Proxy.ENVIRONMENT if proxy else None
+            self._via = " via the proxy from the environment (HTTPS_PROXY and the like)" if proxy else ""
         return proxy
 
-    def _make_transport(self, tls: ssl.SSLContext, proxy: str | None) -> KeepAliveTransport:
+    def _make_transport(self, tls: ssl.SSLContext, proxy: str | None) -> Transport:
         try:
             urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
-            return KeepAliveTransport(tls, httpx.Proxy(proxy) if proxy else None)
+            return Transport(tls, httpx.Proxy(proxy) if proxy else None)
         except (httpx.InvalidURL, ValueError, RuntimeError):
             # Without the original message, which quotes the URL: it may contain a password.
             name = "The proxy from the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
-            if self._via is Proxy.CONNECTION:
+            if "connection's" in self._via:
                 name = "proxy"
             raise InvalidRequestError(
                 f"{name} is not a usable URL: expected one such as http://proxy.example:3128 "
@@ -186,7 +178,7 @@ class FlowClient:
         """
         Keep connections open for the requests that are sent within this context, from any thread.
 
-        It is faster where many requests follow each other. See :mod:`~.keep_alive` for what it risks. Each run
+        It is faster where many requests follow each other. See :mod:`~.transport` for what it risks. Each run
         must be new: a trigger whose response has a ``run_id`` that was seen before is of unknown outcome.
 
         :param known_runs: ids of runs that were started before
@@ -202,27 +194,38 @@ class FlowClient:
         self,
         request: protocol.Request,
         *,
-        timeout: float | None = None,
         before_last_byte: Callable[[], None] | None = None,
         sent: Callable[[int], None] | None = None,
         begun: Callable[[Element], None] | None = None,
-    ) -> Outcome:
+    ) -> protocol.Run | str:
         """
         Send a request, once.
 
-        :param timeout: seconds, instead of the client's timeout
         :param before_last_byte: called before the last byte is sent: until then no run can have been started,
             whatever interrupts the call
         :param sent: called with the size of each piece of an upload that was sent
         :param begun: called with each element of an upload before it is read
-        :return: started, confirmed, or a failure
+        :return: the run that a trigger started, or the response to an upload
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
+        :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
         """
-        content = request.content
-        if isinstance(content, protocol.UploadBody):
-            with content.opened(lambda: self._stopped, begun, sent) as pieces:
-                return self._post(request, pieces, timeout, before_last_byte)
-        return self._post(request, content, timeout, before_last_byte)
+        progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
+        with _opened(request.content, lambda: self._stopped, begun, sent) as content:
+            message = self._message(request, content, progress)
+            failure = None
+            try:
+                response = self._http.send(message, stream=True)
+            except WorkflowAutomationError:
+                raise  # of a file
+            except Exception as error:
+                failure = no_response(request, error, progress, self._redactor, self._via)
+            if failure:
+                raise failure  # not above: nothing has redacted the text of the other
+            try:
+                return self._result(response, progress, request)
+            finally:
+                with contextlib.suppress(Exception):  # the response is known
+                    response.close()
 
     def upload_requests(
         self,
@@ -242,30 +245,39 @@ class FlowClient:
         from workflow_automation_provider.client.upload_body import measure, split, upload_body
 
         file_format = self.file_format if file_format is None else check_file_format(file_format)
-        try:
-            measured = measure(files, file_format, stopped=lambda: self._stopped)
-        except StoppedError:
-            raise NotSentError("Nothing was sent: the task was ended.") from None
         requests = []
-        for group in split(flow_id, run_id, measured, **limits):
+        for group in split(flow_id, run_id, measure(files, file_format), **limits):
             body, elements = upload_body(flow_id, run_id, group), [file.element for file in group]
             requests.append(self.checked(protocol.upload_request(self.base_url, flow_id, body, elements)))
         return requests
 
-    def check(self) -> Check:
-        """Check that the service can be reached, with a request that starts nothing, without the API key."""
+    def check(self) -> str:
+        """
+        Check that the service can be reached, with a request that starts nothing, without the API key.
+
+        :return: what it responded
+        :raises WorkflowAutomationError: if it did not, or does not work
+        """
+        title = f"HEAD {self.base_url}"
         progress = SendProgress(self._seconds, 0, lambda: self._stopped)
+        failure = None
         try:
             response = self._http.head(self.base_url, extensions={"progress": progress})
         except Exception as error:
-            return Check(
-                url=self.base_url,
-                detail=self._describe(error, progress),
-                reason=_reason(error, progress),
-                via=self._via,
+            why = f"got no response{self._via}: {described(error, progress, self._redactor)}"
+            failure = NotSentError(
+                f"{title} {why}.",
+                next_step=hint(error, progress, self._via) or "Check the connection's base URL.",
             )
-        location = self._redactor.text(response.extensions.get("location", ""))
-        return Check(url=self.base_url, status=response.status_code, location=location, via=self._via)
+        if failure:
+            raise failure
+        status = response.status_code
+        if 300 <= status < 400:
+            location = self._redactor.text(response.extensions.get("location", "")) or "another URL"
+            return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
+        if status >= 500:
+            raise NotSentError(f"{title} returned {status}: the service is not working.", status=status)
+        return f"{title} returned {status}"
 
     def checked(self, request: protocol.Request) -> protocol.Request:
         """
@@ -288,13 +300,12 @@ class FlowClient:
             raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
         return request
 
-    def _post(
+    def _message(
         self,
         request: protocol.Request,
         content: bytes | Iterable[bytes],
-        timeout: float | None,
-        before_last_byte: Callable[[], None] | None,
-    ) -> Outcome:
+        progress: SendProgress,
+    ) -> httpx.Request:
         headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
@@ -302,36 +313,25 @@ class FlowClient:
         }
         if request.operation.takes_key and self._api_key is not None:
             headers[protocol.API_KEY_HEADER] = self._api_key
-        seconds = self._seconds if timeout is None else checked_timeout(timeout)
-        progress = SendProgress(seconds, len(request.content), lambda: self._stopped, before_last_byte)
-        message = self._http.build_request(
+        return self._http.build_request(
             "POST",
             request.url,
             headers=headers,
             content=content,
-            timeout=seconds,
             extensions={"progress": progress},
         )
-        try:
-            response = self._http.send(message, stream=True)
-        except WorkflowAutomationError:
-            raise  # of a file
-        except Exception as error:
-            return self._without_response(error, progress, request)
-        try:
-            outcome = responses.read(
-                self._read(response, progress), request, self._redactor, self._busy_statuses
-            )
-            if isinstance(outcome, Started) and not self._is_new(outcome.run):
-                outcome = Unknown(
-                    request=request, reason=Reason.REPEATED, detail=outcome.run.run_id or "", via=self._via
-                )
-            # Any other response may be that to an earlier request, and that to this one may arrive next.
-            progress.may_keep = isinstance(outcome, Started) and outcome.run.run_id is not None
-            return outcome
-        finally:
-            with contextlib.suppress(Exception):  # the response is known
-                response.close()
+
+    def _result(
+        self, response: httpx.Response, progress: SendProgress, request: protocol.Request
+    ) -> protocol.Run | str:
+        result = responses.read(self._read(response, progress), request, self._redactor, self._busy_statuses)
+        if not isinstance(result, protocol.Run):
+            return result
+        if not self._is_new(result):
+            raise unknown(request, f"the response to an earlier request: run {result.run_id} was known")
+        # Any other response may be that to an earlier request, and that to this one may arrive next.
+        progress.may_keep = result.run_id is not None
+        return result
 
     def _is_new(self, run: protocol.Run) -> bool:
         """Return whether a run was not seen before, while connections are kept."""
@@ -343,20 +343,6 @@ class FlowClient:
             is_new = digest not in seen
             seen.add(digest)
         return is_new
-
-    def _without_response(
-        self, error: Exception, progress: SendProgress, request: protocol.Request
-    ) -> Failure:
-        """Return the outcome of a request without a response: not sent, or unknown."""
-        reason = _reason(error, progress)
-        kind = Unknown if progress.whole and reason is not Reason.STOPPED else NotSent
-        return kind(
-            request=request,
-            detail=self._describe(progress.write_error or error, progress),
-            reason=reason,
-            begun=progress.begun,
-            via=self._via,
-        )
 
     def _read(self, response: httpx.Response, progress: SendProgress) -> protocol.Response:
         """Read the response up to the limit; an error makes it incomplete, because its status is known."""
@@ -372,30 +358,15 @@ class FlowClient:
         except httpcore.ReadTimeout:
             incomplete = f"it was still arriving after {progress.seconds:g} s"
         except Exception as error:
-            incomplete = f"it was cut off after {len(body)} bytes: {self._describe(error, progress)}"
+            incomplete = (
+                f"it was cut off after {len(body)} bytes: {described(error, progress, self._redactor)}"
+            )
         headers = {name.lower(): value for name, value in response.headers.items()}
         if "location" in response.extensions:
             headers["location"] = response.extensions["location"]
         return protocol.Response(
             response.status_code, headers, bytes(body[:_RESPONSE_LIMIT]), incomplete, early=not progress.whole
         )
-
-    def _describe(self, error: Exception, progress: SendProgress) -> str:
-        match error:
-            case StoppedError():
-                return ""
-            case httpcore.ConnectTimeout():
-                return f"no connection within {progress.seconds:g} s (the timeout)"
-            case httpcore.ReadTimeout():
-                return f"no response within {progress.seconds:g} s (the timeout)"
-            case httpcore.WriteTimeout():
-                return f"no more data could be sent for {progress.seconds:g} s (the timeout)"
-        # h11 quotes an invalid header in its errors, and the service may have put the key into one.
-        text = self._redactor.text(str(error)).strip().rstrip(".")
-        if type(error).__module__.startswith("httpcore"):
-            return text or "the connection failed"
-        kind = type(error).__name__
-        return f"{kind}: {text}" if text else kind
 
 
 def _digest(run_id: str) -> bytes:
@@ -411,19 +382,15 @@ def _host(base_url: str) -> str:
         ) from None
 
 
-def _reason(error: Exception, progress: SendProgress) -> Reason:
-    text = str(error)
-    if isinstance(error, StoppedError):
-        return Reason.STOPPED
-    if progress.write_error:
-        return Reason.WRITE
-    if progress.begun:
-        return Reason.CONNECTION
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return Reason.CERTIFICATE
-    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
-        return Reason.NO_TLS
-    return Reason.UNREACHABLE
+def _opened(
+    content: bytes | protocol.UploadBody,
+    stopped: Callable[[], bool],
+    begun: Callable[[Element], None] | None,
+    sent: Callable[[int], None] | None,
+) -> contextlib.AbstractContextManager[bytes | Iterable[bytes]]:
+    if isinstance(content, protocol.UploadBody):
+        return content.opened(stopped, begun, sent)
+    return contextlib.nullcontext(content)
 
 
 def _hide_location(response: httpx.Response) -> None:

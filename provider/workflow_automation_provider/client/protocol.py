@@ -51,8 +51,8 @@ class Run:
 
     :param run_id: always text, exactly as the service wrote it; None if the response to a trigger by key has
         none, or one that contains the API key
-    :param run_link: URL of the run in the application, None if the response has none, or one that contains
-        the API key
+    :param run_link: URL of the run in the application, None if the response has none, or one that reveals
+        a secret
     :param flow_id: the flow, None if only the API key identifies it
     :param response: the whole JSON response, or a note instead if it reveals a secret
     """
@@ -115,7 +115,6 @@ class Request:
     :param flow_id: the flow, None if the API key identifies it
     :param content: the body: bytes for a trigger, a stream for an upload
     :param files: the elements of an upload
-    :param may_repeat: whether it may be sent twice
     """
 
     operation: Operation
@@ -123,7 +122,6 @@ class Request:
     flow_id: str | None
     content: bytes | UploadBody = field(repr=False)
     files: Sequence[Element] = field(default=(), repr=False)
-    may_repeat: bool = False
 
     @property
     def title(self) -> str:
@@ -170,6 +168,15 @@ _OF_SERVICE = BaseUrl(
     exposed="the API key",
     login="Only the API key is needed, in its own field.",
 )
+
+
+OF_CALLBACK = BaseUrl(
+    "the URL",
+    example="https://airflow.example",
+    exposed="the token of a callback",
+    login="A callback needs only its token.",
+)
+"""The base URL of Airflow's API server, in the words of errors."""
 
 
 def parse_base_url(text: str, *, allow_http: bool = False, kind: BaseUrl = _OF_SERVICE) -> str:
@@ -304,4 +311,4 @@ def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequ
     :param body: the encoded ``files``
     """
     url = f"{base_url}/public/upload"
-    return Request(Operation.UPLOAD, url, identifier("flow_id", flow_id), body, files, may_repeat=True)
+    return Request(Operation.UPLOAD, url, identifier("flow_id", flow_id), body, files)

@@ -1,9 +1,9 @@
 """
-Redact secrets from errors, logs and results, where the service sends them back in a common form.
+Redact secrets from errors, logs and results, where the service sends them back in an encoding of its own.
 
-The forms of a secret are computed once, and a text is searched for them: nothing is decoded. Separators and case do
-not count, because only letters and digits are compared; neither do the escape sequences of URLs, JSON and HTML that
-stand for other characters.
+A text and a secret are compared in one normal form: the escape sequences of URLs, JSON and HTML are decoded twice, and then
+only letters and digits count. So neither separators nor line breaks nor the zero bytes of UTF-16 hide a secret. It is
+searched for as it is, in base64 and in hex.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import string
 import threading
 import weakref
 from collections.abc import Iterable
-from urllib.parse import quote
 
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What replaces a text that reveals a secret."""
@@ -30,26 +29,23 @@ CALLBACK_PATH = "/workflow-automation/callback"
 # What follows is the token of a waiting task. Only the try that made it knows it, but each may be sent it again.
 _CALLBACK = f"{CALLBACK_PATH}?token="
 
-# A key of fewer letters and digits is compared with the signs between them. A shorter header value would match in
-# prose, a shorter encoded form in noise.
-_MIN_LETTERS, _MIN_SECRET, _MIN_ENCODED = 6, 8, 8
+# A key of fewer letters and digits is searched for as a word, with its signs; so is a header value. One that is shorter still
+# would match in prose, a shorter encoded form in noise.
+_MIN_KEY, _MIN_SECRET = 6, 8
 
 # A part of the key this long, in letters and digits, is withheld as well: services shorten what they echo.
 _PART = 12
 
-_ALL, _ALNUM = bytes(range(256)), (string.ascii_letters + string.digits).encode()
-_NOT_ALNUM, _NOT_VISIBLE = _ALL.translate(None, _ALNUM), _ALL.translate(None, bytes(range(33, 127)))
+_NOT_ALNUM = bytes(range(256)).translate(None, (string.ascii_letters + string.digits).encode())
 
-# Escape sequences of URLs, JSON and HTML, also where they are escaped again.
+# What escapes a character in a URL, in JSON, JavaScript or HTML, also where its own first sign is escaped again. Each
+# alternative matches whatever follows a run of such signs, so that no run is read twice.
 _ESCAPE = re.compile(
-    rb"%(?:25)*(?:u[0-9a-f]{4}|[0-9a-f]{2})"
-    rb"|\\+(?:u[0-9a-f]{4}|u\{[0-9a-f]{1,6}\}|x[0-9a-f]{2}|[0-3][0-7]{2}|[bfnrt])?"
-    rb"|&(?:amp;)*(?:\#[0-9]{1,7}|\#x[0-9a-f]{1,6}|[a-z]{2,8}[0-9]{0,2});",
+    rb"%(?:25)*([0-9a-f]{2})"
+    rb"|\\+(?:u([0-9a-f]{4})|u\{([0-9a-f]{1,6})\}|x([0-9a-f]{2})|([0-7]{3})|[bfnrtv])?"
+    rb"|&(?:amp;)*(?:\#x([0-9a-f]{1,6})|\#([0-9]{1,7})|([a-z]{2,8}));",
     re.IGNORECASE,
 )
-
-# Each character as a number: hex (also %XX), \xXX and &#xXX;, 0xXX, \uXXXX, decimal (also &#DD;), hex of UTF-16.
-_CODES = ("{:02x}", "x{:02x}", "0x{:02x}", "u{:04x}", "{:d}", "{:02x}00", "00{:02x}")
 
 # Loggers that write request or response headers, or errors that quote them, at DEBUG level. A filter on a
 # parent logger does not apply to its children, so each is listed.
@@ -65,7 +61,7 @@ _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
 
 class Redactor:
     """
-    Withhold every text that contains a secret, or the URL of a callback, in any of its common forms.
+    Withhold every text that contains a secret, or the URL of a callback.
 
     :param secrets: header values and passwords; one that is too short to be a secret is ignored
     :param key: the API key, of any length; empty if there is none
@@ -73,16 +69,15 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
         parts = {part for secret in secrets for part in _parts(secret)}
-        self._key = _forms(_CALLBACK)
+        self._key = _forms(_CALLBACK, _MIN_KEY)
         self._all = self._key.union(
-            *(_forms(part) for part in parts if len(_plain(_ascii(part))) >= _MIN_SECRET)
+            *(_forms(part, _MIN_SECRET) for part in parts if len("".join(part.split())) >= _MIN_SECRET)
         )
         self.add(key)
 
     def add(self, secret: str) -> None:
         """Withhold another secret, as strictly as the API key."""
-        forms = _forms(secret)
-        letters = _letters(_ascii(secret))
+        forms, letters = _forms(secret, _MIN_KEY), _letters(_ascii(secret))
         shortened = {letters[start : start + _PART] for start in range(len(letters) - _PART + 1)}
         self._key, self._all = self._key | forms, self._all | forms | shortened
 
@@ -93,8 +88,12 @@ class Redactor:
         :param key_only: whether only the whole API key counts
         """
         raw = _ascii(text)
-        searched = b"\n".join((_letters(raw), _letters(_ESCAPE.sub(b"", raw)), _visible(raw)))
-        return any(form in searched for form in (self._key if key_only else self._all))
+        # As it is, too: what stands before a secret may begin an escape sequence that ends in it.
+        once = _ESCAPE.sub(_decode, raw)
+        texts = (raw, once, _ESCAPE.sub(_decode, once))
+        signs, letters = b"\n".join(texts), b"\n".join(map(_letters, texts))
+        forms = self._key if key_only else self._all
+        return any(form in letters if isinstance(form, bytes) else form.search(signs) for form in forms)
 
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
@@ -150,28 +149,27 @@ def _parts(value: str) -> set[str]:
     return parts
 
 
-def _forms(secret: str) -> frozenset[bytes]:
-    """Return what to search for: a secret as it is, and in each of its common forms."""
+def _forms(secret: str, least: int) -> frozenset[bytes | re.Pattern[bytes]]:
+    """Return what to search for among letters and digits; the secret as a word, if it has fewer of them than ``least``."""
     raw = _ascii(secret)
-    escaped = (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret))
-    encoded = [_letters("".join(map(code.format, raw)).encode()) for code in _CODES]
-    texts = (raw, quote(secret, safe="").encode(), raw.replace(b"/", b"\\/"))
-    for data in (*texts, *(raw.decode().encode(utf_16) for utf_16 in ("utf-16-le", "utf-16-be"))):
-        for shift in range(3):
-            # The characters at its edges also hold bits of what is beside it.
-            start, end = -(-shift * 8 // 6), (shift + len(data)) * 8 // 6
-            encoded.append(_letters(base64.b64encode(bytes(shift) + data)[start:end]))
-    forms = {_plain(_ascii(form)) for form in escaped} - {b""}
-    forms.update(form for form in encoded if len(form) >= _MIN_ENCODED)
-    # Where the secret contains an escape sequence itself.
-    without_escapes = _letters(_ESCAPE.sub(b"", raw))
-    return frozenset({*forms, without_escapes} if len(without_escapes) >= _MIN_LETTERS else forms)
+    encoded = [raw.hex().encode()]
+    for shift in range(3):
+        # The characters at its edges also hold bits of what is beside it.
+        start, end = -(-shift * 8 // 6), (shift + len(raw)) * 8 // 6
+        encoded.append(base64.b64encode(bytes(shift) + raw)[start:end])
+    forms = {form for form in map(_letters, encoded) if len(form) >= _MIN_SECRET}
+    # Decoded, too, where the secret contains an escape sequence itself.
+    plain = {form for form in map(_letters, (raw, _ESCAPE.sub(_decode, raw))) if len(form) >= least}
+    word = re.compile(rb"(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(raw), re.IGNORECASE)
+    return frozenset(forms | plain if plain or not raw else {*forms, word})
 
 
-def _plain(raw: bytes) -> bytes:
-    """Return a text's letters and digits, or all its visible characters if those are too few."""
-    letters = _letters(raw)
-    return letters if len(letters) >= _MIN_LETTERS else _visible(raw)
+def _decode(escape: re.Match[bytes]) -> bytes:
+    *digits, octal, hexadecimal, decimal, name = escape.groups(b"")
+    if name:
+        return _ascii(html.unescape(f"&{name.decode()};"))
+    code = int(decimal or b"0") or int(octal or b"0", 8) or int(b"".join(digits) or hexadecimal or b"0", 16)
+    return bytes([code]) if 0 < code < 128 else b""
 
 
 def _ascii(text: str) -> bytes:
@@ -180,10 +178,6 @@ def _ascii(text: str) -> bytes:
 
 def _letters(raw: bytes) -> bytes:
     return raw.translate(None, _NOT_ALNUM).lower()
-
-
-def _visible(raw: bytes) -> bytes:
-    return raw.translate(None, _NOT_VISIBLE).lower()
 
 
 _redactors: weakref.WeakSet[Redactor] = weakref.WeakSet()

@@ -1,161 +1,238 @@
-"""Turn each response of the service into an :mod:`~.outcome`, without any I/O."""
+"""
+What the response to a request means: :data:`ROWS`, of which the first that fits decides, without any I/O.
+
+A trigger returns the run that it started, an upload the service's response; all else is an exception.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from workflow_automation_provider.client.outcome import (
-    Busy,
-    Confirmed,
-    Failure,
-    NotSent,
-    Outcome,
-    Rejected,
-    Started,
-    Unidentified,
-    Unknown,
-    Unquoted,
-)
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
-from workflow_automation_provider.client.redaction import WITHHELD, Redactor, readable_text
+from workflow_automation_provider.client.response_body import QUOTE_LIMIT, found, is_web_page, quote
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    Code,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    UnidentifiedError,
+    WorkflowAutomationError,
+)
 
-# The status says that nothing was done, and that the same request may be sent later.
-_BUSY = frozenset({425, 429})
-
-# Found, and See Other: the URL of a login page, or of the result of a POST that was carried out. Request Timeout:
-# gateways return it also if the service was too slow with its response.
-_MAYBE_ACCEPTED = frozenset({302, 303, 408})
-
-# How much of the service's response an outcome quotes, in characters.
-_QUOTE_LIMIT = 500
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.redaction import Redactor
 
 # A longer wait is a fault rather than advice (and a much longer one overflows a timedelta).
 _MAX_RETRY_AFTER = timedelta(days=7).total_seconds()
 
+Fact = Literal["run", "early", "page", "Retry-After", "declared"]
+"""
+What a row may ask for: the response says which run was started; it came before all of the request was sent; it is a web
+page; it has a valid ``Retry-After``; its status is one of the connection's ``busy_statuses``.
+"""
+
+
+class Row(NamedTuple):
+    """
+    What a response means.
+
+    :param statuses: ``4xx`` for all from 400 to 499, ``any`` for all
+    :param operations: ``path`` and ``key`` for triggers, ``upload``; empty for all
+    :param facts: what else must be true
+    :param outcome: the exception, None for success
+    :param code: by default that of the exception
+    :param hint: what to do about it, in addition to what the code means
+    """
+
+    statuses: str
+    operations: str
+    facts: tuple[Fact, ...]
+    outcome: type[WorkflowAutomationError] | None
+    code: Code | None = None
+    hint: str = ""
+
+
+_TRIGGER = "path key"
+_NOT_THE_SERVICE = "the connection's base URL, and any proxy in front of the service."
+_PERHAPS_MOVED = (
+    "It redirects to {location}: the result, a login page, or the service's new URL. If it is the new URL, set it as the "
+    "connection's base URL. Redirects are never followed."
+)
+_MOVED = (
+    "It redirects to {location}. Redirects are never followed, because the API key would be sent there too: set the correct "
+    "URL as the connection's base URL."
+)
+_OF_UPLOAD = (
+    "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
+)
+# Gateways return 408 and 503 also for a request that they had forwarded. So these count only where not all of the
+# request was sent, and for an upload, which may be sent twice. 302 and 303 may follow a POST that was carried out.
+_GATEWAY = (
+    "A gateway may have returned this after it had forwarded the request. If the service, and every gateway in front of it, "
+    "returns {status} only before it does anything, add {status} to the connection's busy_statuses."
+)
+
+# fmt: off
+ROWS: tuple[Row, ...] = (
+    Row("2xx", _TRIGGER, ("run",), None),
+    Row("2xx", _TRIGGER, ("early",), NotSentError, hint=f"Check {_NOT_THE_SERVICE}"),
+    Row("2xx", _TRIGGER, (), UnidentifiedError, hint="Sending the request again would start another run."),
+    Row("2xx", "upload", ("early",), NotSentError, hint=f"Check {_NOT_THE_SERVICE}"),
+    Row("2xx", "upload", ("page",), OutcomeUnknownError, Code.UPLOAD_UNKNOWN, f"It may be a login page: check {_NOT_THE_SERVICE}"),
+    Row("2xx", "upload", (), None),
+    Row("any", "", ("declared",), BusyError),
+    Row("425 429", "", (), BusyError),
+    Row("408", "upload", (), BusyError),
+    Row("408", "", ("early",), BusyError),
+    Row("503", "upload", ("Retry-After",), BusyError),
+    Row("503", "", ("early", "Retry-After"), BusyError),
+    Row("302 303", "", ("early",), NotSentError, hint=_PERHAPS_MOVED),
+    Row("302 303", _TRIGGER, (), OutcomeUnknownError, hint=_PERHAPS_MOVED),
+    Row("302 303", "upload", (), OutcomeUnknownError, Code.UPLOAD_UNKNOWN, _PERHAPS_MOVED),
+    Row("3xx", "", (), RejectedError, Code.REDIRECTED, _MOVED),
+    Row("400 422", _TRIGGER, (), RejectedError, hint="Compare the inputs with those that the workflow defines."),
+    Row("400 422", "upload", (), RejectedError, hint="Check that file_format is what the service expects."),
+    Row("401 402 403", "path", (), RejectedError, Code.KEY_REJECTED, "A trigger with a flow_id does not send the API key: to send it, leave flow_id out."),
+    Row("401 402 403", "key", (), RejectedError, Code.KEY_REJECTED, "Check the API key: it must be this workflow's, not expired, and have runs left."),
+    Row("401 402 403", "upload", (), RejectedError, Code.KEY_REJECTED, _OF_UPLOAD),
+    Row("404", "upload", (), RejectedError, Code.NOT_FOUND, _OF_UPLOAD),
+    Row("404 405", "path", (), RejectedError, Code.NOT_FOUND, "Check the connection's base URL and the flow_id."),
+    Row("404 405", "", (), RejectedError, Code.NOT_FOUND, "Check the connection's base URL."),
+    Row("407", "", (), RejectedError, hint="Check the connection's proxy."),
+    Row("413", _TRIGGER, (), RejectedError, Code.TOO_LARGE, "Shorten the inputs: for example, pass the URL of a file instead of its content."),
+    Row("413", "upload", (), RejectedError, Code.TOO_LARGE, "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."),
+    Row("408", _TRIGGER, (), OutcomeUnknownError, hint=_GATEWAY),
+    Row("4xx", "", (), RejectedError),
+    Row("any", "", ("early",), NotSentError),
+    Row("503", _TRIGGER, (), OutcomeUnknownError, hint=_GATEWAY),
+    Row("503", "upload", (), OutcomeUnknownError, Code.UPLOAD_UNKNOWN, _GATEWAY),
+    Row("any", _TRIGGER, (), OutcomeUnknownError),
+    Row("any", "upload", (), OutcomeUnknownError, Code.UPLOAD_UNKNOWN),
+)
+# fmt: on
+"""What each response means: the first row that fits. docs/if-it-fails.md has the statuses of each code."""
+
+_MESSAGES: dict[type[WorkflowAutomationError], str] = {
+    UnidentifiedError: "{title} returned {status}, but the response cannot be used: {why}.",
+    RejectedError: "{title} was rejected: {status}.",
+    BusyError: "{title} was rejected as busy: {status}{asked}.",
+    NotSentError: "{title} returned {status} before all of it was sent, and was then aborted.",
+    OutcomeUnknownError: "{title} returned {status}{page}.",
+}
+
+_OPERATIONS = {
+    Operation.TRIGGER_BY_PATH: "path",
+    Operation.TRIGGER_BY_KEY: "key",
+    Operation.UPLOAD: "upload",
+}
+
 
 def read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
-) -> Outcome:
+) -> Run | str:
     """
-    Read the response to a request. After an unexpected error, its status and ``Retry-After`` count alone.
+    Return what the response to a request says. After an unexpected error, its status and ``Retry-After`` count alone.
+
+    Follows section 4 of the interface. The status of an upload says that the files were accepted, so any body is valid but
+    a web page, such as that of a login, whatever it is declared as.
 
     :param busy_statuses: with which the service rejects a request before it has done anything
+    :return: the run that a trigger started, or the response to an upload, see :mod:`~.response_body`
+    :raises WorkflowAutomationError: what the first of :data:`ROWS` that fits says
     """
     try:
         return _read(response, request, redact, busy_statuses)
+    except WorkflowAutomationError:
+        raise
     except Exception as error:
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
         why = f"it could not be read ({type(error).__name__})"
         response = response._replace(headers=headers, body=b"", incomplete=why)
-        return _read(response, request, redact, busy_statuses)
+    return _read(response, request, redact, busy_statuses)
 
 
-def _read(response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]) -> Outcome:
-    if not 200 <= response.status < 300:
-        return _failure(response, request, redact, busy_statuses)
-    reader = read_upload_response if request.operation is Operation.UPLOAD else read_trigger_response
-    return reader(response, request, redact)
-
-
-def read_trigger_response(response: Response, request: Request, redact: Redactor) -> Outcome:
-    """
-    Read a 2xx response to a trigger request.
-
-    Follows sections 4.1 and 4.2 of the interface.
-
-    :return: started, or a failure
-    """
-    try:
-        document = _read_json(response)
-        run_id, run_link = _run_fields(
-            document, redact, required=request.operation is Operation.TRIGGER_BY_PATH
-        )
-        kept = WITHHELD if _reveals(response, redact) else _storable(document)
-    except RecursionError:
-        why = "it is nested too deeply"
-    except ValueError as error:
-        why = redact.text(str(error))
-    else:
-        return Started(request=request, run=Run(run_id, run_link, request.flow_id, kept))
-    # One that came early is from a proxy or a login page, for example: the service itself has no complete request.
-    kind = NotSent if response.early else Unidentified
-    return kind(**_facts(response, request, redact), detail=why)
-
-
-def read_upload_response(response: Response, request: Request, redact: Redactor) -> Outcome:
-    """
-    Read a 2xx response to an upload, whose body is of type string.
-
-    The status says that the files were accepted, so any body is valid but a web page, such as that of a login: a JSON
-    string is decoded, other JSON and plain text are returned as text. A body that was cut off, is neither, or reveals a
-    secret, is not returned.
-
-    Follows section 4.3 of the interface.
-
-    :return: confirmed, or a failure: unknown if the body is a web page
-    """
-    if response.early:
-        return NotSent(**_facts(response, request, redact), detail="not all files had been sent")
-    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type == "text/html" and (response.body.strip() or response.incomplete):
-        return Unknown(**_facts(response, request, redact), detail="with a web page")
-    return Confirmed(request=request, response=_returned(response, redact))
-
-
-def _returned(response: Response, redact: Redactor) -> str:
-    if response.incomplete:
-        return f"(not shown: {response.incomplete})"
-    text = _text(response)
-    if text is None:
-        return "(not shown: it is neither JSON nor plain text)"
-    if _reveals(response, redact):
-        return WITHHELD
-    document = None
-    with contextlib.suppress(ValueError, RecursionError):
-        document = json.loads(text)
-    kept: str = _storable(document if isinstance(document, str) else text.strip())
-    return kept
-
-
-def _failure(
+def _read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
-) -> Failure:
-    status = response.status
-    facts = _facts(response, request, redact)
-    if status in _BUSY or status in busy_statuses or _says_busy(response, request, facts["retry_after"]):
-        return Busy(**facts)
-    if 300 <= status < 500 and status not in _MAYBE_ACCEPTED:
-        return Rejected(**facts)
-    return NotSent(**facts) if response.early else Unknown(**facts)
+) -> Run | str:
+    result = found(response, request, redact)
+    row = row_of(response, request, result, busy_statuses)
+    if row.outcome is not None:
+        raise _error(row.outcome, row, response, request, redact, str(result))
+    assert not isinstance(result, ValueError)  # noqa: S101
+    return result
 
 
-def _facts(response: Response, request: Request, redact: Redactor) -> dict[str, Any]:
-    location = redact.text(response.headers.get("location", ""))[:_QUOTE_LIMIT]
-    return {
-        "request": request,
-        "status": response.status,
-        "quote": _quote(response, redact),
-        "location": location if 300 <= response.status < 400 else "",
-        "retry_after": retry_after(response.headers.get("retry-after")),
+def row_of(
+    response: Response, request: Request, result: object = None, busy_statuses: Collection[int] = ()
+) -> Row:
+    """
+    Return the row of a response.
+
+    :param result: the run, if the response says which one was started
+    """
+    is_given: dict[Fact, bool] = {
+        "run": isinstance(result, Run),
         "early": response.early,
+        "page": is_web_page(response),
+        "Retry-After": retry_after(response.headers.get("retry-after")) is not None,
+        "declared": response.status in busy_statuses,
     }
+    names = {str(response.status), f"{response.status // 100}xx", "any"}
+    operation = _OPERATIONS[request.operation]
+    return next(
+        row
+        for row in ROWS
+        if names & {*row.statuses.split()}
+        and operation in (row.operations or operation)
+        and all(is_given[fact] for fact in row.facts)
+    )
 
 
-def _says_busy(response: Response, request: Request, wait: float | None) -> bool:
-    """
-    Return whether a 408, or a 503 with ``Retry-After``, is to be taken at its word.
+def _error(
+    kind: type[WorkflowAutomationError],
+    row: Row,
+    response: Response,
+    request: Request,
+    redact: Redactor,
+    why: str,
+) -> WorkflowAutomationError:
+    wait = retry_after(response.headers.get("retry-after"))
+    message = _MESSAGES[kind].format(
+        title=request.title,
+        status=_status(response.status),
+        asked="" if wait is None else f", with a Retry-After of {wait:.0f} s",
+        page=" with a web page" if "page" in row.facts else "",
+        why=why,
+    )
+    location = redact.text(response.headers.get("location", ""))[:QUOTE_LIMIT] or "another URL"
+    return kind(
+        message,
+        consequence=nothing_done(request) if kind.accepted is Accepted.NO else "",
+        next_step=row.hint.format(status=response.status, location=ascii(location)),
+        code=row.code,
+        status=response.status,
+        quote=quote(response, redact),
+        retry_after=wait,
+        flow_id=request.flow_id,
+    )
 
-    Gateways return both also for a request that they had forwarded. So they count only where not all of the request
-    was sent, or where it may be sent twice.
-    """
-    is_harmless = response.early or request.may_repeat
-    return is_harmless and (response.status == 408 or (response.status == 503 and wait is not None))
+
+def nothing_done(request: Request) -> str:
+    """Return the consequence of an upload without any, in place of that of the code; otherwise empty."""
+    return "No files were accepted." if request.operation is Operation.UPLOAD else ""
+
+
+def _status(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
 
 
 def retry_after(value: str | None, *, now: datetime | None = None) -> float | None:
@@ -177,83 +254,3 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _MAX_RETRY_AFTER)
-
-
-class _NotFinite(str):
-    """NaN or an infinity as text: no database stores one, and it is not a run_id."""
-
-    __slots__ = ()
-
-
-def _float(text: str) -> float | str:
-    number = float(text)
-    return _NotFinite(text) if math.isinf(number) else number
-
-
-def _read_json(response: Response) -> Any:
-    if response.incomplete:
-        raise ValueError(response.incomplete)
-    if not response.body.strip():
-        raise ValueError("it is empty")
-    coding = response.headers.get("content-encoding", "").strip().lower()
-    if coding not in ("", "identity"):
-        raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
-    try:
-        # NaN is no reason to lose a run whose id is in the same response.
-        return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
-    except ValueError:
-        raise ValueError("it is not JSON") from None
-
-
-def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str | None, str | None]:
-    """Return run_id and run_link, each None if it is missing or contains the API key; neither is altered."""
-    fields = document if isinstance(document, dict) else {}
-    run_id, run_link = fields.get("run_id"), fields.get("run_link")
-    text = str(run_id)
-    why = ""
-    if run_id is None:
-        why = "it has no run_id"
-    elif type(run_id) not in (str, int) or not text.strip():
-        why = "its run_id is neither text nor a whole number"
-    elif redact.reveals(text, key_only=True):
-        why = "its run_id contained the API key"
-    elif _storable(text) != text:
-        why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
-    if required and why:
-        raise ValueError(why)
-    if type(run_link) is not str or redact.reveals(run_link, key_only=True):
-        run_link = None
-    return None if why else text, _storable(run_link) or None
-
-
-def _reveals(response: Response, redact: Redactor) -> bool:
-    return redact.reveals(response.body.decode(errors="replace"))
-
-
-def _storable(document: Any) -> Any:
-    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
-    match document:
-        case str():
-            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
-        case dict():
-            return {_storable(name): _storable(item) for name, item in document.items()}
-        case list():
-            return [_storable(item) for item in document]
-    return document
-
-
-def _text(response: Response) -> str | None:
-    return readable_text(response.body, response.headers.get("content-type", ""))
-
-
-def _quote(response: Response, redact: Redactor) -> str | Unquoted:
-    """Return the service's own words, or why they are not quoted."""
-    if response.body.strip() and response.incomplete:
-        return Unquoted.INCOMPLETE  # the redactor would not find a part of a secret
-    text = _text(response)
-    if text is None:
-        return Unquoted.NOT_TEXT
-    if _reveals(response, redact):
-        return Unquoted.SECRET
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= _QUOTE_LIMIT else f"{text[:_QUOTE_LIMIT]}…"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, ParamSpec, TypeVar, cast, overload
 
-from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -16,13 +16,11 @@ from workflow_automation_provider.operators.base import UNSET, Unset
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-    from airflow.sdk import BaseNotifier
+    from airflow.sdk import Context
     from airflow.sdk.bases.decorator import Task, determine_kwargs
 
     from workflow_automation_provider.execution.start import OnUnknownStart
-    from workflow_automation_provider.execution.start_record import StartedRun
-    from workflow_automation_provider.hooks.file_sources import FileSource
+    from workflow_automation_provider.hooks.sources import FileSource
 else:
     try:
         from airflow.sdk.bases.decorator import determine_kwargs
@@ -36,14 +34,6 @@ _Inputs = TypeVar("_Inputs", bound="Mapping[str, Any]")
 
 # As Airflow shows what only the task itself knows.
 _SET_DURING_EXECUTION = "DYNAMIC (set during execution)"
-
-
-class _FunctionError(Exception):
-    """Carries an error of the decorated function past those who handle errors of the start."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
 
 
 class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
@@ -67,10 +57,6 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     _ti: Any = None
     """The task instance whose inputs the function has returned."""
 
-    # DecoratedOperator reads it on Airflow 3.0, where operators have none. Airflow 2 calls theirs.
-    if not hasattr(DecoratedOperator, "xcom_push"):
-        xcom_push: ClassVar[Any] = None
-
     def __init__(
         self,
         *,
@@ -91,19 +77,10 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             **kwargs,
         )
 
-    def _guarded(self, context: Context, run: Callable[[], StartedRun]) -> StartedRun:
-        """Run a part of the task; the errors of the function stay as they are."""
-        try:
-            return super()._guarded(context, run)
-        except _FunctionError as failed:
-            error = failed.error
-        raise error
-
     @property
     def overwrite_rtif_after_execution(self) -> bool:  # type: ignore[override]  # Airflow only reads it
         """Whether Airflow, after the try, shows what the function returned."""
-        # For the next try, Airflow has made another task instance by then, and no longer finds that of this one:
-        # version 3.0 would not call on_retry_callback, others log an error.
+        # For the next try, Airflow has made another task instance by then, and logs an error for that of this one.
         return self._ti is not None and getattr(self._ti, "state", None) != "up_for_retry"
 
     def _request_digest(self) -> str | None:
@@ -117,7 +94,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             kwargs = determine_kwargs(self.python_callable, self.op_args, known)
             inputs = self.python_callable(*self.op_args, **kwargs)
         except Exception as error:
-            raise _FunctionError(error) from error
+            self._kept_error = error
+            raise
         if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
                 f"The function {self.python_callable.__name__} returned {kind_of(inputs)}: expected a dict of "
@@ -144,11 +122,8 @@ def trigger_flow_task(
     files: FileSource | Sequence[FileSource] | None = None,
     heartbeat_timeout: timedelta | None = None,
     on_run_failed: Literal["fail", "start_again"] = "fail",
-    on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",
+    on_unknown_start: OnUnknownStart | Literal["claim"] = "fail",
     claim_timeout: timedelta = timedelta(seconds=60),
-    ask_timeout: timedelta = timedelta(days=7),
-    notifiers: Sequence[BaseNotifier] | BaseNotifier | None = (),
-    request_timeout: float | None = None,
     send_retry_timeout: float = 60.0,
     multiple_outputs: bool = True,
     inputs: Never = ...,

@@ -5,18 +5,16 @@ The entries of a batch in the task state store, which persist across the tries o
 sent only while it is *open*, and is *open* only once the write that says so is durable. One write costs 14 to 190 ms,
 so items share it: it records the results since the last write, and opens the next items.
 
-**The entries** are numbered across the tries. A write adds to the last entry of this try and rewrites it; once that
-has reached :data:`_MAX_ENTRY_BYTES` bytes, the next write begins another. So an entry stays well below the 64 KiB that
-Airflow warns of (``[state_store] max_value_storage_bytes``), no write grows with the batch, and 100,000 items take
-300 to 500 entries. An entry whose write Airflow may repeat is not rewritten: a late repeat would undo what was written
-since. Each contains, besides what tells a retry from a Clear:
+**The entries** are numbered across the tries. Each write has one of its own, which no other write changes: so a repeat of it by
+Airflow, however late, undoes nothing. Each contains, besides what tells a retry from a Clear:
 
 - ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
 - ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
 - ``counts``: how many items of the whole batch had which result by then, for the page **Flow runs**
 
-Results that are too many for one entry are written in several, before the next items are opened.
+Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next items are opened. So an entry
+stays well below the 64 KiB that Airflow warns of (``[state_store] max_value_storage_bytes``).
 
 What a later entry says of an item replaces what an earlier one says.
 """
@@ -26,7 +24,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
@@ -34,7 +32,7 @@ from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Entry, L
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
 _BATCH = "workflow_automation_batch"
 
@@ -86,29 +84,12 @@ class BatchEntry(Entry):
     results: Sequence[BatchItem] = ()
 
 
-@dataclass(slots=True)
-class _Last:
-    """
-    The entry that is being written, as far as it is durable.
-
-    :param size: in bytes, about
-    :param may_be_repeated: whether Airflow may write it later as it is now
-    """
-
-    number: int
-    ranges: list[list[int]] = field(default_factory=list)
-    digests: bytes = b""
-    results: dict[str, Any] = field(default_factory=dict)
-    size: int = 0
-    may_be_repeated: bool = False
-
-
 class BatchRecord(TaskRecord):
     """The entries of one batch, in order."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._last = _Last(0)
+        self._written = 0  # entries
         self.counts: Callable[[], Mapping[str, object]] = dict
         """Returns the counts of the batch so far."""
 
@@ -118,20 +99,20 @@ class BatchRecord(TaskRecord):
 
         To be read to the end before anything is written.
         """
-        self._last = _Last(0)
-        while fields := self._get(self._key(self._last.number)):
+        self._written = 0
+        while fields := self._read(self._key(self._written)):
             entry = _entry(fields)
             if not ledger.read(entry):
                 return
-            self._last = _Last(self._last.number + 1)
+            self._written += 1
             yield entry
 
     @property
     def place(self) -> str:
         """The names of the entries; empty if there are none."""
-        last = self._last.number - (not self._last.size)
-        names = [self._key(number) for number in sorted({0, last}) if last >= 0]
-        return " to ".join(names) if self.outlives_try else ""
+        if not self._written or not self.outlives_try:
+            return ""
+        return " to ".join(self._key(number) for number in sorted({0, self._written - 1}))
 
     def write(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
         """
@@ -154,27 +135,19 @@ class BatchRecord(TaskRecord):
         self._add(opened, part)
 
     def _add(self, opened: Sequence[tuple[int, bytes]], results: Sequence[BatchItem]) -> None:
-        if self._last.size >= _MAX_ENTRY_BYTES or (self._last.size and self._last.may_be_repeated):
-            # In one step: two, with an interruption between them, could skip a number, and reading ends at a gap.
-            self._last = _Last(self._last.number + 1)
-        last = self._last
-        ranges = _ranges(last.ranges, [index for index, _ in opened])
-        digests = b"".join((last.digests, *(digest for _, digest in opened)))
-        more = {str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results}
-        last.may_be_repeated = True  # unless it succeeds at once
-        last.may_be_repeated = self._set(
-            self._key(last.number),
-            {
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "opened": ranges,
-                "digests": base64.b64encode(digests).decode(),
-                "results": {**last.results, **more},
-                "counts": {**self.counts()},
+        indexes = [index for index, _ in opened]
+        fields = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "opened": _ranges(indexes),
+            "digests": base64.b64encode(b"".join(digest for _, digest in opened)).decode(),
+            "results": {
+                str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results
             },
-        )
-        last.ranges, last.digests = ranges, digests
-        last.results.update(more)
-        last.size += _size_of(more) + len(opened) * DIGEST_BYTES * 4 // 3
+            "counts": {**self.counts()},
+        }
+        self._set(self._key(self._written), fields)
+        # Only once it is durable: reading ends at a gap. Who was interrupted before writes all of it again.
+        self._written += 1
 
     def _key(self, number: int) -> str:
         return f"{_BATCH}_{number}"
@@ -195,15 +168,15 @@ def _size_of(value: object) -> int:
     return len(json.dumps(value))
 
 
-def _ranges(ranges: Sequence[Sequence[int]], indexes: Sequence[int]) -> list[list[int]]:
-    """Return ranges, both ends included, with more indexes at their end, in the same order."""
-    longer = [[*ends] for ends in ranges]
+def _ranges(indexes: Sequence[int]) -> list[list[int]]:
+    """Return ranges of indexes, both ends included, in the same order."""
+    ranges: list[list[int]] = []
     for index in indexes:
-        if longer and index == longer[-1][1] + 1:
-            longer[-1][1] = index
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1][1] = index
         else:
-            longer.append([index, index])
-    return longer
+            ranges.append([index, index])
+    return ranges
 
 
 def _with_digests(ranges: Sequence[Sequence[int]], digests: bytes) -> list[tuple[int, bytes]]:

@@ -14,7 +14,7 @@ found by primary key, so that a token that was never given out costs little.
     {"status": "running", "message": "…", "progress": 0.5, "run_id": …}
     {"status": "success" | "failed", "result": …, "message": "…", "run_id": …}
 
-Only ``status`` is required. A ``run_id`` is text or a number, which becomes its exact text.
+Only ``status`` is required. A ``run_id`` is text or a whole number. What is empty is as if it were left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_arg
 from uuid import UUID
 
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
-from workflow_automation_provider.execution.callback_json import Float, check, document, kind
+from workflow_automation_provider.execution.callback_json import check, document, kind
 
 PATH = CALLBACK_PATH
 """Path of the endpoint, below the base URL of Airflow's API server."""
@@ -47,13 +47,6 @@ _TOKEN = re.compile(f"[A-Za-z0-9_-]{{{TOKEN_LENGTH}}}")
 
 Status = Literal["success", "failed"]
 """How a run ended."""
-
-CALLBACK_USER = "workflow_automation_callback"
-"""Id of the user in whose name the endpoint answers a question of the waiting task under **Required Actions**."""
-
-OPTIONS: dict[Status, str] = {"success": "The run succeeded", "failed": "The run failed"}
-"""What a person can choose in place of the flow, by what the flow would say."""
-
 
 _END = ("status", "run_id", "result", "message")
 _FIELDS = {
@@ -269,7 +262,7 @@ def read(body: bytes) -> Said:
         )
     run_id = _run_id(fields.get("run_id"))
     if status == "started":
-        return Started(run_id, _text(fields, "run_link") or None)
+        return Started(run_id, _text(fields, "run_link"))
     if status == "running":
         return Running(_text(fields, "message"), _progress(fields.get("progress")), run_id)
     check("result", fields.get("result"))
@@ -290,12 +283,10 @@ def _run_id(value: object) -> str | None:
             pass
         case int():
             return str(value)
-        case Float():
-            return value.text
-        case str() if value.strip():
+        case str():
             check("run_id", value)
-            return value
-    raise ValueError(f"run_id is {kind(value)}; expected text or a number.")
+            return value if value.strip() else None
+    raise ValueError(f"run_id is {kind(value)}; expected text or a whole number.")
 
 
 def _text(fields: dict[str, Any], name: str) -> str | None:
@@ -303,7 +294,7 @@ def _text(fields: dict[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{name} is {kind(value)}; expected text.")
     check(name, value)
-    return value
+    return value or None
 
 
 def _progress(value: object) -> float | None:
@@ -311,9 +302,7 @@ def _progress(value: object) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"progress is {kind(value)}; expected a number from 0 to 1.")
-    if not 0 <= value <= 1:
-        raise ValueError(f"progress is {value!r:.40}; expected a number from 0 to 1.")
-    return float(value)
+    return float(min(max(value, 0), 1))
 
 
 def _withhold(token: str, value: Any) -> Any:

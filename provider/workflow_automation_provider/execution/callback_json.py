@@ -23,15 +23,9 @@ _RESERVED = {"__classname__", "__id__", "__type", "__var"}
 """Names of fields that Airflow takes for objects of Python: as an XCom they fail, or become something else."""
 
 
-class Float(float):
-    """A number that knows how it was written."""
-
-    text: str
-
-
 def document(body: bytes) -> dict[str, Any]:
     """
-    Parse a JSON object; its numbers with a fraction or an exponent are each a :class:`Float`.
+    Parse a JSON object.
 
     :raises ValueError: if it is not one, or has a field twice, NaN or an infinity
     """
@@ -75,9 +69,8 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finite(text: str) -> float:
-    if math.isinf(value := Float(text)):
+    if math.isinf(value := float(text)):
         raise ValueError(f"{text:.40} is too large")
-    value.text = text
     return value
 
 

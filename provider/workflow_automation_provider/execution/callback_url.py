@@ -8,14 +8,12 @@ from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 
-from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
+from workflow_automation_provider.client.protocol import OF_CALLBACK, is_loopback, parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution import parking
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
-from workflow_automation_provider.hooks.connection import CALLBACK_BASE_URL
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -46,7 +44,7 @@ class CallbackUrl:
 
         :raises InvalidRequestError: if it cannot
         """
-        if not parking.can_park(self._context):
+        if "task_state_store" not in self._context:
             raise InvalidRequestError(
                 f"{self._argument} needs Airflow 3.3 or newer, which can park a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {self._argument} out.",
@@ -92,7 +90,7 @@ class CallbackUrl:
                 base = parse_base_url(
                     conf.get("api", "base_url", fallback=None) or "",
                     allow_http=extra.allow_http,
-                    kind=CALLBACK_BASE_URL._replace(name=name),
+                    kind=OF_CALLBACK._replace(name=name),
                 )
             host = urlsplit(base).hostname or ""
             if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
@@ -104,7 +102,7 @@ class CallbackUrl:
                 error.message,
                 next_step=(
                     "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
-                    f"server, such as {CALLBACK_BASE_URL.example}."
+                    f"server, such as {OF_CALLBACK.example}."
                 ),
             ) from None
         return base

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.ledger import Ledger
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.start_record import StartedRun, StartEntry
+    from workflow_automation_provider.execution.start_record import RunResult, StartEntry
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 POLL_INTERVAL = 0.5
@@ -177,8 +177,6 @@ class ClaimRecord(TaskRecord):
 
         :param max_tries: those before the Clear
         """
-        if max_tries == self._now.max_tries:  # left by the Clear: the run may claim at any moment
-            return self.revoke(token)
         claim = _claim(self._read(claim_key(max_tries)))
         return self.let_go_on(claim, max_tries) if claim and claim.token == token else None
 
@@ -236,16 +234,16 @@ class ClaimRecord(TaskRecord):
         return Word(datetime.fromisoformat(entry["at"]), _text(entry.get("message")), entry.get("progress"))
 
     @staticmethod
-    def shown(claim: Claim, hook: WorkflowAutomationHook) -> StartedRun:
+    def shown(claim: Claim, hook: WorkflowAutomationHook) -> RunResult:
         """Return the run that a claim names, without what reveals a secret of the connection."""
-        run: StartedRun = {}
+        run: RunResult = {}
         for name, text in (("run_id", claim.run_id), ("run_link", claim.run_link)):
             if text and hook.get_conn().redact(text) == text:
                 run[name] = text  # type: ignore[literal-required]
         return run
 
     def _peek(self, key: str) -> dict[str, Any] | None:
-        return None if self._store is None else self._store.get(key)
+        return self._store.get(key)
 
 
 class StartClaims:
@@ -297,7 +295,7 @@ class StartClaims:
         # The earlier try may have deleted its token, and not have seen the claim.
         if claim and not claim.has_only_ended:
             claim = self.record.let_go_on(claim)
-        if claim is None and self._on_unknown != "ask":
+        if claim is None:
             claim = self.revoke(entry.token, ledger)
         return claim
 
@@ -344,7 +342,7 @@ class StartClaims:
         if token is None:
             return None
         claim = self._wait_for(token, datetime.now(UTC))
-        is_final = self._on_unknown == "fail" or (self._on_unknown != "ask" and self.record.is_last_try)
+        is_final = self._on_unknown == "fail" or self.record.is_last_try
         if claim is None and is_final and not self._retrier.is_ended():
             claim = self.revoke(token, ledger)
         return claim
@@ -358,7 +356,6 @@ class StartClaims:
         claim = self.record.revoke(token)
         if claim is None:
             ledger.revoked(0)
-            self.record.telemetry.count("starts.revoked")
             self._log.info("No run has claimed this start; one that does so from now on is told to stop.")
         return claim
 
@@ -385,7 +382,7 @@ class StartClaims:
                 is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
 
-    def run_of(self, claim: Claim) -> StartedRun:
+    def run_of(self, claim: Claim) -> RunResult:
         """Return the run that a claim names, without what reveals a secret; empty if it names none."""
         with self._hook:
             run = self.record.shown(claim, self._hook)
@@ -415,8 +412,8 @@ def _claim(entry: Mapping[str, Any] | None) -> Claim | None:
     )
 
 
-def _end(token: str, entry: object) -> Claim | None:
-    return None if entry is None else Claim(token, has_only_ended=True)
+def _end(token: str, entry: Mapping[str, Any] | None) -> Claim | None:
+    return None if entry is None else Claim(token, _text(entry.get("run_id")), has_only_ended=True)
 
 
 def _text(value: object) -> str | None:

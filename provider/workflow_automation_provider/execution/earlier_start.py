@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import (
+    Code,
     InvalidRequestError,
     OutcomeUnknownError,
-    ResponseUnusableError,
+    UnidentifiedError,
 )
+from workflow_automation_provider.execution.errors import EarlierTry
 from workflow_automation_provider.execution.ledger import IN_DOUBT, Decision, State
-from workflow_automation_provider.failures import revoked_error, where_to_look
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from workflow_automation_provider.execution.ledger import Ledger
-    from workflow_automation_provider.execution.start_record import StartedRun, StartEntry, StartRecord
+    from workflow_automation_provider.execution.start_record import RunResult, StartEntry, StartRecord
 
-_LOOK = where_to_look(Operation.TRIGGER_BY_KEY)
+_LOOK = "Look in the workflow's list of runs."
+
+REVOKED = "A run of it that claims its start from now on is told to stop."
+"""What an error adds where the token of a start was revoked."""
+
+
+def as_earlier_try(entry: StartEntry) -> EarlierTry:
+    """Return what an error says of an entry, which an earlier try wrote."""
+    if entry.state is State.STARTED:
+        return EarlierTry(Code.UNIDENTIFIED, entry.text, entry.run.get("run_id"))
+    code = Code.START_UNKNOWN if entry.state in IN_DOUBT else Code.UNIDENTIFIED
+    return EarlierTry(code, f"{entry.text} {_LOOK}")
 
 
 def earlier_run(
     entry: StartEntry, record: StartRecord, ledger: Ledger, log: Logger, on_unknown_start: str
-) -> StartedRun | None:
+) -> RunResult | None:
     """
     Return the run that an earlier try started, None if the request is to be sent.
 
@@ -62,15 +73,11 @@ def earlier_run(
         hint = "If you cleared the task to start another run, clear it again, alone and without keeping its task state."
     if decision is Decision.RETURN:
         log.info("%s", f"{_sentence(entry)} Returning that run, not starting another. {hint}".strip())
-        record.telemetry.count("runs.returned")
         return entry.run
-    next_step = f"{_LOOK} {hint}".strip()
-    error = (
-        OutcomeUnknownError(_sentence(entry), next_step=next_step)
-        if entry.state in IN_DOUBT
-        else ResponseUnusableError(entry.message, consequence=_sentence(entry), next_step=next_step)
-    )
-    raise revoked_error(error) if ledger.state(0) is State.REVOKED else error
+    next_step = f"{hint}\n{REVOKED if ledger.state(0) is State.REVOKED else ''}".strip()
+    if entry.state in IN_DOUBT:
+        raise OutcomeUnknownError(_sentence(entry), consequence=_LOOK, next_step=next_step)
+    raise UnidentifiedError(entry.message, consequence=f"{_sentence(entry)} {_LOOK}", next_step=next_step)
 
 
 def _sentence(entry: StartEntry) -> str:

@@ -46,18 +46,16 @@ in doubt can no longer claim; if it had claimed, its run goes on, and is the one
 **Retry or Clear?** A retry must find what an earlier try wrote; a Clear asks to start over. Airflow does not say which
 of the two it was, so each entry carries what a Clear changes, see :class:`Attempt`:
 
-=============  ================  ======================  ============  ==========================================
-``max_tries``  ``clear_number``  a Clear may have left   DAG run       so the entry
-                                 ``max_tries`` as it is  ``start_date``
-=============  ================  ======================  ============  ==========================================
-changed        any               -                       any           is from before a Clear: start over
-same           same              -                       any           counts: this is a retry
-same           changed           no                      any           counts: another task was cleared, or
-                                                                       this one was while it ran and Airflow
-                                                                       counted its end as a failure
-same           changed           yes                     changed       is from before a Clear: start over
-same           changed           yes                     same          counts, as it is unknown: no second run
-=============  ================  ======================  ============  ==========================================
+=============  ================  ======================  ======================================================
+``max_tries``  ``clear_number``  a Clear may have left   so the entry
+                                 ``max_tries`` as it is
+=============  ================  ======================  ======================================================
+changed        any               -                       is from before a Clear: start over
+same           same              -                       counts: this is a retry
+same           changed           no                      counts: another task was cleared, or this one was while
+                                                         it ran and Airflow counted its end as a failure
+same           changed           yes                     counts, as it is unknown: no second run
+=============  ================  ======================  ======================================================
 
 On Airflow 3.4+, a Clear itself deletes the entries unless the user keeps them: there, an entry that is read counts.
 """
@@ -117,14 +115,11 @@ class Attempt(NamedTuple):
     :param max_tries: number of the last try that Airflow may retry. A Clear sets it to the number of the last try plus
         the task's ``retries``; if the task was running, Airflow does so once it has ended
     :param clear_number: how often tasks of the DAG run were cleared, None if that is unknown
-    :param dag_run_start: when the DAG run was started, as ISO 8601 text; a Clear in a DAG run that had ended resets it.
-        In such a DAG run, no task is waiting for a retry
     """
 
     try_number: int
     max_tries: int
     clear_number: int | None = None
-    dag_run_start: str | None = None
 
     def is_from_before_a_clear(self, now: Attempt, retries: int) -> bool | None:
         """
@@ -139,9 +134,7 @@ class Attempt(NamedTuple):
             return False
         # A Clear sets max_tries to the last try's number plus retries, and any try since may have been the
         # last.
-        if not self.try_number <= now.max_tries - retries < now.try_number:
-            return False
-        return True if now.dag_run_start != self.dag_run_start else None
+        return None if self.try_number <= now.max_tries - retries < now.try_number else False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.callback import START_KEY, STARTED_KEY
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Attempt, Entry, State
 from workflow_automation_provider.execution.store import TaskRecord, attempt_of, slow_deletion
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
 
 _STATES = {"starting": State.OPEN, "started": State.STARTED, "unidentified": State.UNIDENTIFIED}
 
 
-class StartedRun(TypedDict, total=False):
+class RunResult(TypedDict, total=False):
     """The run that a task started, as the task's result: what the service returned, as far as known."""
 
     run_id: str
@@ -41,10 +41,10 @@ class StartedRun(TypedDict, total=False):
     """What the flow returned, only if the task waited for its end."""
 
 
-def started_run(
+def run_result(
     run_id: str | None, run_link: str | None = None, flow_id: str | None = None, response: object = None
-) -> StartedRun:
-    """Return a run without what is not known: Airflow 3.0 cannot store None as an XCom, and would fail its task."""
+) -> RunResult:
+    """Return a run without what is not known."""
     run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
     return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]  # a dict of those keys
 
@@ -63,7 +63,7 @@ class StartEntry(NamedTuple):
     attempt: Attempt
     state: State
     at: str
-    run: StartedRun
+    run: RunResult
     message: str
     request: str | None
     token: str | None
@@ -110,7 +110,7 @@ class StartRecord(TaskRecord):
 
     def read(self) -> StartEntry | None:
         """Return what was written last, also before a Clear; None if nothing was."""
-        entry = self._get(self._key)
+        entry = self._read(self._key)
         if not entry:
             return None
         self._entry = entry
@@ -136,7 +136,7 @@ class StartRecord(TaskRecord):
             raise slow_deletion()
         self._may_be_starting_again |= self._write("starting", {})
 
-    def started(self, run: StartedRun) -> None:
+    def started(self, run: RunResult) -> None:
         """Record that a run was started, and the task's result."""
         self._write("started", {**run})
         if self._may_be_starting_again and self.token:
@@ -154,8 +154,6 @@ class StartRecord(TaskRecord):
             that a run may exist
         """
         self._may_be_cleared_again = self._delete(self._key)
-        if not self._may_be_cleared_again:
-            self.release()
 
     def restore(self) -> None:
         """
@@ -163,10 +161,9 @@ class StartRecord(TaskRecord):
 
         :raises Exception: if it could not be written: the entry then names this try in place of the earlier one
         """
-        if self._store is not None:
-            self._put(self._store, self._key, self._entry)
+        self._put(self._key, self._entry)
 
-    def supplied_run(self) -> StartedRun | None:
+    def supplied_run(self) -> RunResult | None:
         """
         Return the run that a person entered for the task, to be returned in place of starting one.
 
@@ -190,7 +187,7 @@ class StartRecord(TaskRecord):
             (text.strip() or None) if isinstance(text := fields.get(name), str) else None
             for name in ("run_link", "flow_id")
         )
-        return started_run(str(run_id).strip(), link, flow_id)
+        return run_result(str(run_id).strip(), link, flow_id)
 
     def consume_supplied_run(self) -> None:
         """Delete what a person entered: it is used once."""

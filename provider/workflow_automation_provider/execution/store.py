@@ -5,7 +5,8 @@ On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart o
 is durable once it returns, and raises if the task instance now belongs to another process; ``get`` then only returns
 None, as it does for any 404, for example of an API server that is being upgraded. Therefore an entry is written before
 what it stands for is sent, and where an earlier execution may have written something, None counts only if a probe entry
-that is written then can be read, three times in turn with the entry itself. Older versions have no such store.
+that is written then can be read, three times in turn with the entry itself. Older versions have no such store: there, a
+dict takes its place, for one try.
 
 Each entry carries the :class:`~workflow_automation_provider.execution.ledger.Attempt` that wrote it.
 """
@@ -14,10 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 import time
-from collections.abc import Hashable, Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
 
@@ -25,10 +25,11 @@ from airflow.configuration import conf
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import Attempt, Ledger
-from workflow_automation_provider.execution.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
+
+_log = logging.getLogger(__name__)
 
 _PROBE = "workflow_automation_probe"
 
@@ -44,19 +45,20 @@ class _Store(Protocol):
     def delete(self, key: str) -> None: ...
 
 
-# Which user has used which entries in the current execution: a second user of an entry would mistake
-# another's run for its own. Identified by the task instance object, because Airflow creates a new one for
-# each execution.
+class _TryStore(dict[str, dict[str, Any]]):
+    """The same for one try, before Airflow 3.3."""
+
+    def set(self, key: str, value: dict[str, Any], *, retention: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+# Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
+# Identified by the task instance object, because Airflow creates a new one for each execution.
 _lock = threading.Lock()
-_execution: tuple[object, dict[str, Hashable]] = (None, {})
-_USED_UP = object()
-
-
-def _users(ti: object) -> dict[str, Hashable]:
-    global _execution
-    if _execution[0] is not ti:
-        _execution = (ti, {})
-    return _execution[1]
+_used: tuple[object, set[str]] = (None, set())
 
 
 class TaskRecord:
@@ -71,19 +73,9 @@ class TaskRecord:
         self.name = name
         self._suffix = f"/{name}" if name else ""
         self._context = context
-        # Airflow's types before 3.3 do not include it.
-        self._store = cast("_Store | None", context.get("task_state_store"))
-        self._is_set = False
-
-    @functools.cached_property
-    def telemetry(self) -> Telemetry:
-        """The metrics and traces of the task."""
-        return Telemetry(self._context)
-
-    @property
-    def outlives_try(self) -> bool:
+        self.outlives_try = "task_state_store" in context
         """Whether a later try can read what this one wrote."""
-        return self._store is not None
+        self._store = cast("_Store", context["task_state_store"] if self.outlives_try else _TryStore())
 
     @property
     def is_last_try(self) -> bool:
@@ -101,8 +93,6 @@ class TaskRecord:
 
         :param options: as for :class:`~workflow_automation_provider.execution.ledger.Ledger`
         """
-        if self._store is None:  # nothing will be read into it
-            return Ledger(Attempt(1, 1), **options)
         return Ledger(
             self._now,
             retries=self._retries,
@@ -131,27 +121,26 @@ class TaskRecord:
 
     @functools.cached_property
     def _now(self) -> Attempt:
-        ti, dag_run = self._context["ti"], self._context["dag_run"]
-        started: datetime | None = dag_run.start_date
-        return Attempt(
-            ti.try_number,
-            ti.max_tries,
-            getattr(dag_run, "clear_number", None),
-            started.isoformat() if started else None,
-        )
+        ti = self._context["ti"]
+        return Attempt(ti.try_number, ti.max_tries, getattr(self._context["dag_run"], "clear_number", None))
 
-    @contextlib.contextmanager
-    def in_use(self, user: Hashable) -> Iterator[None]:
+    def use(self) -> None:
         """
-        Reserve the entries for one user, for as long as the task is executed.
+        Reserve the entries for as long as the task is executed.
 
-        :param user: may use them again if it recorded nothing
         :raises InvalidRequestError: if they are already used, by this or another user of the same name
         """
+        global _used
+        mine = f"{type(self).__name__}{self._suffix}"
         with _lock:
-            users = _users(self._context["ti"])
-            mine = f"{type(self).__name__}{self._suffix}"
-            if users.setdefault(mine, user) != user:
+            if _used[0] is not self._context["ti"]:
+                _used = (self._context["ti"], set())
+                if not self.outlives_try:
+                    _log.warning(
+                        "Task state does not persist across tries before Airflow 3.3: a retry may start again what this "
+                        "try has started, and uploads all files again."
+                    )
+            if mine in _used[1]:
                 raise InvalidRequestError(
                     f"The name {self.name!r} was already used in this try of the task."
                     if self.name
@@ -159,21 +148,7 @@ class TaskRecord:
                     consequence="Nothing was sent for its second use.",
                     next_step="Give each start inside a task a name of its own that means the same in every try.",
                 )
-            users[mine] = _USED_UP
-        try:
-            yield
-        finally:
-            if not self._is_set:
-                users[mine] = user
-
-    def release(self) -> None:
-        """Allow the same user to use the entries again in this try, because it started nothing."""
-        self._is_set = False
-
-    def _get(self, key: str) -> dict[str, Any] | None:
-        entry = self._read(key)
-        self._is_set = self._is_set or bool(entry)
-        return entry
+            _used[1].add(mine)
 
     def _read(self, *keys: str, digest: str | None = None) -> dict[str, Any] | None:
         """
@@ -182,12 +157,8 @@ class TaskRecord:
         :param digest: what it must have as its ``digest``, None for any
         :raises RuntimeError: if the store does not return what was just written to it
         """
-        if self._store is None:
-            return None
         entry = _first(self._store, keys, digest)
-        return (
-            self._read_again(self._store, keys, digest) if entry is None and self._may_have_entries else entry
-        )
+        return self._read_again(keys, digest) if entry is None and self._may_have_entries else entry
 
     def _read_first(self, *keys: str) -> dict[str, Any] | None:
         """
@@ -196,26 +167,24 @@ class TaskRecord:
         :raises RuntimeError: if the store does not return what was just written to it, or the task instance now
             belongs to another process
         """
-        return None if self._store is None else self._read_again(self._store, keys)
+        return self._read_again(keys)
 
-    def _read_again(
-        self, store: _Store, keys: tuple[str, ...], digest: str | None = None
-    ) -> dict[str, Any] | None:
+    def _read_again(self, keys: tuple[str, ...], digest: str | None = None) -> dict[str, Any] | None:
         # A key of its own: several threads of a task may read at the same time.
         probe_key, probe = f"{_PROBE}/{uuid4().hex}", self._now._asdict()
-        self._put(store, probe_key, probe)
+        self._put(probe_key, probe)
         try:
             for _ in range(_PROBES):
-                if (entry := _first(store, keys, digest)) is not None:
+                if (entry := _first(self._store, keys, digest)) is not None:
                     return entry
-                if store.get(probe_key) != probe:
+                if self._store.get(probe_key) != probe:
                     raise RuntimeError(
                         "Airflow's task state store does not return what was just written to it, so what an earlier try "
                         "did is unknown. If it started a run, its log names it."
                     )
         finally:
             with contextlib.suppress(Exception):  # nobody reads it
-                store.delete(probe_key)
+                self._store.delete(probe_key)
         return None
 
     def _counts(self, entry: dict[str, Any]) -> bool:
@@ -224,8 +193,6 @@ class TaskRecord:
 
     def _delete(self, key: str) -> bool:
         """Delete an entry; return whether Airflow may have been asked twice, and may do it again later."""
-        if self._store is None:
-            return False
         began = time.monotonic()
         try:
             self._store.delete(key)
@@ -236,16 +203,17 @@ class TaskRecord:
 
     def _set(self, key: str, entry: dict[str, Any]) -> bool:
         """Write an entry; return whether Airflow may have been asked twice, and may do it again later."""
-        self._is_set = True
         began = time.monotonic()
-        if self._store is not None:
-            self._put(self._store, key, {**self._now._asdict(), **entry})
+        self._put(key, {**self._now._asdict(), **entry})
         return _may_be_repeated(began)
 
-    def _put(self, store: _Store, key: str, entry: dict[str, Any]) -> None:
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+    def _put(self, key: str, entry: dict[str, Any]) -> None:
+        retention = None
+        if self.outlives_try:
+            from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        store.set(key, entry, retention=NEVER_EXPIRE)
+            retention = NEVER_EXPIRE
+        self._store.set(key, entry, retention=retention)
 
 
 def slow_deletion() -> RuntimeError:

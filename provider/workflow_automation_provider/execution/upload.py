@@ -6,40 +6,30 @@ Each file is resolved and measured only once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
-from workflow_automation_provider.client.outcome import Failure, Outcome
-from workflow_automation_provider.client.protocol import Operation, Request, identifier
+from workflow_automation_provider.client.protocol import Request, identifier
 from workflow_automation_provider.exceptions import (
-    Accepted,
-    Code,
-    OutcomeUnknownError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.confirmed_files import MAX_FILES, identities_of, without
-from workflow_automation_provider.failures import consequence_of, error_class, response_of, where_to_look
-from workflow_automation_provider.hooks.file_sources import FileSource, resolve
-from workflow_automation_provider.hooks.lineage import inputs_of
-from workflow_automation_provider.hooks.upload_progress import (
+from workflow_automation_provider.execution.upload_progress import (
     Progress,
     count_of,
     name_of,
     names_of,
     size_of,
 )
+from workflow_automation_provider.hooks.sources import FileSource, resolve
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import Element, FileFormat
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload_record import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
-OnUnknownUpload = Literal["send_again", "fail"]
-"""What to do if it is unknown whether files were accepted."""
 
 # The response to an upload is a short text; this much of it is kept, because it becomes an XCom.
 _KEPT_RESPONSE = 2000
@@ -111,19 +101,14 @@ class Uploader:
         record: UploadRecord,
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
-        *,
-        on_unknown_upload: OnUnknownUpload = "send_again",
     ) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
-        self._send_again = on_unknown_upload == "send_again"
-        self._confirmed: UploadRequest
-        """The request that was confirmed last."""
         self._prepared: list[Element] | None = None
-        self.inputs: list[str] = []
-        """The URIs of the files, for lineage: those of earlier tries as well."""
+        self.elements: Sequence[Element] = ()
+        """The files, for lineage: those of earlier tries as well."""
 
     def prepare(self, flow_id: str | None, what: FilesToUpload) -> None:
         """
@@ -150,21 +135,19 @@ class Uploader:
                 run_id = identifier("run_id", run_id)
                 return self._upload(run_id, flow_id, what)
             except WorkflowAutomationError as error:
-                error.locate(None, flow_id, run_id)
-                raise
+                raise error.with_facts(
+                    flow_id=None if flow_id is None else str(flow_id), run_id=str(run_id)
+                ) from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
         elements = resolve(what.files) if self._prepared is None else self._prepared
-        try:
-            self.inputs = inputs_of(elements)
-        except Exception:
-            self._log.warning("The task's lineage events are incomplete.", exc_info=True)
+        self.elements = elements
         self._log.info("Uploading %s for run %s.", count_of(elements), run_id)
         confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
         requests = self._requests(run_id, flow_id, missing, what) if missing else []
-        progress = Progress(len(missing), size_of(missing), self._log)
+        progress = Progress(sum(len(request.content) for request in requests), self._log)
         for number, request in enumerate(requests, start=1):
-            confirmed.append(self._send(request, run_id, f"{flow_id} {run_id}", len(confirmed), progress))
+            confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed), progress))
             self._log_confirmed(number, requests, confirmed[-1], progress)
         return {
             "run_id": run_id,
@@ -198,7 +181,7 @@ class Uploader:
     def _requests(
         self, run_id: str, flow_id: str | None, elements: Sequence[Element], what: FilesToUpload
     ) -> list[Request]:
-        requests = self._hook.prepare_uploads(
+        return self._hook.prepare_uploads(
             run_id,
             elements,
             flow_id,
@@ -206,67 +189,39 @@ class Uploader:
             files_per_request=what.files_per_request,
             max_request_bytes=what.max_request_bytes,
         )
-        return [replace(request, may_repeat=self._send_again) for request in requests]
 
-    def _send(
-        self, request: Request, run_id: str, target: str, already: int, progress: Progress
-    ) -> UploadRequest:
-        """Send one request, with retries, and take back what was recorded if it was not accepted."""
+    def _send(self, request: Request, target: str, already: int, progress: Progress) -> UploadRequest:
+        """Send one request, with retries."""
         # Computed before the files are read: a file that changes later is not the one that was confirmed.
-        identities = identities_of(request.files, target) if self._record.outlives_try else []
-        if not self._send_again:
-            self._record.sending()
-        telemetry = self._record.telemetry
+        identities = identities_of(request.files, target)
         try:
-            outcome = self._retrier.send(
-                lambda: self._send_once(request, run_id, target, identities, progress),
-                retry_unknown=self._send_again,
-                on_retry=lambda: telemetry.count("uploads.retried"),
+            return self._retrier.send(
+                lambda: self._send_once(request, target, identities, progress),
+                retry_unknown=True,
             )
-            response_of(outcome)
-        except WorkflowAutomationError as error:
-            if error.accepted is Accepted.NO:
-                self._take_back()
+        except WorkflowAutomationError:
             if already:
                 self._log.warning(
                     "%d requests were confirmed before this one. A retry sends the rest; clearing the task sends all files again.",
                     already,
                 )
             raise
-        sent = self._confirmed
-        telemetry.count("uploads.files", sent["count"])
-        telemetry.count("uploads.bytes", sent["bytes"])
-        return sent
 
     def _send_once(
-        self, request: Request, run_id: str, target: str, identities: list[str], progress: Progress
-    ) -> Outcome:
-        """Send one request, and record that it was confirmed; its span and metrics end after that."""
-        telemetry = self._record.telemetry
-        attributes = {
-            "conn_id": self._hook.workflow_automation_conn_id,
-            "flow_id": request.flow_id,
-            "run_id": run_id,
-            "files": len(request.files),
+        self, request: Request, target: str, identities: list[str], progress: Progress
+    ) -> UploadRequest:
+        """Send one request, and record that it was confirmed."""
+        progress.begin()
+        response = self._hook.send_upload(request, sent=progress.sent, begun=progress.begun)
+        progress.confirmed()
+        confirmed: UploadRequest = {
+            "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
+            "count": len(request.files),
+            "bytes": size_of(request.files),
+            "response": response[:_KEPT_RESPONSE],
         }
-        with telemetry.span("upload", attributes) as known:
-            began = time.monotonic()
-            outcome = self._hook.send_upload(request, progress=progress)
-            took = time.monotonic() - began
-            if isinstance(outcome, Failure):
-                known["error"] = error_class(outcome).__name__
-                return outcome
-            response = response_of(outcome)
-            progress.confirmed()
-            self._confirmed = {
-                "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
-                "count": len(request.files),
-                "bytes": size_of(request.files),
-                "response": response[:_KEPT_RESPONSE],
-            }
-            self._confirm({**self._confirmed, "target": target, "identities": identities})
-        telemetry.time("uploads.response_time", took)
-        return outcome
+        self._confirm({**confirmed, "target": target, "identities": identities})
+        return confirmed
 
     def _confirm(self, request: ConfirmedRequest) -> None:
         try:
@@ -277,26 +232,11 @@ class Uploader:
                 "The request was confirmed, but that could not be recorded: a retry would repeat it."
             )
 
-    def _take_back(self) -> None:
-        try:
-            self._record.take_back()
-        except Exception:
-            self._log.exception(
-                "No files were accepted, but that could not be recorded: a later try will report that they may have been."
-            )
-
     def _without_confirmed(
         self, elements: Sequence[Element], target: str
     ) -> tuple[list[UploadRequest], list[Element]]:
         """Return the requests that earlier tries sent, and the elements that were in none of them."""
         recorded = self._record.read(target)
-        if not self._send_again and self._record.interrupted():
-            raise OutcomeUnknownError(
-                "An earlier try ended while it was uploading, before the outcome was known.",
-                code=Code.UPLOAD_UNKNOWN,
-                consequence=consequence_of(Operation.UPLOAD, Accepted.MAYBE),
-                next_step=where_to_look(Operation.UPLOAD),
-            )
         # For a run_id that has changed since, nothing was sent yet.
         earlier = [request for request in recorded if request["target"] == target]
         if not earlier:

@@ -3,8 +3,7 @@ The entries of an upload in the task state store.
 
 There is one for each request that the service confirmed, in order; a retry sends the files that are in none of them.
 A request with more than 1,000 files has further entries with their identities, see
-:mod:`~workflow_automation_provider.execution.confirmed_files`. If an upload must not be repeated, another entry
-for each request says that it was about to be sent.
+:mod:`~workflow_automation_provider.execution.confirmed_files`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, TypedDict
 from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
 _UPLOAD = "workflow_automation_upload"
 
@@ -51,7 +50,6 @@ class UploadRecord(TaskRecord):
         super().__init__(context)
         self._of_own_run = of_own_run
         self._count = 0
-        self._is_sending = False
 
     def read(self, target: str) -> list[ConfirmedRequest]:
         """
@@ -60,10 +58,10 @@ class UploadRecord(TaskRecord):
         :param target: the flow and the run. If the task started the run itself, also those from before a Clear
         """
         requests: list[ConfirmedRequest] = []
-        while (entry := self._get(self._confirmed_key(len(requests)))) and (
+        while (entry := self._read(self._confirmed_key(len(requests)))) and (
             self._counts(entry) or (self._of_own_run and entry["request"]["target"] == target)
         ):
-            more = (self._get(self._confirmed_key(len(requests), part)) for part in range(1, entry["parts"]))
+            more = (self._read(self._confirmed_key(len(requests), part)) for part in range(1, entry["parts"]))
             request: ConfirmedRequest = entry["request"]
             identities = [*request["identities"], *(part["identities"] for part in more if part)]
             requests.append({**request, "identities": identities})
@@ -79,32 +77,6 @@ class UploadRecord(TaskRecord):
         entry = {"request": {**request, "identities": identities[:1]}, "parts": len(identities)}
         self._set(self._confirmed_key(self._count), entry)
         self._count += 1
-
-    def sending(self) -> None:
-        """Write that a request is about to be sent, where it must not be sent again."""
-        self._set(self._sending_key, {})
-        self._is_sending = True
-
-    def interrupted(self) -> bool:
-        """
-        Tell whether a try since the last Clear ended before it knew whether a request was accepted.
-
-        To be asked after :meth:`read`.
-        """
-        entry = self._get(self._sending_key)
-        return bool(entry and self._counts(entry))
-
-    def take_back(self) -> None:
-        """Record that no files of the request were accepted."""
-        if self._is_sending:
-            self._delete(self._sending_key)
-            if not self._count:
-                self.release()
-
-    @property
-    def _sending_key(self) -> str:
-        # One for each request: a late repeat of a write or deletion of Airflow's would undo what was written since.
-        return f"{_UPLOAD}{f'_sending_{self._count}' if self._count else ''}"
 
     def _confirmed_key(self, number: int, part: int = 0) -> str:
         return f"{_UPLOAD}_{number}{f'_{part}' if part else ''}"

@@ -1,12 +1,12 @@
 """
 Wait for a run to finish.
 
-The service has no status API, so the flow's last step, or a person, reports the result. Among its inputs, the flow gets
-a URL of Airflow with a token for this run alone, and the task parks until the flow has called it:
+The service has no status API, so the flow's last step reports the result. Among its inputs, the flow gets a URL of
+Airflow with a token for this run alone, and the task parks until the flow has called it:
 
-1. **Look** whether there is an answer: after the start, after asking, and whenever the task continues.
-2. **Ask**: list the wait under **Required Actions**, once per try.
-3. **Park**, without a worker, until the endpoint wakes the task, a person answers, or the next check is due.
+1. **Look** whether the run has ended: after the start, and whenever the task continues.
+2. **Push** what is known of the run, before the first park: a person who knows its end may mark the task.
+3. **Park**, without a worker, until the endpoint wakes the task, or the next check is due.
 
 :mod:`~workflow_automation_provider.execution.wait_state` has what is kept.
 """
@@ -14,7 +14,6 @@ a URL of Airflow with a token for this run alone, and the task parks until the f
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,44 +22,27 @@ from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
+    Code,
     InvalidRequestError,
     RunFailedError,
     RunTimeoutError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution import parking
-from workflow_automation_provider.execution.callback import OPTIONS, Answer
 from workflow_automation_provider.execution.claim import POLL_INTERVAL
-from workflow_automation_provider.execution.parking import Question, Reply
-from workflow_automation_provider.failures import how_to_enter, run_started, silence_error
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
-    from workflow_automation_provider.execution.callback import Status
+    from workflow_automation_provider.execution.callback import Answer
     from workflow_automation_provider.execution.claim import ClaimRecord
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.start_record import StartedRun
+    from workflow_automation_provider.execution.start_record import RunResult
     from workflow_automation_provider.execution.wait_state import Waiting, WaitRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-# Nothing else ends a link of Markdown.
-_LINK = re.compile(r"https?://[^\s<>]+")
-
-SUCCEEDED = OPTIONS["success"]
-"""A person's answer in place of the flow's."""
-
-FAILED = OPTIONS["failed"]
-"""A person's answer in place of the flow's."""
-
-ANSWER_FIELDS = {
-    "result": "What the flow returned, as JSON or text",
-    "message": "A message for the task's log",
-}
-"""What a person may add to an answer, and the descriptions of the fields."""
-
-# How long a parked task sleeps if nobody wakes it. The first check is soon, because an answer that comes between
-# the task's last look and its park wakes nobody. No sleep may end before the scheduler knows that the task has left
+# How long a parked task sleeps if nobody wakes it. The first check is soon, because an end that comes between the
+# task's last look and its park wakes nobody. No sleep may end before the scheduler knows that the task has left
 # its worker: Airflow 3.3 would take that for a failure.
 _MIN_CHECK, _FIRST_CHECK, _MAX_CHECK = timedelta(seconds=5), timedelta(seconds=15), timedelta(hours=6)
 
@@ -105,7 +87,6 @@ class CompletionWait:
         self._heartbeat = heartbeat_timeout
         self._expects_claim = expects_claim
         self._on_failed = on_failed
-        self._since: datetime | None = None
 
     def expect(self, token: str | None, *, anew: bool = False) -> None:
         """
@@ -118,77 +99,50 @@ class CompletionWait:
             self._record.begin_anew(token)
         self._record.token = token
 
-    def needs_files(self, reply: Reply) -> bool:
+    def needs_files(self) -> bool:
         """Return whether the run's files are still to be uploaded: none were before it waited, and the run has not failed."""
         waiting = self._record.read()
         if waiting.since is not None and self._record.has_uploaded():
             return False
         answer = self._record.answer(waiting.digest)
-        has_failed = answer.status == "failed" if answer else reply.option == FAILED
-        if has_failed:
-            self._log.warning("The run failed before its files were uploaded: not uploading them.")
-        return not has_failed
+        if answer is None or answer.status != "failed":
+            return True
+        self._log.warning("The run failed before its files were uploaded: not uploading them.")
+        return False
 
-    def wait(self, run: StartedRun, reply: Reply, checks: int = 0) -> StartedRun:
+    def wait(self, run: RunResult, checks: int = 0) -> RunResult:
         """
         Return the run with the flow's result once it succeeded; park the task until then.
 
-        :param reply: why the task continues
-        :param checks: how often it continued without an answer
+        :param checks: how often the task continued without an answer
         :raises RunFailedError: if the run failed
         :raises RunTimeoutError: if no result was reported in time
         :raises BaseException: Airflow's signal to park the task
         """
         waiting = self._record.read()
-        self._since = waiting.since
         try:
-            ended = self._wait(run, reply, checks, waiting)
-        except RunTimeoutError:
-            self._count_end("timed_out")
-            raise
+            return self._wait(run, checks, waiting)
         except RunFailedError:
-            self._count_end("failed")
             if self._on_failed:
                 self._log.warning(
                     "Run %s failed: another one is started.", one_line(run.get("run_id", "(unknown id)"))
                 )
                 try:
                     self._on_failed(waiting.digest)
-                    self._record.forget()  # last: a person's answer is nowhere else
+                    self._record.forget()
                 except Exception:
                     self._log.exception(
                         "The run that failed is still recorded: the next try reports it again."
                     )
             raise
-        self._count_end("succeeded")
-        return ended
 
-    def _count_end(self, outcome: str) -> None:
-        telemetry = self._record.telemetry
-        telemetry.count(f"waits.{outcome}")
-        if self._since:
-            telemetry.time("waits.duration", (datetime.now(UTC) - self._since).total_seconds())
-
-    def _wait(self, run: StartedRun, reply: Reply, checks: int, waiting: Waiting) -> StartedRun:
-        run = self._claimed(run, waiting.digest)
+    def _wait(self, known: RunResult, checks: int, waiting: Waiting) -> RunResult:
+        run = self._claimed(known, waiting.digest)
         if answer := self._record.answer(waiting.digest):
             return self.settle(run, answer)
-        if reply.option in (SUCCEEDED, FAILED):
-            if answer := self._record.close(waiting.digest):
-                return self.settle(run, answer)
-            answer = _of_person(reply)
-            self._log.info("%s answered that the run %s.", reply.by, _ended(answer))
-            self._record.store_answer(waiting.digest, answer)
-            return self.settle(run, answer, by=reply.by)
+        waiting = self._began(waiting)
         if not parking.is_supervised():
             return self._poll(run, waiting)
-        question = self._question(run, waiting)
-        # Answered, but without saying how the run ended: the question must be open again, or the task could not
-        # park.
-        if not waiting.asked or reply.by:
-            waiting = self._began(waiting, asked=self._ask(question))
-            if answer := self._record.answer(waiting.digest):
-                return self.settle(run, answer)
         left = self._left(waiting)
         if left <= timedelta() or (silence := self._silence_left(waiting)) <= timedelta():
             return self._end_late(run, waiting)
@@ -198,19 +152,30 @@ class CompletionWait:
             one_line(run.get("run_id", "(unknown id)")),
             (datetime.now(UTC) + left).isoformat(timespec="seconds"),
         )
+        if checks == 0 or run != known:
+            self._push(run)
         then = {"run": dict(run), "checks": checks + 1, "timeout": self._timeout.total_seconds()}
-        return parking.park(self._context, question, check, then)
+        return parking.park(self._context, check, then)
 
-    def settle(self, run: StartedRun, answer: Answer, *, by: str = "The flow") -> StartedRun:
+    def _push(self, run: RunResult) -> None:
+        try:
+            parking.push_result(self._context, run)
+        except Exception:
+            self._log.warning(
+                "The run could not be pushed as an XCom: if the task is marked as success while it waits, the next one "
+                "does not get it.",
+                exc_info=True,
+            )
+
+    def settle(self, run: RunResult, answer: Answer) -> RunResult:
         """
         Return the run and the flow's result.
 
-        :param by: who said so
         :raises RunFailedError: if the run failed
         :raises ResultUnreadableError: if the connection is broken: then nothing may be shown
         """
         token = self._record.read().digest
-        shown = self._shown(answer, by)
+        shown = self._shown(answer)
         # Once more: a run claims before it ends, but perhaps after the last look.
         run = self._claimed(run, token)
         if shown != answer:
@@ -220,15 +185,13 @@ class CompletionWait:
         self._close(token)
         result, message = shown.result, shown.message or ""
         if answer.status == "failed":
-            error = RunFailedError(
-                f"{by} said that the run failed{f': {message}' if message else '.'}",
-                consequence=run_started(run.get("run_id")),
-                next_step="Fix the cause, then clear the task to start another run.",
+            raise RunFailedError(
+                f"The flow said that the run failed{f': {message}' if message else '.'}",
+                result=result,
+                run_id=run.get("run_id"),
+                flow_id=run.get("flow_id"),
             )
-            error.result = result
-            error.locate(None, run.get("flow_id"), run.get("run_id"))
-            raise error
-        self._log.info("%s", f"{by} said that the run succeeded. {one_line(message)}".strip())
+        self._log.info("%s", f"The flow said that the run succeeded. {one_line(message)}".strip())
         if result is None:
             return run
         return {**run, "result": result}
@@ -245,7 +208,7 @@ class CompletionWait:
                 )
             self._claims.close(token)
 
-    def _claimed(self, run: StartedRun, token: str | None) -> StartedRun:
+    def _claimed(self, run: RunResult, token: str | None) -> RunResult:
         """Return the run that claimed the start, which a proxy may have sent twice."""
         claim = self._claims.claim() if token else None
         # That of an earlier run stays if it was told to stop.
@@ -269,47 +232,18 @@ class CompletionWait:
         said = (waiting.since, claim and claim.at, word and word.at)
         return max(at for at in said if at) + self._heartbeat - datetime.now(UTC)
 
-    def _ask(self, question: Question) -> bool:
-        """List the question, and return whether that was possible."""
-        try:
-            parking.ask(self._context, question)
-        except Exception:
-            # The flow can still call back, and the next check asks again.
-            self._log.exception("The wait could not be listed under Required Actions.")
-            return False
-        return True
-
-    def _question(self, run: StartedRun, waiting: Waiting) -> Question:
-        run_id, link = run.get("run_id"), run.get("run_link")
-        lines = [
-            "The task continues once the flow calls back. If it does not, look at the run, and answer."
-            if waiting.digest
-            else "The run was given no callback URL. Look at the run, and answer.",
-            f"- Run: {parking.code(run_id) if run_id else 'unknown'}{f' <{link}>' if link and _LINK.fullmatch(link) else ''}",
-            f"- Connection: {parking.code(self._hook.workflow_automation_conn_id)}",
-        ]
-        if flow_id := run.get("flow_id"):
-            lines.append(f"- Flow: {parking.code(flow_id)}")
-        return Question(
-            f"How did run {run_id} end?" if run_id else "How did the run end?",
-            "\n".join(lines),
-            (SUCCEEDED, FAILED),
-            ANSWER_FIELDS,
-        )
-
     def _left(self, waiting: Waiting) -> timedelta:
         return (waiting.since or datetime.now(UTC)) + self._timeout - datetime.now(UTC)
 
-    def _end_late(self, run: StartedRun, waiting: Waiting) -> StartedRun:
+    def _end_late(self, run: RunResult, waiting: Waiting) -> RunResult:
         # In this order: what the endpoint has confirmed to a flow must not be lost.
         if answer := self._record.close(waiting.digest):
             return self.settle(run, answer)
-        error = (
+        raise (
             self._overdue(run, waiting) if self._left(waiting) <= timedelta() else self._silent(run, waiting)
         )
-        raise self._located(error, run)
 
-    def _silent(self, run: StartedRun, waiting: Waiting) -> RunTimeoutError:
+    def _silent(self, run: RunResult, waiting: Waiting) -> RunTimeoutError:
         assert waiting.digest  # noqa: S101
         assert self._heartbeat  # noqa: S101
         last = "It has said nothing."
@@ -318,44 +252,37 @@ class CompletionWait:
                 said = self._redacted(word.message)
             done = "" if word.progress is None else f" ({word.progress:.0%})"
             last = f"Its last word, at {word.at.isoformat(timespec='seconds')}: {one_line(said or 'running')}{done}"
-        return silence_error(run.get("run_id"), self._heartbeat, last)
+        return RunTimeoutError(
+            f"The run has said nothing for longer than heartbeat_timeout ({self._heartbeat}). {last}",
+            code=Code.RUN_SILENT,
+            run_id=run.get("run_id"),
+            flow_id=run.get("flow_id"),
+        )
 
-    def _overdue(self, run: StartedRun, waiting: Waiting) -> RunTimeoutError:
+    def _overdue(self, run: RunResult, waiting: Waiting) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
         callback = (
-            "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url.\n"
+            "If its last step failed to call back, look at its error, and whether the service reaches callback_base_url."
             if waiting.digest
-            else "It was given no callback URL.\n"
+            else "It was given no callback URL."
         )
         return RunTimeoutError(
             f"No result was reported within completion_timeout ({self._timeout}).",
-            consequence=run_started(run.get("run_id")),
-            next_step=(
-                f"Look at {where}.\nIf it is still running, enter its run_id, then clear the task to wait for it again.\n"
-                f"{how_to_enter(run_id=run.get('run_id'))}\nWithout that entry, a Clear starts another run.\n{callback}"
-                "If it succeeded, mark the task as success. If it failed, clear the task to start another run."
-            ),
+            next_step=f"Look at {where}.\n{callback}",
+            run_id=run.get("run_id"),
+            flow_id=run.get("flow_id"),
         )
 
-    def _located(self, error: RunTimeoutError, run: StartedRun) -> RunTimeoutError:
-        error.locate(None, run.get("flow_id"), run.get("run_id"))
-        return error
-
-    def _began(self, waiting: Waiting, *, asked: bool) -> Waiting:
+    def _began(self, waiting: Waiting) -> Waiting:
         if not waiting.digest:
             self._log.warning(
                 "The run was given no callback URL: it was started before the task waited, or a person entered it. "
-                "Only an answer under Required Actions ends the wait."
+                "Only marking the task, as success or failed, ends the wait."
             )
-        began = self._record.began(waiting, asked=asked)
-        self._since = began.since
-        if not waiting.since:
-            self._record.telemetry.count("waits.started")
-        return began
+        return waiting if waiting.since else self._record.began(waiting)
 
-    def _poll(self, run: StartedRun, waiting: Waiting) -> StartedRun:
+    def _poll(self, run: RunResult, waiting: Waiting) -> RunResult:
         """Wait in this process: outside a scheduler, nobody would wake a parked task."""
-        waiting = self._began(waiting, asked=False)
         self._log.info(
             "Waiting for the end of run %s in this process.", one_line(run.get("run_id", "(unknown id)"))
         )
@@ -365,15 +292,15 @@ class CompletionWait:
             if self._left(waiting) <= timedelta() or self._silence_left(waiting) <= timedelta():
                 return self._end_late(run, waiting)
             if self._retrier.is_ended():
-                error = RunTimeoutError(
+                raise RunTimeoutError(
                     "The task was ended before anybody said how the run ended.",
-                    consequence=run_started(run.get("run_id")),
+                    run_id=run.get("run_id"),
+                    flow_id=run.get("flow_id"),
                 )
-                raise self._located(error, run)
             run = self._claimed(run, waiting.digest)
             time.sleep(POLL_INTERVAL)
 
-    def _shown(self, answer: Answer, by: str) -> Answer:
+    def _shown(self, answer: Answer) -> Answer:
         try:
             with self._hook:
                 return answer._replace(
@@ -382,7 +309,7 @@ class CompletionWait:
         except Exception as error:
             why = error.message if isinstance(error, WorkflowAutomationError) else error
             raise ResultUnreadableError(
-                f"{by} said that the run {_ended(answer)}, but the connection cannot be used: {why}",
+                f"The flow said that the run {_ended(answer)}, but the connection cannot be used: {why}",
                 next_step="What was said is stored. Once the connection works, the next try returns it.",
             ) from error
 
@@ -393,18 +320,6 @@ class CompletionWait:
         text = value if isinstance(value, str) else json.dumps(value)
         shown = self._hook.get_conn().redact(text)
         return value if shown == text else shown
-
-
-def _of_person(reply: Reply) -> Answer:
-    status: Status = "success" if reply.option == SUCCEEDED else "failed"
-    result, message = reply.fields.get("result"), reply.fields.get("message")
-    with suppress(ValueError, RecursionError):  # what is not JSON is text
-        return Answer.read(
-            json.dumps(
-                {"status": status, "result": json.loads(result or "null"), "message": message}
-            ).encode()
-        )
-    return Answer(status, result, message)
 
 
 def _ended(answer: Answer) -> str:

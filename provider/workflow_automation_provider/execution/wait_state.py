@@ -1,8 +1,8 @@
 """
 What a task instance keeps of its wait for the end of a run, across tries and while it is parked.
 
-- ``workflow_automation_wait``, written by the task: when it first asks, since when it waits, and the hash of the token; what
-  a person answered, or the flow, if the entry with its answer had a secret in it; whether the time was up.
+- ``workflow_automation_wait``, written by the task: since when it waits, and the hash of the token; what the flow answered,
+  if the entry with its answer had a secret in it; whether the time was up.
 - ``workflow_automation_end/{hash}``, written by the endpoint for the task: the answer.
 - ``workflow_automation_receipt/{hash}``, written by the endpoint together with it: how to recognize the answer if the flow
   calls again.
@@ -30,13 +30,10 @@ class Waiting:
 
     :param digest: the hash of the token that the run was given, None if it was given none
     :param since: when the task began to wait, None if it has not
-    :param asked: whether this try has listed its question under **Required Actions**: asking again would
-        delete an answer
     """
 
     digest: str | None = None
     since: datetime | None = None
-    asked: bool = False
 
 
 class WaitRecord(TaskRecord):
@@ -49,7 +46,7 @@ class WaitRecord(TaskRecord):
 
     def read(self) -> Waiting:
         """Return what is known since the last Clear, which may be nothing."""
-        entry = self._entry = self._get(WAIT_KEY) or {}
+        entry = self._entry = self._read(WAIT_KEY) or {}
         if not entry or not self._counts(entry) or self.token not in (None, entry["digest"]):
             self._entry = {}
             return Waiting(self.token)
@@ -57,15 +54,11 @@ class WaitRecord(TaskRecord):
             self._move(entry)
             return Waiting(entry["digest"])
         since = entry.get("since")
-        return Waiting(
-            entry["digest"],
-            datetime.fromisoformat(since) if since else None,
-            entry.get("asked") == self._ti_id,
-        )
+        return Waiting(entry["digest"], datetime.fromisoformat(since) if since else None)
 
     def has_uploaded(self) -> bool:
         """Return whether files of the task's run were uploaded."""
-        return self._get(FIRST_CONFIRMED) is not None
+        return self._read(FIRST_CONFIRMED) is not None
 
     def close(self, digest: str | None) -> Answer | None:
         """
@@ -74,9 +67,7 @@ class WaitRecord(TaskRecord):
         :return: the answer that came before that
         """
         if digest:
-            kept = {
-                name: value for name, value in self._known().items() if name in ("digest", "since", "asked")
-            }
+            kept = {name: value for name, value in self._known().items() if name in ("digest", "since")}
             if kept and self.answer(digest) is None:
                 # First: a run that is told to stop because of this must not be taken for one to start over.
                 self._write({**kept, "closed": True})
@@ -93,7 +84,7 @@ class WaitRecord(TaskRecord):
         """
         Forget since when the task has waited, because a person entered its run.
 
-        :param token: the hash of that run's token, None if it has none: then only a person can tell how it ended
+        :param token: the hash of that run's token, None if it has none: then only marking the task ends its wait
         """
         self.token = token
         entry = self._known()
@@ -107,34 +98,28 @@ class WaitRecord(TaskRecord):
             self._delete(WAIT_KEY)
         self._entry = {}
 
-    def began(self, waiting: Waiting, *, asked: bool) -> Waiting:
-        """
-        Record since when the task waits.
-
-        :param asked: whether this try has listed its question
-        """
-        since = waiting.since or datetime.now(UTC)
-        entry = {"digest": waiting.digest, "since": since.isoformat(), "asked": self._ti_id if asked else ""}
-        self._write(entry)
-        return Waiting(waiting.digest, since, asked)
+    def began(self, waiting: Waiting) -> Waiting:
+        """Record that the task waits from now on."""
+        since = datetime.now(UTC)
+        self._write({"digest": waiting.digest, "since": since.isoformat()})
+        return Waiting(waiting.digest, since)
 
     def answer(self, digest: str | None) -> Answer | None:
-        """Return what the flow, or a person, said of the end of the run."""
+        """Return what the flow said of the end of the run."""
         entry = self._known()
         counts = bool(entry) and entry["digest"] == digest and self._counts(entry)
         row = entry.get("answer") if counts else None
         if row is None and digest:
-            row = self._get(end_key(digest))
+            row = self._read(end_key(digest))
         return Answer.of(row) if isinstance(row, dict) else None
 
     def store_answer(self, digest: str | None, answer: Answer) -> None:
         """
-        Record an answer in place of the flow's: a person's, or the flow's own without its secrets.
+        Record the flow's answer without its secrets, in place of the one that is stored.
 
-        To be called only if :meth:`close` found none, or with the one that is stored. A later try finds it as if the
-        flow had called, and the endpoint accepts no other.
+        A later try finds it as if the flow had said that, and the endpoint accepts no other.
         """
-        kept = {name: value for name, value in self._known().items() if name in ("since", "asked")}
+        kept = {name: value for name, value in self._known().items() if name == "since"}
         row = answer.row(datetime.now(UTC).isoformat(timespec="seconds"))
         self._write({**kept, "digest": digest, "answer": row})
         if digest:
@@ -142,13 +127,9 @@ class WaitRecord(TaskRecord):
             ClaimRecord(self._context).close(digest)
             self._delete(end_key(digest))
 
-    @property
-    def _ti_id(self) -> str:
-        return str(getattr(self._context["ti"], "id", ""))
-
     def _known(self) -> dict[str, Any]:
         if self._entry is None:
-            self._entry = self._get(WAIT_KEY) or {}
+            self._entry = self._read(WAIT_KEY) or {}
         return self._entry
 
     def _write(self, entry: dict[str, Any]) -> None:

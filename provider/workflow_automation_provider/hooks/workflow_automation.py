@@ -7,32 +7,24 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.outcome import Outcome, Started
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
+from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
-from workflow_automation_provider.failures import check_text, response_of, run_of
-from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
-from workflow_automation_provider.hooks.connection import ConnectionExtra, client_for
-from workflow_automation_provider.hooks.lineage import collect_run
+from workflow_automation_provider.hooks.connection import client_for
+from workflow_automation_provider.hooks.lineage import collect
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Connection
-    from airflow.sdk.log import mask_secret
+    from airflow.sdk import Connection
 
     from workflow_automation_provider.client.files import Element, FileFormat
     from workflow_automation_provider.client.flow_client import FlowClient
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.hooks.file_sources import FileSource
-    from workflow_automation_provider.hooks.upload_progress import Progress
-else:
-    try:
-        from airflow.sdk.log import mask_secret
-    except ImportError:  # Airflow 2
-        from airflow.utils.log.secrets_masker import mask_secret
+    from workflow_automation_provider.hooks.sources import FileSource
 
 __all__ = ["WorkflowAutomationHook"]
 
@@ -53,8 +45,6 @@ class WorkflowAutomationHook(BaseHook):
     default_conn_name = "workflow_automation_default"
     conn_type = "workflow_automation"
     hook_name = "Workflow Automation"
-    request_timeout: float | None = None
-    """An operator's, in seconds, in place of the connection's ``timeout``."""
 
     def __init__(self, workflow_automation_conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -92,14 +82,14 @@ class WorkflowAutomationHook(BaseHook):
         return connection
 
     @functools.cached_property
-    def extra(self) -> ConnectionExtra:
+    def extra(self) -> Settings:
         """
         The connection's extra, validated.
 
         :raises InvalidRequestError: if it is invalid, naming the field
         """
         with self._locating():
-            extra = ConnectionExtra.read(self.connection.extra)
+            extra = Settings.read(self.connection.extra)
         # Only the secrets: Airflow masks a registered value wherever it occurs in a log.
         for secret in extra.secrets():
             mask_secret(secret)
@@ -149,8 +139,8 @@ class WorkflowAutomationHook(BaseHook):
             :mod:`workflow_automation_provider.exceptions`
         """
         with self._locating(flow_id):
-            run = run_of(self.send_trigger(self.prepare_trigger(inputs, flow_id)))
-        collect_run(self, lambda: self.connection, run.flow_id, run.run_id)
+            run = self.send_trigger(self.prepare_trigger(inputs, flow_id))
+        collect(self, lambda: self.connection, run.flow_id)
         return run
 
     def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
@@ -168,23 +158,16 @@ class WorkflowAutomationHook(BaseHook):
                 self._check_key_expiry()
         return request
 
-    def send_trigger(
-        self, request: Request, *, before_last_byte: Callable[[], None] | None = None
-    ) -> Outcome:
+    def send_trigger(self, request: Request, *, before_last_byte: Callable[[], None] | None = None) -> Run:
         """
         Send a request from :meth:`prepare_trigger`, once.
 
         :param before_last_byte: called before the last byte is sent: until then no run can have been started
-        :return: started, its run with the ``flow_id`` if that is known, or a failure
+        :return: the run, with the ``flow_id`` if that is known
+        :raises WorkflowAutomationError: if the request did not succeed
         """
-        flow_id = self.flow_of(request)
-        with self._locating(flow_id):
-            outcome = self.get_conn().send(
-                request, timeout=self.request_timeout, before_last_byte=before_last_byte
-            )
-        if isinstance(outcome, Started):
-            return Started(request=request, run=dataclasses.replace(outcome.run, flow_id=flow_id))
-        return outcome
+        run = self.get_conn().send(request, before_last_byte=before_last_byte)
+        return dataclasses.replace(cast("Run", run), flow_id=self.flow_of(request))
 
     def upload_files(
         self, run_id: str, files: FileSource | Iterable[FileSource], flow_id: str | None = None
@@ -205,14 +188,14 @@ class WorkflowAutomationHook(BaseHook):
             :mod:`workflow_automation_provider.exceptions`
         """
         # Imported here, because only uploads need it, and object storage is slow to import.
-        from workflow_automation_provider.hooks.file_sources import resolve
+        from workflow_automation_provider.hooks.sources import resolve
 
         with self._locating(flow_id):
             elements = resolve(files)
         (request,) = self.prepare_uploads(run_id, elements, flow_id)
         with self._locating(request.flow_id):
-            response = response_of(self.send_upload(request))
-        collect_run(self, lambda: self.connection, request.flow_id, run_id, elements)
+            response = self.send_upload(request)
+        collect(self, lambda: self.connection, request.flow_id, read=elements)
         return response
 
     def prepare_uploads(
@@ -228,7 +211,7 @@ class WorkflowAutomationHook(BaseHook):
         """
         Build the requests that upload files and validate them and the connection, without sending anything.
 
-        :param files: as :func:`~workflow_automation_provider.hooks.file_sources.resolve` returns them; ``run_id`` and
+        :param files: as :func:`~workflow_automation_provider.hooks.sources.resolve` returns them; ``run_id`` and
             ``flow_id`` as for :meth:`upload_files`
         :param file_format: the format of each file, by default the connection's
         :param files_per_request: as for :func:`~.upload_body.split`
@@ -249,28 +232,23 @@ class WorkflowAutomationHook(BaseHook):
             self._check_key_expiry()
         return requests
 
-    def send_upload(self, request: Request, *, progress: Progress | None = None) -> Outcome:
+    def send_upload(
+        self,
+        request: Request,
+        *,
+        sent: Callable[[int], None] | None = None,
+        begun: Callable[[Element], None] | None = None,
+    ) -> str:
         """
-        Send a request from :meth:`prepare_uploads`, once, and log the progress.
+        Send a request from :meth:`prepare_uploads`, once.
 
-        :param progress: logs that of several requests, by default only that of this one
-        :return: confirmed, or a failure
+        :param sent: called with the size of each piece that was sent, in bytes
+        :param begun: called with each element before it is read
+        :return: the service's response
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
+        :raises WorkflowAutomationError: if the request did not succeed
         """
-        # Imported here, because only uploads need it.
-        from workflow_automation_provider.hooks import upload_progress
-
-        if progress is None:
-            progress = upload_progress.Progress(
-                len(request.files), upload_progress.size_of(request.files), self.log
-            )
-        with self._locating(request.flow_id):
-            return self.get_conn().send(
-                request,
-                timeout=self.request_timeout,
-                sent=progress.request(request.files, len(request.content)),
-                begun=progress.begun,
-            )
+        return cast("str", self.get_conn().send(request, sent=sent, begun=begun))
 
     def redact_also(self, secret: str) -> None:
         """Never show a secret that a request contains, in errors, logs and results, also after :meth:`close`."""
@@ -303,33 +281,35 @@ class WorkflowAutomationHook(BaseHook):
         :return: whether the check succeeded, and a message
         """
         try:
-            check = self.get_conn().check()
-            if not check.is_passed:
-                return False, check_text(check)
+            found = self.get_conn().check()
             self._check_key_expiry()
         except WorkflowAutomationError as error:
             return False, str(error)
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
-        reached = f"The service can be reached ({check_text(check)}; this verifies the host, not the path)."
+        reached = f"The service can be reached ({found}; this verifies the host, not the path)."
         if not self.connection.password:
             return True, f"{reached} There is no API key: only triggering with a flow_id will work."
         return True, f"{reached} The API key cannot be checked without starting a run, so it was not sent."
 
-    def locate(self, error: WorkflowAutomationError, flow_id: str | None = None) -> None:
+    def located(self, error: WorkflowAutomationError, flow_id: object = None) -> WorkflowAutomationError:
         """
-        Add the connection and the flow to an error.
+        Return an error with the connection and the flow, where it does not name them.
 
         :param flow_id: the flow, by default the connection's
         """
-        if flow_id is None and not isinstance(
-            error, InvalidRequestError
-        ):  # else the extra may be what is wrong
+        flow: object = flow_id if error.flow_id is None else error.flow_id
+        if flow is None and not isinstance(error, InvalidRequestError):  # else the extra may be what is wrong
             with suppress(Exception):
-                flow_id = self.extra.flow_id
+                flow = self.extra.flow_id
         connection: Connection | None = self.__dict__.get("connection")
         secret = connection.password if connection else None
-        error.locate(self.workflow_automation_conn_id, None if secret and secret in str(flow_id) else flow_id)
+        if flow is not None:
+            flow = None if secret and secret in str(flow) else str(flow)
+        conn_id = self.workflow_automation_conn_id
+        if error.conn_id is None and isinstance(conn_id, str):
+            return error.with_facts(conn_id=conn_id, flow_id=flow)
+        return error.with_facts(flow_id=flow)
 
     @contextmanager
     def _locating(self, flow_id: str | None = None) -> Iterator[None]:
@@ -337,8 +317,9 @@ class WorkflowAutomationHook(BaseHook):
         try:
             yield
         except WorkflowAutomationError as error:
-            self.locate(error, flow_id)
-            raise
+            if error.conn_id:
+                raise
+            raise self.located(error, flow_id) from error.__cause__
 
     def _check_key_expiry(self) -> None:
         expires_on = self.extra.key_expires_on
@@ -362,20 +343,14 @@ class WorkflowAutomationHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """Return the fields of the connection form for Airflow before 3.2."""
-        from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
-        from flask_babel import lazy_gettext
         from wtforms import BooleanField, StringField
 
         return {
             name: BooleanField(
-                lazy_gettext(field["label"]),
-                default=field["schema"].get("default"),
-                description=field["description"],
+                field["label"], default=field["schema"].get("default"), description=field["description"]
             )
             if "boolean" in field["schema"]["type"]
-            else StringField(
-                lazy_gettext(field["label"]), widget=BS3TextFieldWidget(), description=field["description"]
-            )
+            else StringField(field["label"], description=field["description"])
             for name, field in CONNECTION_FIELDS.items()
         }
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import traceback
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseNotifier
+from airflow.sdk import BaseNotifier
 
-from workflow_automation_provider.client.checks import check_seconds
+from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
 from workflow_automation_provider.operators.base import rendered
 
 if TYPE_CHECKING:
     import jinja2
-    from airflow.providers.common.compat.sdk import DAG, Context
+    from airflow.sdk import DAG, Context
 
 __all__ = ["FlowNotifier"]
 
@@ -22,13 +25,12 @@ class FlowNotifier(BaseNotifier):
     """
     Start a run of a flow from a callback: ``on_failure_callback``, ``on_success_callback``, a deadline alert.
 
-    A callback must not change what it reports on. So this raises no errors, but logs them, and sends nothing
-    after ``timeout``.
+    A callback must not change what it reports on. So this raises no errors, but logs them, and sends the request once:
+    the connection's ``timeout`` bounds it.
 
     **Airflow may call a callback twice, or not at all**, if a process is killed. Unlike a task, a callback has
-    no record: each call starts a run. Within one call, the request is retried only if no run can have been
-    started. Give the flow an input by which it can tell that it was started twice. If a second
-    run would do harm, use a task with a ``trigger_rule`` instead.
+    no record: each call starts a run. Give the flow an input by which it can tell that it was started twice. If a
+    second run would do harm, use a task with a ``trigger_rule`` instead.
 
     .. code-block:: python
 
@@ -40,8 +42,6 @@ class FlowNotifier(BaseNotifier):
         callback's context)
     :param flow_id: the flow to start; None for the one that the connection's API key identifies (templated)
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param timeout: seconds that one call may take, retries included. Rendering the templates does not count.
-        Reading the connection does, but is not interrupted: if it takes longer, nothing is sent
     """
 
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id")
@@ -51,32 +51,27 @@ class FlowNotifier(BaseNotifier):
         inputs: Mapping[str, Any],
         flow_id: str | None = None,
         workflow_automation_conn_id: str = "workflow_automation_default",
-        *,
-        timeout: float = 30.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if inputs is None:
             raise ValueError("inputs is None: pass a dict of input names and values, {} for none.")
-        check_seconds("timeout", timeout)
         self.inputs = inputs
         self.flow_id = flow_id
         self.workflow_automation_conn_id = workflow_automation_conn_id
-        self.timeout = timeout
         self._is_flow_given = flow_id is not None
 
     def __call__(self, *args: Any) -> None:
         """
         Start a run, and log an error rather than raise it.
 
-        :param args: the callback's context, or what Airflow 2 passes to an ``sla_miss_callback``
+        :param args: the callback's context
         """
         # Rendering replaces the templates, and the same notifier may be called again with another context.
         notifier = copy.copy(self)
         try:
             # Airflow adds the notifier's arguments to the context, which the task may be given next.
-            given = args if len(args) != 1 else (copy.copy(args[0]),)
-            super(FlowNotifier, notifier).__call__(*given)
+            super(FlowNotifier, notifier).__call__(*map(copy.copy, args))
         except Exception as error:
             notifier._log_failure(error)
 
@@ -86,7 +81,7 @@ class FlowNotifier(BaseNotifier):
 
         :param dag: may have other filters and macros
         """
-        # On Airflow 3, dag.test() passes the callbacks of a DAG its serialized form, which has no environment.
+        # dag.test() passes the callbacks of a DAG its serialized form, which has no environment.
         return super().get_template_env(dag if hasattr(dag, "get_template_env") else None)
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -95,7 +90,7 @@ class FlowNotifier(BaseNotifier):
 
     async def _call_async(self) -> None:
         notifier = copy.copy(self)
-        context = copy.copy(getattr(self, "context", None) or cast("Context", {}))  # Airflow 3.1+
+        context = copy.copy(self.context)
         try:
             notifier._update_context(context)
             notifier.render_template_fields(context)
@@ -110,15 +105,20 @@ class FlowNotifier(BaseNotifier):
 
         :param context: the callback's context
         """
-        from workflow_automation_provider.execution.notifier_start import NotifierStart
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
+        code = Code.NOT_SENT
         try:
             flow_id = rendered("flow_id", self.flow_id) if self._is_flow_given else None
-            hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
-            NotifierStart(hook, self.timeout, self.log).run(self.inputs, flow_id)
+            with WorkflowAutomationHook(self.workflow_automation_conn_id) as hook:
+                hook.get_conn()
+                self.log.info("If no later line gives its outcome, a run may have been started.")
+                code = Code.START_UNKNOWN
+                run = hook.trigger_flow(self.inputs, flow_id)
+            run_id, link = run.run_id or "without a run_id", run.run_link or "no run_link"
+            self.log.info("Started run %s: %s", one_line(run_id), one_line(link))
         except Exception as error:
-            self._log_failure(error)
+            self._log_failure(error, code)
 
     async def async_notify(self, context: Context) -> None:
         """
@@ -131,7 +131,26 @@ class FlowNotifier(BaseNotifier):
 
         await sync_to_async(self.notify, thread_sensitive=False)(context)
 
-    def _log_failure(self, error: Exception) -> None:
-        from workflow_automation_provider.execution.notifier_start import log_failure
+    def _log_failure(self, error: Exception, code: Code = Code.NOT_SENT) -> None:
+        """
+        Log why a run was not started, without secrets.
 
-        log_failure(self.log, error)
+        :param code: whether it may have been, where the error itself does not say so
+        """
+        self.log.error("FlowNotifier: %s", _text_of(error, code.consequence))
+
+
+def _text_of(error: Exception, consequence: str) -> str:
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
+    from jinja2 import TemplateError
+
+    kind = type(error).__name__
+    with contextlib.suppress(Exception):  # the text of an error may need what is gone
+        if isinstance(error, WorkflowAutomationError):
+            return str(error)
+        # Any other error may quote a value that it could not handle, such as a connection.
+        if isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
+            return f"{kind}: {error}\n{consequence}"
+    places = traceback.extract_tb(error.__traceback__)
+    where = f" in {places[-1].name} ({places[-1].filename}, line {places[-1].lineno})" if places else ""
+    return f"{kind}{where}.\n{consequence}"

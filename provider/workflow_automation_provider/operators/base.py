@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import enum
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from airflow.providers.common.compat.sdk import BaseOperator
+from airflow.sdk import BaseOperator
 
 from workflow_automation_provider.client.checks import check_rendered, check_seconds
-from workflow_automation_provider.exceptions import Accepted, InvalidRequestError, WorkflowAutomationError
-from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier, error_of_task
+from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
+from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator
 
-    from airflow.providers.common.compat.sdk import Context
-    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
 
-    from workflow_automation_provider.hooks.lineage import Lineage
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 _Result = TypeVar("_Result")
@@ -56,8 +56,10 @@ def rendered(name: str, value: Any) -> Any:
     """
     check_rendered(name, value)
     if isinstance(value, str) and ("{{" in value or "{%" in value):
+        from workflow_automation_provider.client.redaction import without_credentials
+
         raise InvalidRequestError(
-            f"{name} is {value!r}, a template that was not rendered.",
+            f"{name} is {without_credentials(value)!r}, a template that was not rendered.",
             next_step=(
                 "Airflow renders the templates of a task, but not those of an operator that is executed inside a task: "
                 "pass the value itself."
@@ -74,10 +76,10 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     """Whether Airflow ended the task: nothing may be sent after that."""
     _flow_left_out: ClassVar[str]
     """Why to omit flow_id."""
+    _kept_error: Exception | None = None
+    """An error that stays as it is: a function of the user's raised it."""
     _inside_a_task: ClassVar[str]
     """What to do in place of executing the operator inside another task."""
-    _lineage: Lineage | None = None
-    """What the task read and made, once it has."""
 
     ui_color = "#e6f0fa"
 
@@ -85,20 +87,17 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         self,
         *,
         flow_id: str | Unset,
-        request_timeout: float | None,
         send_retry_timeout: float,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(f"flow_id is None: pass an identifier, or leave it out {self._flow_left_out}.")
-        check_seconds("request_timeout", request_timeout, none=True)
         check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
         self._flow_id: str | None = None
         self._is_flow_given = False
         if flow_id is not UNSET:
             self.flow_id = flow_id
-        self.request_timeout = request_timeout
         self.send_retry_timeout = send_retry_timeout
         self.is_ended = False
         # Only if neither the task nor its default_args set a policy, and only on versions with policies.
@@ -120,9 +119,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         """The hook of this operator's connection."""
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-        hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
-        hook.request_timeout = self.request_timeout
-        return hook
+        return WorkflowAutomationHook(self.workflow_automation_conn_id)
 
     @property
     def _retrier(self) -> SendRetrier:
@@ -136,19 +133,22 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         :raises WorkflowAutomationError: if it failed, or its outcome is unknown; also an
             ``AirflowFailException`` if Airflow must not retry the task
         """
-        return self._guarded(context, lambda: self._run_once(context))
-
-    def _guarded(self, context: Context, run: Callable[[], _Result]) -> _Result:
-        """Run a part of the task and emit its events; its errors become those of a task."""
-        try:
-            self._check_is_the_task(context)
-            result = run()
-        except WorkflowAutomationError as error:
-            self.hook.locate(error, self.flow_id)
-            failed = self._failure(context, error)
-            raise failed from failed.__cause__
+        with self._guarded(context):
+            result = self._run_once(context)
         self._emit_events(context, result)
         return result
+
+    @contextlib.contextmanager
+    def _guarded(self, context: Context) -> Iterator[None]:
+        """Make errors those of a task."""
+        try:
+            self._check_is_the_task(context)
+            yield
+        except WorkflowAutomationError as error:
+            if error is self._kept_error:
+                raise
+            failed = self._failure(context, self.hook.located(error, self.flow_id))
+            raise failed from failed.__cause__
 
     def _check_is_the_task(self, context: Context) -> None:
         if self.task_id != context["ti"].task_id:
@@ -160,67 +160,33 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     def _emit_events(self, context: Context, result: _Result) -> None:
         """Emit the asset and lineage events of a result."""
         from workflow_automation_provider.execution.asset_events import add_to_events
-        from workflow_automation_provider.hooks.lineage import asset_uri, collect
+        from workflow_automation_provider.hooks.lineage import collect
 
         try:
             extra = self._event_extra(result)
-            flow_id = extra.get("flow_id")
-            if self.outlets:
-                add_to_events(
-                    context,
-                    self.outlets,
-                    extra,
-                    lambda: asset_uri(self.hook.connection, flow_id) if flow_id else None,
-                    self.log,
-                )
+            add_to_events(context, self.outlets, extra)
         except Exception:
             # What the task was for is done, and must not be lost.
             self.log.warning("The task's asset events and lineage are incomplete.", exc_info=True)
             return
-        # Last: the connection, which it needs, may be gone by a retry that returns an earlier run.
-        try:
-            self._lineage = self._lineage_of(result, extra)
-            collect(self.hook, self._lineage)
-        except Exception:
-            self.log.warning("The task's lineage events are incomplete.", exc_info=True)
+        read, written = self._files_of(result)
+        collect(self.hook, lambda: self.hook.connection, extra.get("flow_id"), read=read, written=written)
 
     @abc.abstractmethod
     def _event_extra(self, result: _Result) -> dict[str, Any]:
         """Return the extra of the task's asset events."""
 
     @abc.abstractmethod
-    def _lineage_of(self, result: _Result, extra: Mapping[str, Any]) -> Lineage:
-        """
-        Return what the task read and made.
-
-        :param extra: what :meth:`_event_extra` returned
-        """
-
-    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
-        """Return what the task read and made; called by Airflow's OpenLineage provider."""
-        from workflow_automation_provider.hooks.lineage import Lineage, operator_lineage
-
-        return operator_lineage(self._lineage or Lineage())
-
-    def _run_or_flow(self, extra: Mapping[str, Any]) -> list[str]:
-        """Return the URI of the run, or else of the flow; empty if the flow is unknown."""
-        from workflow_automation_provider.hooks.lineage import asset_uri
-
-        flow_id = extra.get("flow_id")
-        return [asset_uri(self.hook.connection, flow_id, extra.get("run_id"))] if flow_id else []
+    def _files_of(self, result: _Result) -> tuple[object, object]:
+        """Return the files that the task read, and those that it wrote, for lineage."""
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
-        return error_of_task(
-            error, context, self._advice(context), also_retry=self._retried_after, is_ended=self.is_ended
-        )
+        """Return the error to fail the task with."""
+        return task_error(error, context, retried=self._retried_after)
 
     @abc.abstractmethod
     def _run_once(self, context: Context) -> _Result:
         """Do what the task is for."""
-
-    @abc.abstractmethod
-    def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        """Return what to do if Airflow does not retry the task."""
 
     @property
     @abc.abstractmethod

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import is_limit, kind_of
-from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BatchInterruptedError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+)
+from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
-    from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-    from workflow_automation_provider.execution.batch.driver import OnRejected
+    from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.execution.batch.engine import OnRejected
     from workflow_automation_provider.execution.batch.results import BatchSummary
     from workflow_automation_provider.execution.batch.source import Batch
     from workflow_automation_provider.execution.batch_state import BatchItem
     from workflow_automation_provider.execution.start import OnUnknownStart
-    from workflow_automation_provider.hooks.lineage import Lineage
 
 __all__ = ["TriggerFlowBatchOperator"]
 
-# More threads than that only wait for each other. What opens a window must fit into one entry of the task state store.
-_MAX_CONCURRENCY, _MAX_WINDOW_SIZE = 256, 1000
+# More threads than that only wait for each other.
+_MAX_CONCURRENCY = 256
 
 
 class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
@@ -46,30 +51,22 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
         that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param max_concurrency: how many requests are sent at a time
+    :param max_concurrency: how many requests are sent at a time. Four times as many items may be in flight, but no more
+        than 256: sent, or about to be, and not yet recorded. So many may be unknown after a kill
     :param max_starts_per_second: how many requests are sent in a second at most, spread evenly; by default
         unlimited
-    :param window_size: how many items may be in flight at a time: sent, or about to be, and not yet recorded. So many
-        may be unknown after a kill; a smaller window sends more slowly
     :param on_unknown_start: what to do about items of which it is unknown whether a run was started: ``"fail"``
         at the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
     :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
         ``"skip"``: succeed
     :param output_path: path or URL of a JSON Lines file for the result of each item, also if the task fails
         (templated)
-    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
-        the connection's ``timeout``
     :param send_retry_timeout: seconds that the service may be busy or unreachable without interruption; after that,
         Airflow retries the task, which starts the rest
     """
 
     _flow_left_out = "to trigger the flow of the API key"
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
-
-    def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        from workflow_automation_provider.failures import BATCH_ADVICE
-
-        return BATCH_ADVICE
 
     template_fields: Sequence[str] = ("batch", "flow_id", "workflow_automation_conn_id", "output_path")
     template_fields_renderers: ClassVar[dict[str, str]] = {"batch": "json"}
@@ -82,29 +79,23 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         workflow_automation_conn_id: str = "workflow_automation_default",
         max_concurrency: int = 16,
         max_starts_per_second: float | None = None,
-        window_size: int = 64,
         on_unknown_start: OnUnknownStart = "fail",
         on_rejected: OnRejected = "fail",
         output_path: str | None = None,
-        request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
         **kwargs: object,
     ) -> None:
-        super().__init__(
-            flow_id=flow_id, request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs
-        )
+        super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)
         if batch is None:
             raise ValueError(
                 "batch is None: pass a list of inputs objects, or the path of a JSON Lines file."
             )
         check_choice("on_unknown_start", on_unknown_start, "fail", "start_again")
         check_choice("on_rejected", on_rejected, "fail", "skip")
-        for name, limit, maximum in (
-            ("max_concurrency", max_concurrency, _MAX_CONCURRENCY),
-            ("window_size", window_size, _MAX_WINDOW_SIZE),
-        ):
-            if not is_limit(limit) or limit > maximum:
-                raise ValueError(f"{name} is {limit!r}: expected a whole number from 1 to {maximum}.")
+        if not is_limit(max_concurrency) or max_concurrency > _MAX_CONCURRENCY:
+            raise ValueError(
+                f"max_concurrency is {max_concurrency!r}: expected a whole number from 1 to {_MAX_CONCURRENCY}."
+            )
         if max_starts_per_second is not None and not (
             isinstance(max_starts_per_second, int | float)
             and not isinstance(max_starts_per_second, bool)
@@ -117,14 +108,13 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.max_concurrency = max_concurrency
         self.max_starts_per_second = max_starts_per_second
-        self.window_size = window_size
         self.on_unknown_start = on_unknown_start
         self.on_rejected = on_rejected
         self.output_path = output_path
 
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.batch.driver import BatchPlan
+        from workflow_automation_provider.execution.batch.engine import BatchPlan
         from workflow_automation_provider.execution.batch.starter import (
             BatchStarter,
             with_previous_tries_noted,
@@ -132,20 +122,19 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         from workflow_automation_provider.execution.batch_state import BatchRecord
 
         record = BatchRecord(context)
-        with record.in_use(id(self)):
-            with with_previous_tries_noted(record):
-                plan = BatchPlan(
-                    batch=self.batch,
-                    flow_id=self._rendered_flow_id(),
-                    max_concurrency=self.max_concurrency,
-                    max_starts_per_second=self.max_starts_per_second,
-                    window_size=self.window_size,
-                    on_unknown_start=self.on_unknown_start,
-                    on_rejected=self.on_rejected,
-                    output_path=self._rendered_output_path(),
-                )
-                starter = BatchStarter(record, self._open_hook(), self._retrier, context, plan)
-            return starter.start()
+        record.use()
+        with with_previous_tries_noted(record):
+            plan = BatchPlan(
+                batch=self.batch,
+                flow_id=self._rendered_flow_id(),
+                max_concurrency=self.max_concurrency,
+                max_starts_per_second=self.max_starts_per_second,
+                on_unknown_start=self.on_unknown_start,
+                on_rejected=self.on_rejected,
+                output_path=self._rendered_output_path(),
+            )
+            starter = BatchStarter(record, self._open_hook(), self._retrier, context, plan)
+        return starter.start()
 
     def _event_extra(self, result: list[BatchItem] | BatchSummary) -> dict[str, Any]:
         """Return the extra of the task's asset events: not the runs, which may be very many."""
@@ -159,16 +148,9 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             extra["flow_id"] = flow_id
         return extra
 
-    def _lineage_of(self, result: list[BatchItem] | BatchSummary, extra: Mapping[str, Any]) -> Lineage:
-        """Return the file with the items, the flow, and the file with the runs; runs may be very many."""
-        from workflow_automation_provider.hooks.lineage import Lineage, inputs_of
-
-        return Lineage(
-            inputs=[]
-            if isinstance(self.batch, Sequence) and not isinstance(self.batch, str)
-            else inputs_of(self.batch),
-            outputs=[*self._run_or_flow(extra), *(inputs_of(extra["path"]) if "path" in extra else ())],
-        )
+    def _files_of(self, result: list[BatchItem] | BatchSummary) -> tuple[object, object]:
+        has_items = isinstance(self.batch, Sequence) and not isinstance(self.batch, str)
+        return () if has_items else self.batch, () if isinstance(result, list) else result["path"]
 
     def _rendered_output_path(self) -> str | None:
         if self.output_path is None:
@@ -180,10 +162,21 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         path: str = rendered("output_path", self.output_path)
         return path
 
+    def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Return the error to fail the task with: clearing it starts all items again."""
+        rest = (
+            "Clearing the task starts all items again: start those that have no run in a batch of their own."
+        )
+        return task_error(
+            error,
+            context,
+            retried=self._retried_after,
+            starts_again=self.on_unknown_start == "start_again",
+            what_to_do=None if error.accepted is Accepted.NO else rest,
+        )
+
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        from workflow_automation_provider.failures.batch import BatchInterruptedError
-
         if self.on_unknown_start == "start_again":
             return (BatchInterruptedError, OutcomeUnknownError)
         return (BatchInterruptedError,)

@@ -8,28 +8,24 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from workflow_automation_provider.exceptions import (
-    Accepted,
     InvalidRequestError,
     OutcomeUnknownError,
-    ResponseUnusableError,
     RunFailedError,
+    UnidentifiedError,
 )
-from workflow_automation_provider.execution.retry import error_of_task
+from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-    from airflow.sdk import BaseNotifier
+    from airflow.sdk import Context
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.ask import PendingStart
     from workflow_automation_provider.execution.flow_run import FlowRun, Resumed
     from workflow_automation_provider.execution.start import OnUnknownStart
-    from workflow_automation_provider.execution.start_record import StartedRun
-    from workflow_automation_provider.hooks.file_sources import FileSource
-    from workflow_automation_provider.hooks.lineage import Lineage
+    from workflow_automation_provider.execution.start_record import RunResult
+    from workflow_automation_provider.hooks.sources import FileSource
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 
@@ -37,16 +33,7 @@ __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 _MAX_WAIT = timedelta(days=365)
 
 
-def _sequence(notifiers: Sequence[BaseNotifier] | BaseNotifier | None) -> Sequence[BaseNotifier]:
-    if notifiers is None:  # as of Airflow's HITLOperator
-        return ()
-    called: tuple[Any, ...] = tuple(notifiers) if isinstance(notifiers, list | tuple) else (notifiers,)
-    if not all(map(callable, called)):
-        raise ValueError(f"notifiers is {notifiers!r}: expected a notifier, or a list of them.")
-    return called
-
-
-class TriggerFlowOperator(FlowOperator["StartedRun"]):
+class TriggerFlowOperator(FlowOperator["RunResult"]):
     """
     Start a run of a flow, once.
 
@@ -66,8 +53,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
     :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
         that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param wait_for_completion: whether to wait until the flow, by its last step, or a person says how the run
-        ended, without occupying a worker, and to return the flow's ``result`` as well (Airflow 3.3+)
+    :param wait_for_completion: whether to wait until the flow says, by its last step, how the run ended, without
+        occupying a worker, and to return the flow's ``result`` as well (Airflow 3.3+)
     :param callback_input: name of the input that receives the URL by which the flow speaks to the task, if the task
         waits, or with ``on_unknown_start="claim"``
     :param completion_timeout: how long to wait for the end of the run, if the task waits
@@ -75,20 +62,15 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         including nested values)
     :param heartbeat_timeout: how long the run may say nothing before the task fails, if the task waits; by default as
         long as ``completion_timeout``
-    :param on_run_failed: what to do if the flow, or a person, says that the run failed, if the task waits: ``"fail"``
-        without a retry, or ``"start_again"``: Airflow's retries start another run
+    :param on_run_failed: what to do if the flow says that the run failed, if the task waits: ``"fail"`` without a
+        retry, or ``"start_again"``: Airflow's retries start another run
     :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost
-        connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"ask"`` a person under
-        **Required Actions** (Airflow 3.1+); ``"claim"``: the run itself asks by its first step whether it may go on
-        (Airflow 3.3+), the task returns the run that did, or stops it and starts another in the next try; or
-        ``"start_again"`` in the next try, which may start a second run.
+        connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"claim"``: the run
+        itself asks by its first step whether it may go on (Airflow 3.3+), the task returns the run that did, or stops it
+        and starts another in the next try; or ``"start_again"`` in the next try, which may start a second run.
         A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"`` EQUAL TO ``"start_again"``: IT MAY RUN TWICE
     :param claim_timeout: how long a try waits for the run's claim where the outcome of its start is unknown, only with
         ``on_unknown_start="claim"``
-    :param ask_timeout: how long to wait for the person's answer before the task fails
-    :param notifiers: called when a person is asked; as ``ask_timeout``, only with ``on_unknown_start="ask"``
-    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
-        the connection's ``timeout``
     :param send_retry_timeout: seconds to keep retrying within one try of the task while the service is busy
         or cannot be reached; 0 sends once. After that, Airflow retries the task
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
@@ -112,11 +94,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         files: FileSource | Sequence[FileSource] | None = None,
         heartbeat_timeout: timedelta | None = None,
         on_run_failed: Literal["fail", "start_again"] = "fail",
-        on_unknown_start: OnUnknownStart | Literal["ask", "claim"] = "fail",
+        on_unknown_start: OnUnknownStart | Literal["claim"] = "fail",
         claim_timeout: timedelta = timedelta(seconds=60),
-        ask_timeout: timedelta = timedelta(days=7),
-        notifiers: Sequence[BaseNotifier] | BaseNotifier | None = (),
-        request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
         multiple_outputs: bool = True,
         **kwargs: Any,
@@ -124,7 +103,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         super().__init__(
             multiple_outputs=multiple_outputs,
             flow_id=flow_id,
-            request_timeout=request_timeout,
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
@@ -140,14 +118,11 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         self.claim_timeout = claim_timeout
         self.files = files
         self.on_unknown_start = on_unknown_start
-        self.ask_timeout = ask_timeout
-        self.notifiers = _sequence(notifiers)
         self._flow_run: FlowRun | None = None
         self._check_values()
-        self._check_effects(notifiers, kwargs.get("default_args") or {})
 
     def _check_values(self) -> None:
-        check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "ask", "start_again")
+        check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "start_again")
         check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
         if not isinstance(self.callback_input, str) or not self.callback_input.strip():
             raise ValueError(
@@ -160,7 +135,6 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
                 _MAX_WAIT if self.heartbeat_timeout is None else self.heartbeat_timeout,
                 _MAX_WAIT,
             ),
-            ("ask_timeout", self.ask_timeout, _MAX_WAIT),
             # It occupies a worker.
             ("claim_timeout", self.claim_timeout, timedelta(days=1)),
         ):
@@ -171,45 +145,20 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         if not isinstance(self.wait_for_completion, bool):
             raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
 
-    def _check_effects(self, notifiers: object, shared: Mapping[str, Any]) -> None:
-        """
-        Raise a ValueError for an argument that has no effect.
-
-        :param notifiers: as the DAG author passed them
-        :param shared: the ``default_args``: these are for several tasks, and not all of them wait or ask
-        """
-        waits = (self.wait_for_completion, "wait_for_completion=True")
-        asks = (self.on_unknown_start == "ask", "on_unknown_start='ask'")
-        claims = (self.on_unknown_start == "claim", "on_unknown_start='claim'")
-        speaks = (waits[0] or claims[0], f"{waits[1]} or {claims[1]}")
-        for name, value, default, (is_on, needed) in (
-            ("callback_input", self.callback_input, "callback_url", speaks),
-            ("completion_timeout", self.completion_timeout, timedelta(days=1), waits),
-            ("heartbeat_timeout", self.heartbeat_timeout, None, waits),
-            ("on_run_failed", self.on_run_failed, "fail", waits),
-            ("claim_timeout", self.claim_timeout, timedelta(seconds=60), claims),
-            ("ask_timeout", self.ask_timeout, timedelta(days=7), asks),
-            ("notifiers", notifiers or (), (), asks),
-        ):
-            if not is_on and value not in (default, shared.get(name)):
-                raise ValueError(f"{name} has no effect without {needed}: add {needed}, or leave {name} out.")
-
     def execute_complete(
         self,
         context: Context,
         event: dict[str, Any] | None = None,
-        run: StartedRun | None = None,
-        pending: PendingStart | None = None,
+        run: RunResult | None = None,
         checks: int = 0,
         ti_id: str | None = None,
         timeout: float | None = None,
-    ) -> StartedRun:
+    ) -> RunResult:
         """
         Continue after the task was parked: Airflow calls this in place of ``execute``.
 
-        :param event: a person's answer, or that the time is up
+        :param event: that the time is up, or that the endpoint has shortened it: both are the same to Airflow
         :param run: the run whose end the task waits for
-        :param pending: what is known of a start of unknown outcome, if that was asked about
         :param checks: number of checks so far
         :param ti_id: the task instance that was parked; a Clear gives the task another
         :param timeout: the ``completion_timeout`` in seconds when the task was parked; it counts where the DAG no
@@ -218,18 +167,21 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         from workflow_automation_provider.execution.flow_run import Resumed
         from workflow_automation_provider.execution.parking import is_from_before_a_clear
 
+        resumed: Resumed | None = Resumed(run, checks, timeout)
         if is_from_before_a_clear(context, ti_id):
             self.log.info("The task was cleared after it continued: starting over.")
-            return self._guarded(context, lambda: self._run_once(context))
-        resumed = Resumed(event, run, pending, checks, timeout)
-        return self._guarded(context, lambda: self._run_once(context, resumed))
+            resumed = None
+        with self._guarded(context):
+            result = self._run_once(context, resumed)
+        self._emit_events(context, result)
+        return result
 
-    def _run_once(self, context: Context, resumed: Resumed | None = None) -> StartedRun:
+    def _run_once(self, context: Context, resumed: Resumed | None = None) -> RunResult:
         """Start the run, unless an earlier try did, then upload its files and wait, if configured."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.flow_run import FlowRun, FlowRunTask, Resumed
+        from workflow_automation_provider.execution.flow_run import FlowRun, Resumed, StartOptions
 
-        task = FlowRunTask(
+        options = StartOptions(
             flow_id=self.flow_id,
             rendered_flow_id=self._rendered_flow_id,
             make_inputs=lambda: self._make_inputs(context),
@@ -243,10 +195,8 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
             on_run_failed=self.on_run_failed,
             on_unknown_start=self.on_unknown_start,
             claim_timeout=self.claim_timeout,
-            ask_timeout=self.ask_timeout,
-            notifiers=self.notifiers,
         )
-        self._flow_run = FlowRun(context, self._open_hook(), self._retrier, task)
+        self._flow_run = FlowRun(context, self._open_hook(), self._retrier, options)
         return self._flow_run.execute(resumed or Resumed())
 
     def _request_digest(self) -> str | None:
@@ -261,56 +211,37 @@ class TriggerFlowOperator(FlowOperator["StartedRun"]):
         """Return the inputs, once it is certain that a run is to be started."""
         return self.inputs
 
-    def _event_extra(self, result: StartedRun) -> dict[str, Any]:
+    def _event_extra(self, result: RunResult) -> dict[str, Any]:
         from workflow_automation_provider.execution.asset_events import link_of
 
         extra = {name: value for name, value in result.items() if name not in ("run_link", "response")}
         return {**extra, **link_of(result)}
 
-    def _lineage_of(self, result: StartedRun, extra: Mapping[str, Any]) -> Lineage:
-        from workflow_automation_provider.hooks.lineage import Lineage, inputs_of
-
+    def _files_of(self, result: RunResult) -> tuple[object, object]:
         # Of a task that was parked, an earlier process has uploaded them.
-        uploaded = (self._flow_run and self._flow_run.uploaded) or {"inputs": inputs_of(self.files)}
-        return Lineage(outputs=self._run_or_flow(extra), run_link=extra.get("run_link"), **uploaded)
+        return (self._flow_run and self._flow_run.uploaded) or self.files, ()
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
         from workflow_automation_provider.execution.wait import ResultUnreadableError
-        from workflow_automation_provider.failures import run_advice
 
         run = self._flow_run.run if self._flow_run else None
         # Of a run that failed, or whose id is unknown, the error says all.
-        if run is None or isinstance(error, RunFailedError | ResponseUnusableError):
-            return error_of_task(
+        if run is None or isinstance(error, RunFailedError | UnidentifiedError):
+            return task_error(
                 error,
                 context,
-                self._advice(context),
-                also_retry=self._retried_after,
-                is_ended=self.is_ended,
-                previous=self._flow_run.starter.previous if self._flow_run else None,
+                retried=self._retried_after,
+                starts_again=self.on_unknown_start == "start_again",
+                earlier=self._flow_run.starter.earlier if self._flow_run else None,
             )
-        # Only with a record does a retry find the run.
-        has_store = "task_state_store" in context
-        advice = run_advice(run.get("run_id"), has_store=has_store)
-        error.locate(None, run.get("flow_id"), run.get("run_id"))
-        return error_of_task(
-            error,
+        flow_id, run_id = error.flow_id or run.get("flow_id"), error.run_id or run.get("run_id")
+        return task_error(
+            error.with_facts(flow_id=flow_id, run_id=run_id),
             context,
-            {Accepted.MAYBE: advice},
-            also_retry=(OutcomeUnknownError, ResultUnreadableError),
-            is_ended=self.is_ended,
-            may_retry=has_store,
-            later=advice,
+            retried=(OutcomeUnknownError, ResultUnreadableError),
             run_id=run.get("run_id", ""),
         )
-
-    def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        from workflow_automation_provider.failures import CLAIM_ADVICE, start_advice
-
-        if self.on_unknown_start == "claim":
-            return CLAIM_ADVICE
-        return start_advice(has_store="task_state_store" in context)
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
+from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
-    from workflow_automation_provider.client.files import FileFormat
-    from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-    from workflow_automation_provider.execution.upload import OnUnknownUpload, UploadResult
-    from workflow_automation_provider.hooks.file_sources import FileSource
-    from workflow_automation_provider.hooks.lineage import Lineage
+    from workflow_automation_provider.client.files import Element, FileFormat
+    from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.execution.upload import UploadResult
+    from workflow_automation_provider.hooks.sources import FileSource
 
 
 class UploadFilesOperator(FlowOperator["UploadResult"]):
@@ -39,23 +39,17 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         connection's (templated). A template that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param file_format: the format of each file: a mapping of field name to ``name``, ``base64``,
-        ``data_url``, ``text``, ``content_type`` or ``size``; one of these values; or a callable that takes a
-        :class:`~workflow_automation_provider.client.files.File` and returns any JSON value. By default the
-        connection's
+        ``data_url``, ``content_type`` or ``size``; or one of these values. By default the connection's
     :param files_per_request: the maximum number of files in one request, by default unlimited
     :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default
         unlimited
-    :param on_unknown_upload: what to do if it is unknown whether files were accepted: ``"send_again"``, or
-        ``"fail"`` without a retry
-    :param request_timeout: seconds that connecting, each send, and the whole response may take; by default
-        the connection's ``timeout``
     :param send_retry_timeout: seconds to keep retrying each request within one try of the task; 0 sends once.
         After that, Airflow retries the task
     """
 
     _flow_left_out = "to use the connection's"
     _inside_a_task = "call upload_files of the WorkflowAutomationHook"
-    _inputs: Sequence[str] = ()
+    _uploaded: Sequence[Element] = ()
     """The files, for lineage."""
 
     template_fields: Sequence[str] = ("run_id", "files", "flow_id", "workflow_automation_conn_id")
@@ -71,15 +65,10 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         file_format: FileFormat | None = None,
         files_per_request: int | None = None,
         max_request_bytes: int | None = None,
-        on_unknown_upload: OnUnknownUpload = "send_again",
-        request_timeout: float | None = None,
         send_retry_timeout: float = 60.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            flow_id=flow_id, request_timeout=request_timeout, send_retry_timeout=send_retry_timeout, **kwargs
-        )
-        check_choice("on_unknown_upload", on_unknown_upload, "send_again", "fail")
+        super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)
         if run_id is None:
             raise ValueError("run_id is None: pass the run, such as trigger.output.")
         if files is None:
@@ -103,7 +92,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.file_format = file_format
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
-        self.on_unknown_upload = on_unknown_upload
 
     def _run_once(self, context: Context) -> UploadResult:
         # Not at the top: the DAG processor needs none of it.
@@ -111,22 +99,20 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         from workflow_automation_provider.execution.upload_record import UploadRecord
 
         record = UploadRecord(context)
-        with record.in_use(id(self)):
-            run_id, flow_id = self._run()
-            uploader = Uploader(
-                record, self._open_hook(), self._retrier, on_unknown_upload=self.on_unknown_upload
-            )
-            result = uploader.upload(
-                run_id,
-                flow_id,
-                FilesToUpload(
-                    files=self.files,
-                    file_format=self.file_format,
-                    files_per_request=self.files_per_request,
-                    max_request_bytes=self.max_request_bytes,
-                ),
-            )
-        self._inputs = uploader.inputs
+        record.use()
+        run_id, flow_id = self._run()
+        uploader = Uploader(record, self._open_hook(), self._retrier)
+        result = uploader.upload(
+            run_id,
+            flow_id,
+            FilesToUpload(
+                files=self.files,
+                file_format=self.file_format,
+                files_per_request=self.files_per_request,
+                max_request_bytes=self.max_request_bytes,
+            ),
+        )
+        self._uploaded = uploader.elements
         return result
 
     def _event_extra(self, result: UploadResult) -> dict[str, Any]:
@@ -141,16 +127,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
             "bytes": result["bytes"],
         }
 
-    def _lineage_of(self, result: UploadResult, extra: Mapping[str, Any]) -> Lineage:
-        from workflow_automation_provider.hooks.lineage import Lineage
-
-        return Lineage(
-            inputs=self._inputs,
-            outputs=self._run_or_flow(extra),
-            run_link=extra.get("run_link"),
-            files=result["files"],
-            size=result["bytes"],
-        )
+    def _files_of(self, result: UploadResult) -> tuple[object, object]:
+        return self._uploaded, ()
 
     def _run(self) -> tuple[Any, str | None]:
         """Return the run, and the flow if one is given: the result of a trigger has both."""
@@ -173,12 +151,12 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
             )
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
 
-    def _advice(self, context: Context) -> Mapping[Accepted, str]:
-        from workflow_automation_provider.failures import UPLOAD_ADVICE
-
-        return UPLOAD_ADVICE
+    def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Return the error to fail the task with: clearing it uploads all files again."""
+        again = "clear the task to upload all files."
+        return task_error(error, context, retried=self._retried_after, again=again)
 
     @property
     def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
         # In place of execution.upload's own: what reads files is slow to load.
-        return (OutcomeUnknownError,) if self.on_unknown_upload == "send_again" else ()
+        return (OutcomeUnknownError,)

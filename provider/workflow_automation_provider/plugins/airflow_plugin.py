@@ -2,18 +2,15 @@
 The plugin that mounts the callback endpoint and the page **Flow runs** in Airflow's API server.
 
 It is the entry point of group ``airflow.plugins``. Every process of Airflow imports this module, so it imports both only
-at the first request. Airflow 2 has no such server, and ignores the plugin.
+at the first request. Both need Airflow's task state store: before Airflow 3.3, nothing is mounted.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-try:
-    from airflow.providers.common.compat.sdk import AirflowPlugin
-except ImportError:  # in its versions for Airflow 3.0
-    from airflow.plugins_manager import AirflowPlugin  # type: ignore[assignment]  # the same class there
+from airflow.plugins_manager import AirflowPlugin
 
 from workflow_automation_provider.execution.callback import PATH
 
@@ -54,25 +51,19 @@ async def _flow_runs(scope: Scope, receive: Receive, send: Send) -> None:
     await app(scope, receive, send)
 
 
-def _can_show_runs() -> bool:
-    """Return whether this Airflow keeps what the page shows (3.3+), without importing anything for it."""
-    try:
-        return find_spec("airflow.models.task_state_store") is not None
-    except ImportError:
-        return False
+# The page first: whatever is below the prefix of the other would be taken for a callback.
+_APPS: list[dict[str, Any]] = [
+    {"app": _flow_runs, "url_prefix": _RUNS_PREFIX, "name": "Workflow Automation flow runs"},
+    {"app": _callback_endpoint, "url_prefix": _PREFIX, "name": "Workflow Automation callbacks"},
+]
+
+# Looked for, not imported: that is slow.
+_HAS_STORE = find_spec("airflow.models.task_state_store") is not None
 
 
 class WorkflowAutomationPlugin(AirflowPlugin):
     """Mounts the callback endpoint and the page."""
 
     name = "workflow_automation"
-    # The page first: whatever is below the prefix of the other would be taken for a callback.
-    fastapi_apps = [  # noqa: RUF012  # as Airflow declares it
-        *(
-            [{"app": _flow_runs, "url_prefix": _RUNS_PREFIX, "name": "Workflow Automation flow runs"}]
-            if _can_show_runs()
-            else []
-        ),
-        {"app": _callback_endpoint, "url_prefix": _PREFIX, "name": "Workflow Automation callbacks"},
-    ]
-    external_views = _VIEWS if _can_show_runs() else []
+    fastapi_apps = _APPS if _HAS_STORE else []
+    external_views = _VIEWS if _HAS_STORE else []

@@ -9,7 +9,7 @@ than that, and strangers cost little:
 Status  When
 ======  ====================================================================================================
 404     the path is another
-405     the method is neither POST nor GET
+405     the method is not POST, as that of a link that a scanner or a preview follows
 404     there is no token, or what cannot be one
 501     this Airflow cannot take callbacks
 404     no task has given out this token, or it was cleared since
@@ -67,8 +67,6 @@ _BODY_TIMEOUT = 10.0
 
 # Few, so that callbacks do not use up the API server's connections to the database.
 _THREADS = DaemonThreads(4, "workflow-automation-callback")
-# With room of their own, which strangers cannot take.
-_KNOWN_THREADS = DaemonThreads(2, "workflow-automation-answer")
 
 
 class _Response(NamedTuple):
@@ -128,8 +126,8 @@ async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
 async def _respond(request: Request) -> _Response:
     if not _is_ours(request.scope):
         return _NOT_FOUND
-    if request.method not in ("GET", "POST"):
-        return _Response(405, "Only GET and POST are supported.", {"allow": "GET, POST"})
+    if request.method != "POST":
+        return _Response(405, "Only POST is supported.", {"allow": "POST"})
     token = _token(request.scope)
     if token is None:
         return _NOT_FOUND
@@ -139,8 +137,7 @@ async def _respond(request: Request) -> _Response:
         return _UNAVAILABLE  # without a line in the log, which strangers could fill
     if response:
         return response
-    body = await _body(request) if request.method == "POST" else None
-    return await _KNOWN_THREADS.run(partial(_settle, token, body))
+    return await _THREADS.run(partial(_settle, token, await _body(request)))
 
 
 def _admit(token: str) -> _Response | None:
@@ -150,9 +147,9 @@ def _admit(token: str) -> _Response | None:
     return None if metadata.is_known(token) else _NOT_FOUND
 
 
-def _settle(token: str, body: bytes | None) -> _Response:
+def _settle(token: str, body: bytes) -> _Response:
     try:
-        said = None if body is None else without_token(read(body), token)
+        said = without_token(read(body), token)
     except ValueError as error:
         return _Response(400, str(error))
     verdict, receipt = metadata.respond(token, said)

@@ -11,7 +11,6 @@ The run sends    it is not wanted,     another run has the claim    it has the c
 ===============  ====================  ===========================  ==========================  ==================
 ``started``      STOP                  OTHER_RUN                    GO_ON                       CLAIM
 ``running``      STOP                  OTHER_RUN                    GO_ON, and keep the word    CLAIM_FIRST
-``GET``          STOP                  OTHER_RUN                    GO_ON                       CLAIM_FIRST
 an end           STOP                  OTHER_RUN                    END                         END
 the same end     SAME_END              SAME_END                     SAME_END                    SAME_END
 another end      OTHER_END             OTHER_END                    OTHER_END                   OTHER_END
@@ -26,7 +25,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.execution.callback import Answer, Started
+from workflow_automation_provider.execution.callback import Answer, Running, Started
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.callback import ClaimRow, Said
@@ -75,11 +74,11 @@ class Seen:
     receipt: Receipt | None = None
 
 
-def decide(said: Said | None, token: str, digest: str, seen: Seen) -> Verdict:
+def decide(said: Said, token: str, digest: str, seen: Seen) -> Verdict:
     """
     Decide what to say to a run.
 
-    :param said: what it sends, None for ``GET``
+    :param said: what it sends
     :param digest: of the token
     """
     if isinstance(said, Answer) and seen.receipt is not None:
@@ -96,16 +95,14 @@ def decide(said: Said | None, token: str, digest: str, seen: Seen) -> Verdict:
     return Verdict.END if isinstance(said, Answer) else Verdict.GO_ON
 
 
-def _is_of(said: Said | None, claim: Any) -> bool:
+def _is_of(said: Said, claim: Any) -> bool:
     """
     Return whether what a run sends is of the run that has claimed with the same token.
 
     It is not where something between the task and the service has sent one request twice, which started two runs.
     """
     claimed = claim.get("run_id")
-    if isinstance(said, Started):
-        return bool(said.run_id == claimed)
-    if said is None or said.run_id is None or said.run_id == claimed:
-        return True
-    # The end of a run that did not name itself when it claimed is not lost.
-    return isinstance(said, Answer) and claimed is None
+    if isinstance(said, Answer):
+        # The end of a run that did not name itself when it claimed is not lost.
+        return claimed in (None, said.run_id)
+    return said.run_id == claimed or (isinstance(said, Running) and said.run_id is None)

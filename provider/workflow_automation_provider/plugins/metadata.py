@@ -5,9 +5,8 @@ What a run that calls Airflow reads and changes in the metadata database.
 if a retry has changed its id since, and one by an index its entries. :func:`is_known` makes no other, takes no
 lock, and is all that a stranger gets.
 
-**Lock.** The DAG run, the task instance, the token's entry, and then the question under **Required Actions**: in
-the order in which Airflow locks them when it parks a task, when a person answers and when a task is cleared, so
-that nobody waits for each other forever. The task deletes the token's entry without a lock of its own: the
+**Lock.** The DAG run, the task instance, and then the token's entry: in the order in which Airflow locks them when it
+parks a task and when a task is cleared, so that nobody waits for each other forever. The task deletes the token's entry without a lock of its own: the
 deletion waits for the claim or the end, or these find no entry. SQLite has no locks for rows; there, one
 transaction writes at a time. A first claim, an end and what is told to stop take the locks; all else takes none.
 
@@ -15,6 +14,10 @@ transaction writes at a time. A first claim, an end and what is told to stop tak
 claim of before a Clear counts while its token has such an entry, too: the cleared task has returned its run.
 A claim whose token is closed keeps others from claiming until its run is over. A run that is told to stop before it has
 claimed gets a claim that says so: a task that knows its run by the response would return it.
+
+**Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's message that the task
+has left the worker, Airflow takes a task that is queued again for one that was lost, and fails it. Its timeout is
+lowered instead, and the scheduler, which looks for timeouts after it has read such messages, resumes it.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.dagrun import DagRun
+from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import State, TaskInstanceState
 from sqlalchemy import inspect, or_, select, update
@@ -48,7 +52,6 @@ from workflow_automation_provider.execution.callback import (
     word_key,
 )
 from workflow_automation_provider.plugins.decision import Receipt, Seen, Verdict, decide
-from workflow_automation_provider.plugins.metadata_questions import wake
 from workflow_automation_provider.plugins.metadata_session import limit_waiting, transaction
 
 if TYPE_CHECKING:
@@ -59,12 +62,12 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.callback import ClaimRow, Said
 
-with contextlib.suppress(ImportError):  # before Airflow 3.3: nothing here is called then
-    from airflow.models.task_state_store import TaskStateStoreModel as Store
-
 # Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
 # 3.4 on, a region.
 _COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
+
+# The scheduler has handled the executor's message about the parked task by then.
+_WAKE_AFTER = timedelta(seconds=5)
 
 _Reply = tuple[Verdict, Receipt | None]
 
@@ -88,11 +91,11 @@ def is_known(token: str) -> bool:
         )
 
 
-def respond(token: str, said: Said | None) -> _Reply:
+def respond(token: str, said: Said) -> _Reply:
     """
     Decide what to say to a run, and store what it says.
 
-    :param said: what it sends, None for ``GET``
+    :param said: what it sends
     :return: that, and the receipt of the end that the task has
     :raises UnavailableError: if the database is locked or cannot be reached
     """
@@ -265,7 +268,7 @@ def _coordinates(session: Session, ti_id: UUID) -> dict[str, Any] | None:
     return None
 
 
-def _settle(session: Session, task: _Task | None, token: str, said: Said | None) -> _Reply | None:
+def _settle(session: Session, task: _Task | None, token: str, said: Said) -> _Reply | None:
     """Decide, and write what goes with it; return None if that needs a lock first."""
     if task is None:
         return Verdict.STOP, None
@@ -276,7 +279,7 @@ def _settle(session: Session, task: _Task | None, token: str, said: Said | None)
             if not is_locked:
                 return None
             _stop(session, task, seen.own, now)
-        case Verdict.STOP, Started() | Running() | None if task.unclaimed is not None:
+        case Verdict.STOP, Started() | Running() if task.unclaimed is not None:
             if not is_locked:
                 return None
             claim = Started().row(task.digest, _text(now))
@@ -287,14 +290,13 @@ def _settle(session: Session, task: _Task | None, token: str, said: Said | None)
             if not is_locked:
                 return None
             _replace(session, task, claim_key(task.ti.max_tries), said.row(task.digest, _text(now)))
-            wake(session, task.ti, None, now)
         case Verdict.GO_ON, Running():
             _replace(session, task, word_key(task.digest), said.row(_text(now)))
         case Verdict.END, Answer():
             _store_end(session, task, token, said, now)
-            wake(session, task.ti, said, now)
+            _wake(task.ti, now)
         case Verdict.SAME_END, Answer():
-            wake(session, task.ti, said, now)
+            _wake(task.ti, now)
     return verdict, seen.receipt
 
 
@@ -304,6 +306,14 @@ def _store_end(session: Session, task: _Task, token: str, answer: Answer, now: d
     receipt = {"status": answer.status, "at": at, "fingerprint": fingerprint, "max_tries": task.ti.max_tries}
     _add(session, task, end_key(task.digest), answer.row(at))
     _add(session, task, receipt_key(task.digest), receipt)
+
+
+def _wake(ti: TaskInstance, now: datetime) -> None:
+    """Have the scheduler's next sweep of timeouts resume a task, if it is parked."""
+    if ti.state == TaskInstanceState.AWAITING_INPUT and (
+        ti.trigger_timeout is None or ti.trigger_timeout > now + _WAKE_AFTER
+    ):
+        ti.trigger_timeout = now + _WAKE_AFTER
 
 
 def _stop(session: Session, task: _Task, claim: ClaimRow, now: datetime) -> None:

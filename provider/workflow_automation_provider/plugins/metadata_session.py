@@ -23,22 +23,16 @@ class UnavailableError(Exception):
 
 def missing() -> str | None:
     """Return why this Airflow cannot take callbacks, None if it can."""
-    try:
-        from airflow.configuration import conf
-        from airflow.models.hitl import HITLDetail
-        from airflow.models.task_state_store import TaskStateStoreModel
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.models.trigger import handle_event_submit  # noqa: F401
-        from airflow.state import resolve_state_backend
-        from airflow.state.metastore import MetastoreBackend
-        from airflow.triggers.base import TriggerEvent  # noqa: F401
-        from airflow.utils.state import TaskInstanceState
-    except ImportError:
-        return "Callbacks need Airflow 3.3 or newer, which can park a task and keeps its state."
+    from airflow.configuration import conf
+    from airflow.models.task_state_store import TaskStateStoreModel
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.state import resolve_state_backend
+    from airflow.state.metastore import MetastoreBackend
+    from airflow.utils.state import TaskInstanceState
+
     needed: list[tuple[Any, tuple[str, ...]]] = [
-        (TaskInstance, ("id", "state", "max_tries", "trigger_timeout", "queued_by_job_id")),
+        (TaskInstance, ("id", "state", "max_tries", "trigger_timeout")),
         (TaskStateStoreModel, ("id", "key", "value", "updated_at", "dag_id", "run_id", "task_id")),
-        (HITLDetail, ("ti_id", "options", "chosen_options", "params_input", "responded_at", "responded_by")),
         (TaskInstanceState, ("AWAITING_INPUT", "RESTARTING")),
     ]
     for owner, names in needed:

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from workflow_automation_provider.execution.callback import OPTIONS
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, how_to_enter, run_advice
+from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.plugins.runs_metadata import PREFIX, FlowTask
 from workflow_automation_provider.plugins.runs_state import ENDED, Conversation, RunState, time
-from workflow_automation_provider.plugins.runs_text import escaped, shown, task_path, time_of
+from workflow_automation_provider.plugins.runs_text import escaped, shown, time_of
 from workflow_automation_provider.plugins.runs_view import (
     counts_of,
     document,
@@ -36,14 +35,13 @@ class _Step(NamedTuple):
     content: str = ""
 
 
-def task_page(task: FlowTask, runs: Sequence[Conversation], base: str, now: datetime, seconds: int) -> str:
+def task_page(task: FlowTask, runs: Sequence[Conversation], now: datetime, seconds: int) -> str:
     """
     Return the tab of a task instance.
 
-    :param base: the path of Airflow's UI, empty or without a slash at its end
     :param seconds: until the page refreshes itself
     """
-    parts = "".join(_part(run, base, now) for run in runs)
+    parts = "".join(_part(run, now) for run in runs)
     if not runs:
         earlier = " What its entries say is from before it was cleared." if task.entries else ""
         parts = f'<p class="soft">This task has recorded no flow run since it was last cleared.{earlier}</p>'
@@ -55,7 +53,7 @@ def task_page(task: FlowTask, runs: Sequence[Conversation], base: str, now: date
     )
 
 
-def _part(run: Conversation, base: str, now: datetime) -> str:
+def _part(run: Conversation, now: datetime) -> str:
     steps = sorted(_steps(run), key=lambda step: (step.at is None, step.at and step.at.timestamp()))
     listed = "".join(
         f"<li><h3>{escaped(step.title)}</h3> <small>{time_of(step.at)}</small>{step.content}</li>"
@@ -66,7 +64,7 @@ def _part(run: Conversation, base: str, now: datetime) -> str:
     state = "sent a batch" if run.state is RunState.SENDING and run.task.ended else state_of(run, now)
     return (
         f"{title}<p{urgent}>{state[:1].upper()}{state[1:]}</p>"
-        f'<section aria-label="What you can do now"><h2>What you can do now</h2>{_advice(run, base)}</section>'
+        f'<section aria-label="What you can do now"><h2>What you can do now</h2>{_advice(run)}</section>'
         f'<section aria-label="Conversation"><h2>Conversation</h2><ol>{listed}</ol></section>'
     )
 
@@ -155,27 +153,23 @@ def _value(value: object, label: str = "Value") -> str:
     return f'<pre tabindex="0" aria-label="{label}">{shown(text, _MAX_TEXT, lines=True)}</pre>'
 
 
-def _advice(run: Conversation, base: str) -> str:
+def _advice(run: Conversation) -> str:
     task, run_id = run.task, run.run.get("run_id")
-    if task.question is not None:
-        href = escaped(f"{base}/{task_path(task)}/required_actions")
-        link = f'<a href="{href}" target="_top">answer under Required Actions</a>'
-        if set(task.question) <= {*OPTIONS.values()}:
-            how = f"The task continues once the flow calls back. If it does not, look at the run, and {link}."
-        else:
-            how = f"Look in the workflow's list of runs, then {link}."
-        return f"<p>{how}</p>"
+    if run.state is RunState.WAITING:
+        how = "The task continues once the flow calls back. If it does not, look"
+        if run.has_no_url:
+            how = "The run was given no callback URL: only you can end the wait. Look"
+        return f"<p>{how} at the run, and mark the task as success or failed.</p>"
     if run.is_urgent and task.state in ("failed", "upstream_failed"):
-        key = f"{SUPPLIED_RUN_KEY}/{run.name}" if run.name else SUPPLIED_RUN_KEY
         none = " If none was started, clear the task." if run.state is RunState.DOUBT else ""
         return _lines(
             f"Look in the workflow's list of runs.{none}\n"
-            f"To continue with a run that was started, enter its run_id, then clear the task.\n{how_to_enter(key)}"
+            f"If one was started, {how_to_continue(name=run.name or '')}"
         )
     if run.is_urgent:
         return "<p>Look in the workflow's list of runs. The task's log says what its next try does.</p>"
     if task.state == "failed" and run_id and not run.name:
-        return _lines(run_advice(str(run_id)))
+        return _lines(f"If it is to go on, {how_to_continue(str(run_id))}")
     if task.state in ("success", "failed", "removed", "skipped"):
         return "<p>The task has ended: a Clear starts another run.</p>"
     return "<p>Nothing: the task goes on by itself.</p>"

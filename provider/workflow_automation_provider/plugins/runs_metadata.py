@@ -8,14 +8,16 @@ Nothing is written or locked.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
+from airflow.state import resolve_state_backend
+from airflow.state.metastore import MetastoreBackend
 from airflow.utils.state import State
 from sqlalchemy import and_, case, exists, func, inspect, select
 
@@ -26,10 +28,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Select
     from sqlalchemy.orm import Session
-
-with contextlib.suppress(ImportError):  # before Airflow 3.3: see missing()
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.task_state_store import TaskStateStoreModel as Store
 
 PREFIX = "workflow_automation_"
 """What the keys of our entries begin with."""
@@ -79,7 +77,6 @@ class FlowTask:
     A task instance with entries of ours.
 
     :param parked: what it was parked with
-    :param question: the options of its open question under **Required Actions**, None if there is none
     :param rendered: its rendered template fields
     """
 
@@ -94,20 +91,12 @@ class FlowTask:
     started: datetime | None
     ended: datetime | None
     parked: Mapping[str, Any]
-    question: Collection[str] | None = None
     entries: dict[str, Entry] = field(default_factory=dict)
     rendered: Mapping[str, Any] = field(default_factory=dict)
 
 
 def missing() -> str | None:
     """Return why this Airflow cannot show the page, None if it can."""
-    try:
-        from airflow.models.hitl import HITLDetail  # noqa: F401
-        from airflow.models.task_state_store import TaskStateStoreModel  # noqa: F401
-        from airflow.state import resolve_state_backend
-        from airflow.state.metastore import MetastoreBackend
-    except ImportError:
-        return "Flow runs need Airflow 3.3 or newer."
     if lacking := [name for name in _COLUMNS if not hasattr(TaskInstance, name)]:
         return f"This version of Airflow is not supported: TaskInstance has no {', '.join(lacking)}."
     if (backend := resolve_state_backend()) is not MetastoreBackend:
@@ -134,7 +123,6 @@ def live_tasks(dag_ids: Collection[str]) -> tuple[list[FlowTask], bool]:
         tasks = [_task(row) for row in rows[:MAX_TASKS]]
         _read_entries(session, tasks)
         _read_values(session, tasks, _KEYS_ONLY)
-        _read_questions(session, tasks)
         _read_rendered(session, [task for task in tasks if not _names_target(task)])
     return tasks, len(rows) > MAX_TASKS
 
@@ -159,7 +147,6 @@ def task(dag_id: str, run_id: str, task_id: str, map_index: int) -> FlowTask | N
         _read_entries(session, [flow_task])
         # The text of a batch's items is in its output.
         _read_values(session, [flow_task], (f"{PREFIX}upload", f"{PREFIX}probe", _BATCH))
-        _read_questions(session, [flow_task])
         if flow_task.entries:
             _read_rendered(session, [flow_task])
     return flow_task
@@ -228,16 +215,6 @@ def _read_values(session: Session, tasks: Iterable[FlowTask], without: tuple[str
 def _last_of_batch(task: FlowTask) -> str | None:
     numbers = [key[len(_BATCH) :] for key in task.entries if key.startswith(_BATCH)]
     return f"{_BATCH}{max(map(int, numbers))}" if numbers and all(map(str.isdecimal, numbers)) else None
-
-
-def _read_questions(session: Session, tasks: Iterable[FlowTask]) -> None:
-    by_id = {task.id: task for task in tasks if task.state == "awaiting_input"}
-    if by_id:
-        query = select(HITLDetail.ti_id, HITLDetail.options).where(
-            HITLDetail.ti_id.in_(by_id), HITLDetail.responded_at.is_(None)
-        )
-        for ti_id, options in session.execute(query):
-            by_id[ti_id].question = options or []
 
 
 def _read_rendered(session: Session, tasks: Iterable[FlowTask]) -> None:

@@ -63,7 +63,6 @@ def _flow_runs(request: Request, user: GetUserDep) -> Response:
 
 @app.get("/task", dependencies=[_may_read])
 def _flow_run(
-    request: Request,
     user: GetUserDep,
     dag_id: Annotated[str, Query()],
     run_id: Annotated[str, Query()],
@@ -77,7 +76,7 @@ def _flow_run(
     task = runs_metadata.task(dag_id, run_id, task_id, _map_index(map_index))
     if task is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
-    page = task_page(task, conversations(task), _base(request), datetime.now(UTC), _refresh(began))
+    page = task_page(task, conversations(task), datetime.now(UTC), _refresh(began))
     return _page(page)
 
 

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from workflow_automation_provider.execution.callback import (
-    OPTIONS,
     START_KEY,
     WAIT_KEY,
     claim_key,
@@ -24,8 +23,7 @@ from workflow_automation_provider.execution.callback import (
 )
 from workflow_automation_provider.plugins.runs_metadata import PREFIX, Entry, FlowTask
 
-_ASK_WHETHER = "No run was started"
-"""The option that only the question has whether a run was started at all (``execution/ask.py``)."""
+_PARKED = "awaiting_input"
 
 ENDED = ("success", "failed", "removed", "skipped", "upstream_failed")
 """States of a task that has ended."""
@@ -35,7 +33,6 @@ class RunState(enum.Enum):
     """The state of a run, as far as the task knows; in the order in which people should look."""
 
     DOUBT = "in doubt"
-    ASKED = "asked"
     UNIDENTIFIED = "started, but which run?"
     STOPPED = "told to stop"
     STARTING = "starting"
@@ -48,7 +45,7 @@ class RunState(enum.Enum):
     UNKNOWN = "unknown"
 
 
-URGENT = (RunState.DOUBT, RunState.ASKED, RunState.UNIDENTIFIED)
+URGENT = (RunState.DOUBT, RunState.UNIDENTIFIED)
 """States in which a person should look."""
 
 
@@ -111,13 +108,16 @@ class Conversation:
         return time(self.wait.get("since"))
 
     @property
+    def has_no_url(self) -> bool:
+        """Whether it is known that the run that is waited for cannot say how it ended."""
+        return self.since is not None and self.wait.get("digest", "") is None
+
+    @property
     def until(self) -> datetime | None:
         """When nobody is waited for any longer."""
-        if self.task.state != "awaiting_input":
+        if self.task.state != _PARKED:
             return None
-        pending, timeout = self.task.parked.get("pending"), self.task.parked.get("timeout")
-        if isinstance(pending, dict) and self.is_urgent:
-            return time(pending.get("until"))
+        timeout = self.task.parked.get("timeout")
         if isinstance(timeout, int | float) and self.since:
             try:
                 return self.since + timedelta(seconds=timeout)
@@ -179,7 +179,7 @@ def _without_start(task: FlowTask) -> Iterator[Conversation]:
             counts = value.get("counts")
             numbers = {name: n for name, n in _object(counts).items() if type(n) is int}
             yield Conversation(task, "", RunState.SENDING, counts=numbers)
-    elif task.question is not None and WAIT_KEY in task.entries:
+    elif task.state == _PARKED and WAIT_KEY in task.entries:
         yield Conversation(task, "", _state(task, None, {}, {}, {}), wait=_value(task, WAIT_KEY))
     elif any(key.startswith(f"{PREFIX}upload") for key in task.entries):
         yield Conversation(task, "", RunState.UPLOADING)
@@ -199,9 +199,7 @@ def _state(
         return RunState.STOPPED
     if claim and known != "started":
         return RunState.CLAIMED
-    if task.question is not None and set(task.question) - {*OPTIONS.values()}:
-        return RunState.DOUBT if _ASK_WHETHER in task.question else RunState.ASKED
-    if (wait.get("since") and task.state not in ENDED) or task.question is not None:
+    if (wait.get("since") and task.state not in ENDED) or task.state == _PARKED:
         return RunState.WAITING
     match known:
         case "starting" if task.state == "running" and (start or {}).get("try_number") == task.try_number:

@@ -168,7 +168,7 @@ def _table(rows: Sequence[Conversation], query: Query, base: str, now: datetime)
 
 def _row(run: Conversation, base: str, now: datetime) -> str:
     cells = (
-        _state_cell(run, base, now),
+        _state_cell(run, now),
         f"<span>{flow_of(run)}</span><small>{shown(run.conn_id, 100)}</small>",
         run_of(run),
         _task_cell(run, base),
@@ -180,17 +180,13 @@ def _row(run: Conversation, base: str, now: datetime) -> str:
     return f'<tr role="row">{row}</tr>'
 
 
-def _state_cell(run: Conversation, base: str, now: datetime) -> str:
+def _state_cell(run: Conversation, now: datetime) -> str:
     text = f"<span>{state_of(run, now)}</span>"
     if run.state is RunState.WAITING:
         return text
     if not run.is_urgent:
         return f"{text}<small>{ago(run.at, now)}</small>"
-    text = f'<span class="urgent">{state_of(run, now)}</span>'
-    if run.task.question is None:
-        return text
-    href = escaped(f"{base}/{task_path(run.task)}/required_actions")
-    return f'{text}<a href="{href}" target="_top">Answer under Required Actions</a>'
+    return f'<span class="urgent">{state_of(run, now)}</span>'
 
 
 def state_of(run: Conversation, now: datetime) -> str:
@@ -198,8 +194,6 @@ def state_of(run: Conversation, now: datetime) -> str:
     match run.state:
         case RunState.DOUBT:
             return "in doubt: was a run started?"
-        case RunState.ASKED:
-            return "asked: which run was started?"
         case RunState.WAITING if run.since:
             return f"waiting since {ago(run.since, now)}"
         case RunState.ENDED:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.testing.answers import Answers, Question
 from workflow_automation_provider.testing.callbacks import Callback, Callbacks, ScriptedCallback
 from workflow_automation_provider.testing.faults import Fault, Faults, ScriptedFault
 from workflow_automation_provider.testing.journal import (
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DEMO_FLOW_ID",
     "DEMO_KEY",
-    "Answers",
     "Callback",
     "CallbackEndpoint",
     "Callbacks",
@@ -54,7 +52,6 @@ __all__ = [
     "JournalError",
     "Key",
     "LocalService",
-    "Question",
     "Request",
     "Run",
     "ScriptedCallback",

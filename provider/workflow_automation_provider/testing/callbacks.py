@@ -30,7 +30,6 @@ Option          Default           Meaning
 ``started``     none              seconds from the start of the run to its first step; none for a flow without one
 ``claims``      1                 how often the first step calls, even after 200
 ``running``     none              a list of objects with ``progress``, ``message`` or ``delay``, one for each word
-``asks``        no                whether it asks by ``GET`` if it is still wanted, after its words and before its end
 ``obeys``       yes               ``False`` for a flow that works on, whatever its calls get
 ``names_run``   yes               with ``started``: whether its calls say the ``run_id``, and the first the ``run_link``
 ``delay``       0                 seconds from the start of the run to the call; with ``started``, from the call before
@@ -96,7 +95,6 @@ class Callback:
     started: float | None = None
     claims: int = 1
     running: Sequence[dict[str, Any]] = ()
-    asks: bool = False
     obeys: bool = True
     names_run: bool = True
     body: Any = None
@@ -129,7 +127,7 @@ class Callback:
         self._check_then()
 
     def _check_first_steps(self) -> None:
-        for name in ("asks", "obeys", "names_run"):
+        for name in ("obeys", "names_run"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name} is {value!r}; expected True or False")
         if self.started is not None:

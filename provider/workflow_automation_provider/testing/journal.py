@@ -138,7 +138,7 @@ class SentCallback:
     A call that a run made to the URL in its inputs, accepted or given up.
 
     :param url: without the value of its query parameter ``token``
-    :param body: what was sent: ``None`` for a ``GET``, a string, if it was sent as it is, or any other JSON value; long strings are
+    :param body: what was sent: a string, if it was sent as it is, or any other JSON value; long strings are
         replaced by a summary, as in :class:`Upload`
     :param status: the HTTP status of the last attempt, ``None`` if it had no response
     :param response: the beginning of the last response's body

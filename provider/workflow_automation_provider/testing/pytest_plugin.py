@@ -18,8 +18,6 @@ Fixture                                    Provides
                                            Airflow's database
 ``workflow_automation_callback_base_url``  the URL of Airflow's callback endpoint, served for the test; the
                                            connections have it as their ``callback_base_url``
-``workflow_automation_answers``            an :class:`~.answers.Answers`, which answers the questions that tasks ask under
-                                           **Required Actions** (Airflow 3.3+)
 =========================================  ==========================================================================
 
 The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before the environment, and
@@ -37,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from workflow_automation_provider.testing import DEMO_KEY, Answers, CallbackEndpoint, LocalService
+from workflow_automation_provider.testing import DEMO_KEY, CallbackEndpoint, LocalService
 from workflow_automation_provider.testing.context import StateStore, has_state_store, make_context
 
 if TYPE_CHECKING:
@@ -50,7 +48,6 @@ __all__ = [
     "MakeContext",
     "pytest_configure",
     "pytest_unconfigure",
-    "workflow_automation_answers",
     "workflow_automation_callback_base_url",
     "workflow_automation_connect",
     "workflow_automation_connection",
@@ -166,18 +163,6 @@ def workflow_automation_callback_base_url(workflow_automation_connect: _Connecto
     with CallbackEndpoint() as endpoint:
         workflow_automation_connect.add_extra(callback_base_url=endpoint.url)
         yield endpoint.url
-
-
-@pytest.fixture
-def workflow_automation_answers() -> Iterator[Answers]:
-    """
-    Answer the questions that tasks ask under **Required Actions** in ``dag.test()``, which else never ends.
-
-    Queue the answers with ``add("No run was started")``. Where no answer is left for a question whether a run was
-    started, the task fails.
-    """
-    with Answers() as answers:
-        yield answers
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pendulum
 import requests
-from airflow.providers.common.compat.sdk import DAG, BaseHook, task
 from airflow.providers.http.operators.http import HttpOperator
+from airflow.sdk import DAG, BaseHook, task
 
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator

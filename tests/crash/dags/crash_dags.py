@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, task
 
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
@@ -37,7 +37,7 @@ def wait_in_folder_after(context, result) -> None:
 
 
 def trigger(**options) -> TriggerFlowOperator:
-    options = {"request_timeout": 120, "send_retry_timeout": 0, **options}
+    options = {"send_retry_timeout": 0, **options}
     return TriggerFlowOperator(
         task_id="trigger", inputs={"case": "{{ run_id }}"}, workflow_automation_conn_id=CONN_ID, **options
     )
@@ -48,10 +48,6 @@ with DAG("patient", schedule=None, start_date=START, default_args=THRICE):
 
 with DAG("once", schedule=None, start_date=START, default_args=ONCE):
     trigger()
-
-# For requests that hang: a slow machine needs longer for any other.
-with DAG("hasty", schedule=None, start_date=START, default_args=THRICE):
-    trigger(request_timeout=2)
 
 with DAG("start_again", schedule=None, start_date=START, default_args=THRICE):
     trigger(on_unknown_start="start_again")
@@ -79,7 +75,7 @@ with DAG("waits_for_the_service", schedule=None, start_date=START, default_args=
     trigger(send_retry_timeout=60)
 
 with DAG("waits_for_the_service_mapped", schedule=None, start_date=START, default_args=THRICE):
-    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=60, request_timeout=120).expand(
+    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=60).expand(
         inputs=[{"case": "{{ run_id }}"}]
     )
 
@@ -112,7 +108,6 @@ with DAG("batch", schedule=None, start_date=START, default_args=THRICE):
         task_id="trigger",
         batch="{{ dag_run.conf['batch'] }}",
         output_path="{{ dag_run.conf['output'] }}",
-        request_timeout=120,
     )
 
 with DAG("soak", schedule=None, start_date=START, default_args=THRICE):
@@ -130,24 +125,22 @@ with DAG("soak", schedule=None, start_date=START, default_args=THRICE):
         ]
 
     # A pool, in which those that wait leave their slots to others.
-    TriggerFlowOperator.partial(
-        task_id="trigger", request_timeout=4, send_retry_timeout=1, pool="soak"
-    ).expand_kwargs(cases())
-
-with DAG("asks", schedule=None, start_date=START, default_args=ONCE):
-    trigger(on_unknown_start="ask")
-
-with DAG("asks_patiently", schedule=None, start_date=START, default_args=THRICE):
-    trigger(on_unknown_start="ask")
-
-with DAG("asks_briefly", schedule=None, start_date=START, default_args=THRICE):
-    trigger(on_unknown_start="ask", ask_timeout=timedelta(seconds=30))
-
-with DAG("asks_and_waits", schedule=None, start_date=START, default_args=ONCE):
-    trigger(on_unknown_start="ask", wait_for_completion=True)
+    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=1, pool="soak").expand_kwargs(cases())
 
 with DAG("waits", schedule=None, start_date=START, default_args=ONCE):
     trigger(wait_for_completion=True)
+
+with DAG("waits_and_lingers", schedule=None, start_date=START, default_args=ONCE):
+    trigger(wait_for_completion=True, post_execute=wait_in_folder_after)
+
+with DAG("waits_and_announces", schedule=None, start_date=START, default_args=ONCE):
+    started = trigger(wait_for_completion=True)
+
+    @task
+    def announce(run: dict[str, Any]) -> str:
+        return str(run["run_id"])
+
+    announce(started.output)
 
 with DAG("waits_patiently", schedule=None, start_date=START, default_args=THRICE):
     trigger(wait_for_completion=True)
@@ -156,7 +149,7 @@ with DAG("waits_briefly", schedule=None, start_date=START, default_args=THRICE):
     trigger(wait_for_completion=True, completion_timeout=timedelta(seconds=30))
 
 with DAG("waits_mapped", schedule=None, start_date=START, default_args=ONCE):
-    TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True, request_timeout=120).expand(
+    TriggerFlowOperator.partial(task_id="trigger", wait_for_completion=True).expand(
         inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
     )
 
@@ -169,9 +162,7 @@ with DAG("soak_batch", schedule=None, start_date=START, default_args=THRICE):
 
     TriggerFlowBatchOperator.partial(
         task_id="trigger",
-        window_size=8,
-        max_concurrency=4,
-        request_timeout=4,
+        max_concurrency=2,
         send_retry_timeout=1,
         max_active_tis_per_dagrun=4,
     ).expand(batch=batches())
@@ -196,7 +187,7 @@ with DAG("claims_briefly_once", schedule=None, start_date=START, default_args=ON
     trigger(on_unknown_start="claim", claim_timeout=timedelta(seconds=2))
 
 with DAG("claims_mapped", schedule=None, start_date=START, default_args=ONCE):
-    TriggerFlowOperator.partial(task_id="trigger", on_unknown_start="claim", request_timeout=120).expand(
+    TriggerFlowOperator.partial(task_id="trigger", on_unknown_start="claim").expand(
         inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
     )
 

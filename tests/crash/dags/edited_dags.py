@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.sdk import DAG, task
 
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
@@ -25,7 +25,6 @@ def trigger(dag_id: str) -> None:
         task_id="trigger",
         inputs={"case": "{{ run_id }}"},
         send_retry_timeout=0,
-        request_timeout=20,
         retries=retries_of(dag_id),
         retry_delay=timedelta(seconds=1),
     )

@@ -71,7 +71,6 @@ with DAG("system_echo", schedule=None, **TEST):
         files=[{"name": "a.txt"}],
         workflow_automation_conn_id=CONN_ID,
         send_retry_timeout=0,
-        on_unknown_upload="fail",
     )
 
 # A lost task is not retried, so that it is seen.
@@ -95,8 +94,8 @@ with DAG("system_wait_mapped", schedule=None, default_args=ONCE, **TEST):
 with DAG("system_wait_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
     trigger(wait_for_completion=True)
 
-with DAG("system_ask_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
-    trigger(on_unknown_start="ask", wait_for_completion=True)
+with DAG("system_claim_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
+    trigger(on_unknown_start="claim", wait_for_completion=True)
 
 with DAG("system_claim", schedule=None, default_args=THRICE, **TEST):
     TriggerFlowOperator.partial(

@@ -11,6 +11,13 @@ from hypothesis import settings
 
 from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    UnidentifiedError,
+)
 from workflow_automation_provider.testing import Key, LocalService
 
 # How long one example takes says more of the machine than of the code.
@@ -20,20 +27,30 @@ settings.load_profile("client")
 KEY = "wak-Zq7+xK/9=Tb&w%2"
 
 
+def outcome_of(send):
+    """Return what a request came to: the run, the response to an upload, or the error."""
+    try:
+        return send()
+    except (UnidentifiedError, RejectedError, BusyError, NotSentError, OutcomeUnknownError) as error:
+        return error
+
+
 def trigger_flow(client, inputs, flow_id=None, **options):
     """Send a trigger request, and return its outcome."""
-    return client.send(client.checked(protocol.trigger_request(client.base_url, inputs, flow_id)), **options)
+    request = client.checked(protocol.trigger_request(client.base_url, inputs, flow_id))
+    return outcome_of(lambda: client.send(request, **options))
 
 
 def upload_files(client, run_id, files, flow_id, *, file_format=None, **options):
     """Send an upload request, and return its outcome."""
     (request,) = client.upload_requests(run_id, files, flow_id, file_format=file_format)
-    return client.send(request, **options)
+    return outcome_of(lambda: client.send(request, **options))
 
 
-def check(outcome, kind, **facts):
-    """Check the kind of an outcome and some of its facts, and return it."""
+def check(outcome, kind, *words, **facts):
+    """Check the kind of an outcome, what its message names, and some of its facts, and return it."""
     assert type(outcome) is kind, outcome
+    assert all(word in outcome.message for word in words)
     assert {name: getattr(outcome, name) for name in facts} == facts
     return outcome
 

@@ -18,8 +18,8 @@ def between(separator, every=1):
     return lambda key: separator.join(key[start : start + every] for start in range(0, len(key), every))
 
 
-def in_base64(before=b"", after=b"", encoding="utf-8"):
-    return lambda key: base64.b64encode(before + key.encode(encoding) + after).decode()
+def in_base64(before=b"", after=b""):
+    return lambda key: base64.b64encode(before + key.encode() + after).decode()
 
 
 FORMS = {
@@ -39,7 +39,6 @@ FORMS = {
     "JSON of .NET": escaped("\\u{:04X}"),
     "JSON, every character": escaped("\\u{:04x}", every=True),
     "repr of bytes": lambda key: repr(bytearray(key.encode()))[12:-2],
-    "hex escapes, every character": escaped("\\x{:02X}", every=True),
     "html": html.escape,
     "html twice": lambda key: html.escape(html.escape(key)),
     "html, numbers": escaped("&#{};"),
@@ -48,27 +47,19 @@ FORMS = {
     "html, every character, hex": escaped("&#x{:x};", every=True),
     "hex": lambda key: key.encode().hex(),
     "HEX, with colons": lambda key: key.encode().hex(":").upper(),
-    "hex, as in C": lambda key: ", ".join(f"0x{code:02x}" for code in key.encode()),
-    "hex of UTF-16": lambda key: key.encode("utf-16-le").hex(),
-    "hex of UTF-16, big-endian": lambda key: key.encode("utf-16-be").hex(),
-    "escapes in braces": escaped("\\u{{{:x}}}"),
-    "octal escapes": escaped("\\{:03o}"),
-    "base64 of a URL": lambda key: in_base64()(quote(key, safe="")),
-    "base64 of JSON of PHP": lambda key: in_base64()(key.replace("/", "\\/")),
-    "codes": lambda key: str([*key.encode()]),
     "base64": in_base64(),
     "base64 for URLs": lambda key: base64.urlsafe_b64encode(key.encode()).decode().rstrip("="),
     "base64, at 1": in_base64(before=b"-", after=b": "),
     "base64, at 2": in_base64(before=b": ", after=b"-"),
     "base64, in lines": lambda key: between("\r\n", 7)(in_base64()(key)),
     "base64 in a URL": lambda key: quote(in_base64()(key), safe=""),
-    "base64 of UTF-16": in_base64(encoding="utf-16"),
-    "base64 of UTF-16, big end first": in_base64(encoding="utf-16-be", after=b"-"),
     "UTF-16": lambda key: key.encode("utf-16").decode(errors="replace"),
+    "UTF-16, big end first": lambda key: key.encode("utf-16-be").decode(errors="replace"),
     "wrapped and indented": between("\r\n\t    ", 3),
     "control characters": between("\x01"),
     "zero width": between("\u200b"),
     "blanks": between(" "),
+    "hyphens": between("-", 4),
 }
 
 

@@ -8,7 +8,7 @@ from workflow_automation_provider.client import files
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-WORDS = ["name", "base64", "data_url", "text", "content_type", "size"]
+WORDS = ["name", "base64", "data_url", "content_type", "size"]
 
 
 @pytest.mark.parametrize(

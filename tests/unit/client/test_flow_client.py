@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 
 import httpcore
 import pytest
 
-from workflow_automation_provider.client.outcome import (
-    Confirmed,
-    NotSent,
-    Reason,
-    Started,
-    Unidentified,
-    Unknown,
+from workflow_automation_provider.client.protocol import Run
+from workflow_automation_provider.exceptions import (
+    NotSentError,
+    OutcomeUnknownError,
+    UnidentifiedError,
 )
 
 from .conftest import check, trigger_flow
@@ -34,8 +33,10 @@ def test_no_class_name_stands_for_a_failed_connection(monkeypatch, client, attem
         raise kind(text)
 
     monkeypatch.setattr(httpcore.ConnectionPool, "handle_request", fail)
-    for detail in (check(attempt.send(client), NotSent).detail, client.check().detail):
-        assert detail == described if kind not in TIMEOUTS else " 20 s " in detail
+    words = " 20 s " if kind in TIMEOUTS else f": {described}."
+    check(attempt.send(client), NotSentError, words)
+    with pytest.raises(NotSentError, match=re.escape(words)):
+        client.check()
 
 
 # Faults of our own --------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ def test_close_that_fails_does_not_lose_the_run(service, client, attempt, monkey
         patch.setattr(socket.socket, "close", fail_to_close)
         outcome = attempt.send(client)
     assert failed
-    assert type(outcome) is (Confirmed if attempt.uploads else Started)
+    assert type(outcome) is (str if attempt.uploads else Run)
 
 
 @pytest.mark.parametrize("body", [None, '{"run_id": ""}'])
@@ -72,7 +73,7 @@ def test_response_that_cannot_be_read_for_an_unforeseen_reason(service, client, 
 
     monkeypatch.setattr(type(client._redactor), "reveals", fail_once)
     outcome = trigger.send(client)
-    assert "MemoryError" in check(outcome, Unidentified, status=201).detail
+    check(outcome, UnidentifiedError, "MemoryError", status=201)
     assert len(service.runs) == 1
 
 
@@ -89,7 +90,7 @@ def test_callback_that_fails(service, client, handed_over):
         if not handed_over or sum(sizes) == len(request.content):
             raise ValueError("no display")
 
-    outcome = client.send(request, sent=sent)
-    facts = {} if handed_over else {"begun": True, "reason": Reason.CONNECTION}
-    check(outcome, Unknown if handed_over else NotSent, detail="ValueError: no display", **facts)
+    with pytest.raises(OutcomeUnknownError if handed_over else NotSentError) as caught:
+        client.send(request, sent=sent)
+    assert "ValueError: no display" in caught.value.message
     assert handed_over or service.uploads == []

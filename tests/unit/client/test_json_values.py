@@ -14,7 +14,7 @@ from uuid import UUID
 import pendulum
 import pydantic
 import pytest
-from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.sdk import ObjectStoragePath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,9 @@ import pytest
 
 from certificates import issue_certificate
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.client.outcome import NotSent, Reason
+from workflow_automation_provider.exceptions import (
+    NotSentError,
+)
 from workflow_automation_provider.testing import Key, LocalService
 
 from .conftest import check
@@ -43,8 +45,8 @@ def issued(tmp_path):
 
 def test_a_trigger_over_plain_http_loads_none(service, loaded, trigger, key):
     with FlowClient(service.base_url, api_key=key) as client:
-        assert trigger.send(client).run.run_id == "1001"
-        assert client.check().is_passed
+        assert trigger.send(client).run_id == "1001"
+        assert client.check()
     assert loaded == []
 
 
@@ -78,11 +80,11 @@ def test_the_service_is_verified(monkeypatch, trigger, key, issued, tmp_path):
         journal=tmp_path / "journal.jsonl",
     ) as service:
         with FlowClient(service.base_url, api_key=key) as client:
-            check(trigger.send(client), NotSent, reason=Reason.CERTIFICATE)
+            check(trigger.send(client), NotSentError, "CERTIFICATE_VERIFY_FAILED")
         assert service.journal.requests() == []
         monkeypatch.setenv("SSL_CERT_FILE", str(issued.ca_bundle))
         with FlowClient(service.base_url, api_key=key) as client:
-            assert trigger.send(client).run.run_id == "1001"
+            assert trigger.send(client).run_id == "1001"
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
@@ -104,9 +106,9 @@ def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, key, iss
         monkeypatch.setenv("HTTP_PROXY", proxy)
     arguments = {"api_key": key, "allow_http": True, "proxy": None if by_environment else proxy}
     with FlowClient(HTTP, **arguments) as client:
-        check(trigger.send(client), NotSent, reason=Reason.CERTIFICATE)
+        check(trigger.send(client), NotSentError, "CERTIFICATE_VERIFY_FAILED")
     assert received == []
     monkeypatch.setenv("SSL_CERT_FILE", str(issued.ca_bundle))
     with FlowClient(HTTP, **arguments) as client:
-        assert trigger.send(client).run.run_id == "7"
+        assert trigger.send(client).run_id == "7"
     assert received[0].startswith(f"POST {HTTP}{trigger.path} ".encode())

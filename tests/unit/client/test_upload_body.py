@@ -24,7 +24,7 @@ from workflow_automation_provider.exceptions import Accepted, FileUnavailableErr
 from .conftest import trigger_flow, upload_files
 
 CHUNK = files._CHUNK
-WORDS = ["name", "base64", "data_url", "text", "content_type", "size"]
+WORDS = ["name", "base64", "data_url", "content_type", "size"]
 
 
 def in_memory(content, name="a.txt", content_type="text/plain", **more):
@@ -71,7 +71,6 @@ def expected(word, name, content, content_type):
         "name": name,
         "base64": encoded,
         "data_url": f"data:{content_type};base64,{encoded}",
-        "text": content.decode(errors="replace"),
         "content_type": content_type,
         "size": len(content),
     }[word]
@@ -102,19 +101,10 @@ def test_any_files_in_any_format(given_files, file_format):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 2])
-@pytest.mark.parametrize("word", ["base64", "text"])
+@pytest.mark.parametrize("word", ["base64", "data_url"])
 def test_chunks_join(size, word):
-    content = (
-        ("aé日😀\n" * (size // 11 + 1)).encode()[:size].decode(errors="ignore").encode().ljust(size, b".")
-    )
-    assert sent([in_memory(content)], word) == [expected(word, "", content, "")]
-
-
-@given(st.integers(CHUNK - 5, CHUNK + 5), st.sampled_from(["é", "日", "😀", "\0", '"']))
-@settings(max_examples=30)
-def test_character_across_chunks(before, character):
-    text = "." * before + character + "x"
-    assert sent([in_memory(text.encode())], "text") == [text]
+    content = os.urandom(size)
+    assert sent([in_memory(content)], word) == [expected(word, "", content, "text/plain")]
 
 
 class Stingy(io.BytesIO):
@@ -135,26 +125,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     with path.open("wb") as stream:
         stream.truncate(50_000_000)
     assert max(map(len, body_of([on_disk(path)]))) < 1_000_000
-
-
-@pytest.mark.parametrize("content", [b"\xff", b"ab\xc3", b"." * (CHUNK - 1) + b"\xc3", b"\xed\xa0\x80"])
-def test_text_that_is_not_utf_8(content):
-    with nothing_sent(r"^<a\.txt> is not UTF-8 text"):
-        body_of([in_memory(content)], "text")
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [
-        (9, "is 1 bytes shorter .*9"),
-        (7, "is longer .*7 bytes"),
-        (0, "is no longer empty"),
-    ],
-)
-def test_text_that_changed_before_it_is_measured(size, words):
-    file = File("a", size, "text/plain", "<a>", lambda: io.BytesIO(b"x" * 8))
-    with nothing_sent(f"^<a> {words}\\.$", FileUnavailableError):
-        body_of([file], "text")
 
 
 @pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
@@ -199,7 +169,7 @@ CHANGES = [grow, shrink, empty, rewrite, replace]
 
 @pytest.fixture
 def started(client):
-    return trigger_flow(client, {}, "demo-flow").run.run_id
+    return trigger_flow(client, {}, "demo-flow").run_id
 
 
 @contextlib.contextmanager
@@ -253,14 +223,6 @@ def test_file_that_changed_before_it_is_sent(service, client, started, tmp_path,
         upload_files(client, started, [file], "demo-flow")
 
 
-@pytest.mark.parametrize("later", [b"\n" * 9, b"x" * 8 + b'"', b"\xff" * 9, "é".encode() * 4 + b"."])
-def test_text_that_is_other_text_when_it_is_sent(service, client, started, later):
-    versions = iter([b"x" * 9, later])
-    file = File("a", 9, "text/plain", "a.txt", lambda: io.BytesIO(next(versions)))
-    with broken_off(service, "a.txt"):
-        upload_files(client, started, [file], "demo-flow", file_format="text")
-
-
 @pytest.mark.parametrize(
     "error", [OSError(5, "Input/output error"), ValueError("x"), ConnectionError(), KeyError("k")]
 )
@@ -283,84 +245,6 @@ def test_large_files_arrive_whole(service, client, started, tmp_path):
         decoded = file["content"]["long_string"]["decoded"]
         assert decoded == {"length": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert [f["content"] for f in upload.files[:2]] == ["", base64.b64encode(contents[1]).decode()]
-
-
-# Formats that are callables ----------------------------------------------------------------------------
-
-shapes = st.recursive(
-    st.sampled_from(WORDS)
-    | st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(max_size=5).map(lambda t: f"={t}"),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def filled(shape, leaf):
-    """Put what ``leaf`` makes of a word into a shape, in place of the word."""
-    if isinstance(shape, dict):
-        return {key: filled(item, leaf) for key, item in shape.items()}
-    if isinstance(shape, list):
-        return [filled(item, leaf) for item in shape]
-    return leaf(shape) if isinstance(shape, str) and shape in WORDS else shape
-
-
-@given(
-    st.lists(
-        st.tuples(text_names, st.text(st.characters(exclude_categories=["Cs"])), st.text(max_size=9)),
-        max_size=3,
-    ),
-    shapes.filter(lambda shape: shape is not None),
-)
-def test_any_shape_that_a_callable_returns(given_files, shape):
-    elements = [in_memory(text.encode(), name, kind) for name, text, kind in given_files]
-    found = sent(elements, lambda file: filled(shape, lambda word: getattr(file, word)))
-    assert found == [
-        filled(shape, lambda word, name=name, text=text, kind=kind: expected(word, name, text.encode(), kind))
-        for name, text, kind in given_files
-    ]
-
-
-def test_callable_that_returns_nothing_or_raises_names_the_file():
-    with nothing_sent(r"^file_format returned None .*<a\.txt>"):
-        body_of([in_memory(b"x")], lambda file: None)  # noqa: ARG005
-    with nothing_sent(r"^file_format raised AttributeError for <a\.txt>: .*nme"):
-        body_of([in_memory(b"x")], lambda file: file.nme)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (ConnectionResetError("by peer"), FileUnavailableError),
-        (TimeoutError("no response"), FileUnavailableError),
-        (FileNotFoundError("bucket/a"), FileUnavailableError),
-        (IsADirectoryError("bucket"), InvalidRequestError),
-        (ValueError("no date"), InvalidRequestError),
-    ],
-)
-def test_callable_that_cannot_read_is_an_error_like_any_other_read(error, kind):
-    """A retry may find the store or the file."""
-
-    def fail(file):
-        raise error
-
-    with nothing_sent(rf"^file_format raised {type(error).__name__} for <a\.txt>: {error}\.$", kind):
-        body_of([in_memory(b"x")], fail)
-
-
-def test_callable_may_place_one_content_often_and_in_tuples():
-    def shape(file):
-        return {"a": (file.text, [file.base64, {"b": file.text}]), "n": file.size}
-
-    assert sent([in_memory(b'"x\n')], shape) == [{"a": ['"x\n', ["IngK", {"b": '"x\n'}]], "n": 3}]
-
-
-@pytest.mark.parametrize("value", [{1, 2}, {1: "a"}, {"\udcff": 1}, "\udcff", [float("nan")], object()])
-def test_callable_that_returns_no_json(value):
-    with nothing_sent(r"^files\[1\]"):
-        measure([{}, in_memory(b"x")], lambda file: {"n": file.name, "v": value})
 
 
 @pytest.mark.parametrize("elements", [[], [{}]])
@@ -412,7 +296,7 @@ elements_to_split = st.lists(
     | st.dictionaries(st.text(max_size=3), st.integers(), max_size=3),
     max_size=12,
 )
-any_format = st.sampled_from(["base64", "size", DEFAULT_FILE_FORMAT, lambda file: [file.data_url, file.name]])
+any_format = st.sampled_from(["base64", "size", DEFAULT_FILE_FORMAT])
 
 
 @given(elements_to_split, any_format, st.none() | st.integers(1, 5), st.none() | st.integers(60, 900))
@@ -449,9 +333,7 @@ def test_split_names_the_element_that_is_too_large():
 
 @given(
     st.lists(st.tuples(text_names, st.binary(max_size=2000)), min_size=1, max_size=4),
-    st.sampled_from(
-        ["base64", "data_url", DEFAULT_FILE_FORMAT, lambda file: {"n": [file.name], "c": [file.base64]}]
-    ),
+    st.sampled_from(["base64", "data_url", DEFAULT_FILE_FORMAT]),
 )
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bytes_on_the_wire_are_json(raw_requests, given_files, file_format):
@@ -467,8 +349,6 @@ def test_bytes_on_the_wire_are_json(raw_requests, given_files, file_format):
         encoded = base64.b64encode(content).decode()
         if isinstance(file_format, str):
             assert element == ("data:x/y;base64," if file_format == "data_url" else "") + encoded
-        elif callable(file_format):
-            assert element == {"n": [name], "c": [encoded]}
         else:
             assert element == {"name": name, "content_type": "x/y", "content": encoded}
 

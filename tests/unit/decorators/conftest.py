@@ -1,4 +1,4 @@
-"""Decorated tasks wait and ask as the operator does."""
+"""Decorated tasks wait as the operator does."""
 
 from ..execution.conftest import endpoint, parked, resume, supervisor
 

@@ -8,7 +8,8 @@ import typing
 from typing import Any, cast
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, task
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.sdk import task
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import (
@@ -19,12 +20,10 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.ask import NOT_STARTED, STARTED
-from workflow_automation_provider.execution.callback import OPTIONS
+from workflow_automation_provider.execution.callback import end_key
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-from ..answers import TIMEOUT, person
-from ..starts import KEY, MAYBE, WithoutTextError, requests
+from ..starts import KEY, MAYBE, TIMEOUT, WithoutTextError, requests
 
 
 def operator_of(result: Any) -> Any:
@@ -201,7 +200,7 @@ class TestTries:
 
 
 class TestParked:
-    """A task that waits for the end of its run, or for a person's answer."""
+    """A task that waits for the end of its run."""
 
     def test_is_not_called_when_the_task_continues(
         self, service, store, context, endpoint, function, parked, resume
@@ -210,8 +209,9 @@ class TestParked:
         now = context(store)
         then, _ = parked(function.operator(wait_for_completion=True), now)
         then, _ = parked(function.operator(wait_for_completion=True), now, TIMEOUT, **then)
-        event = person(OPTIONS["success"], result=None)
-        result = resume(function.operator(wait_for_completion=True), now, event, **then)
+        answer = {"status": "success", "at": "2026-01-01T00:00:00+00:00"}
+        store.set(end_key(store.entries[KEY]["token"]), answer)
+        result = resume(function.operator(wait_for_completion=True), now, TIMEOUT, **then)
 
         assert result["run_id"] == "1001"
         assert function.calls == 1
@@ -233,21 +233,6 @@ class TestParked:
         assert set(service.runs[0].inputs) == {"a", "callback_url"}
         assert operator.inputs == {"a": 1}
 
-    @pytest.mark.parametrize(
-        ("answer", "calls", "run_id"), [(STARTED, 1, "77"), (NOT_STARTED, 2, "1002")], ids=["is", "is not"]
-    )
-    def test_the_answer_that_there_is_no_run_calls_it_again(
-        self, service, store, context, function, parked, resume, answer, calls, run_id
-    ):
-        function.returns = [{"a": 1}, {"a": 2}]
-        service.faults.add("drop_after")
-        now = context(store)
-        then, _ = parked(function.operator(on_unknown_start="ask"), now)
-        event = person(answer, run_id="77")
-        assert resume(function.operator(on_unknown_start="ask"), now, event, **then)["run_id"] == run_id
-        assert function.calls == calls
-        assert [run.inputs["a"] for run in service.runs] == [1, 2][:calls]
-
 
 class TestErrorsOfTheFunction:
     @pytest.mark.parametrize(
@@ -261,8 +246,8 @@ class TestErrorsOfTheFunction:
         ],
         ids=lambda error: type(error).__name__,
     )
-    @pytest.mark.parametrize("on_unknown_start", ["fail", "ask", "start_again"])
-    def test_stay_as_they_are(self, service, store, context, supervisor, function, error, on_unknown_start):
+    @pytest.mark.parametrize("on_unknown_start", ["fail", "start_again"])
+    def test_stay_as_they_are(self, service, store, context, function, error, on_unknown_start):
         """Even those that a start would raise: they are not about this one."""
         function.returns = [error]
         with pytest.raises(type(error)) as caught:
@@ -273,12 +258,10 @@ class TestErrorsOfTheFunction:
         assert store.entries == {}
         assert requests(service) == 0
 
-    def test_a_connection_error_is_one_of_the_start(self, context, full_connection, function):
-        operator = function.operator(
-            flow_id="f", workflow_automation_conn_id=full_connection, request_timeout=0.2
-        )
+    def test_a_connection_error_is_one_of_the_start(self, service, context, function):
+        service.stop()
         with pytest.raises(NotSentError):
-            operator.execute(context())
+            function.operator().execute(context())
 
 
 class TestArguments:

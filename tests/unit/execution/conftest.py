@@ -1,4 +1,4 @@
-"""What the tests of waiting and asking share: a flow that calls back, and a supervisor that parks tasks."""
+"""What the tests of waiting share: a flow that calls back, and a supervisor that parks tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workflow_automation_provider.execution.callback import (
     new_token,
     token_keys,
 )
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 from ..claims import ISSUED
@@ -78,17 +78,13 @@ class Endpoint:
 
 
 class Supervisor:
-    """What stands for Airflow's supervisor: it keeps the questions that a task asks."""
+    """What stands for Airflow's supervisor: it keeps what a task sends."""
 
     def __init__(self):
-        self.questions = []
-        self.failures = []
+        self.sent = []
 
     def send(self, msg):
-        if type(msg).__name__ == "CreateHITLDetailPayload":
-            if self.failures:
-                raise self.failures.pop()
-            self.questions.append(msg)
+        self.sent.append(msg)
 
 
 @pytest.fixture
@@ -100,7 +96,7 @@ def endpoint(store, workflow_automation_connect):
 
 @pytest.fixture
 def supervisor(store, monkeypatch):
-    """Have a task supervised, so that it can park and ask."""
+    """Have a task supervised, so that it can park."""
     from airflow.sdk.execution_time import task_runner
 
     supervisor = Supervisor()

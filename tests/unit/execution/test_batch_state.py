@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.batch_state import BatchRecord
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES
-from workflow_automation_provider.testing.context import StateStore, has_state_store
-
-pytestmark = pytest.mark.skipif(not has_state_store(), reason="Before Airflow 3.3 nothing outlives a try")
+from workflow_automation_provider.testing.context import StateStore
 
 LIMIT = 65_535  # of [state_store] max_value_storage_bytes, which Airflow warns of
 
@@ -178,15 +176,10 @@ def test_entries_are_numbered_and_named(context):
     assert all(a < b for a, b in pairwise(store._entries))
 
 
-def test_an_entry_whose_write_failed_is_not_rewritten(context):
-    """Airflow may carry out that write later."""
+def test_a_write_that_airflow_repeats_undoes_no_later_one(context):
     store = SizedStore()
     record = record_of(context, store)
     record.write([(0, digest(0))], [])
-    store.failing = True
-    with pytest.raises(RuntimeError):
-        record.write([(1, digest(1))], [started(0)])
-    store.failing = False
     late = store.get("workflow_automation_batch_0")
     record.write([], [started(0)])
     store.set("workflow_automation_batch_0", late)

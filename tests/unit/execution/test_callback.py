@@ -5,17 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.callback import (
-    OPTIONS,
     TOKEN_LENGTH,
     Answer,
     Running,
     Started,
+    Status,
     claim_key,
     digest_of,
     end_key,
@@ -43,14 +44,14 @@ VALUES = st.recursive(
 
 ANSWERS = st.builds(
     Answer,
-    st.sampled_from([*OPTIONS]),
+    st.sampled_from(get_args(Status)),
     st.sampled_from([None, 0, False, 1, True, 1.0, "", "a", [], {}]) | VALUES,
-    st.none() | TEXT,
+    st.none() | TEXT.filter(bool),
     st.none() | RUN_IDS,
 )
 SAID = (
     st.builds(Started, st.none() | RUN_IDS, st.none() | TEXT.filter(bool))
-    | st.builds(Running, st.none() | TEXT, st.none() | st.floats(0, 1), st.none() | RUN_IDS)
+    | st.builds(Running, st.none() | TEXT.filter(bool), st.none() | st.floats(0, 1), st.none() | RUN_IDS)
     | ANSWERS
 )
 
@@ -101,7 +102,7 @@ def test_anything_is_read_or_rejected(data):
 
 @given(
     st.fixed_dictionaries(
-        {"status": st.sampled_from(["started", "running", *OPTIONS])},
+        {"status": st.sampled_from(["started", "running", *get_args(Status)])},
         optional=dict.fromkeys(("run_id", "run_link", "message", "progress", "result"), VALUES),
     )
 )
@@ -121,11 +122,18 @@ def check_read_or_rejected(data):
         json.dumps(row, allow_nan=False, ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize("number", ["7", "-0.10", "1e21", "12345678901234567890123", "1.0"])
+@pytest.mark.parametrize("number", ["7", "12345678901234567890123"])
 @pytest.mark.parametrize("status", ["started", "running", "failed"])
 def test_number_as_run_id(status, number):
     """Exactly as it was written: so is that of the response to the start."""
     assert read(f'{{"status": "{status}", "run_id": {number}}}'.encode()).run_id == number
+
+
+@pytest.mark.parametrize("number", ["-0.10", "1e21", "1.0"])
+def test_number_with_a_fraction_as_run_id(number):
+    """Nobody knows its exact text."""
+    with pytest.raises(ValueError, match="run_id"):
+        read(f'{{"status": "started", "run_id": {number}}}'.encode())
 
 
 @pytest.mark.parametrize("progress", ["0", "1", "0.0", "1.0", "1e-3"])
@@ -148,9 +156,8 @@ def test_integer_that_airflow_cannot_hand_to_a_task(number, wrap):
 
 @pytest.mark.parametrize("number", [2**64 - 1, -(2**63)])
 def test_largest_integers_reach_the_task(number):
-    comms = pytest.importorskip("airflow.sdk.execution_time.comms")
-    if not hasattr(comms, "TaskStateStoreResult"):
-        pytest.skip("Before Airflow 3.3 there is no state store")
+    from airflow.sdk.execution_time import comms
+
     row = dict(Answer.read(body(result=number)).row("now"))
     frame = comms._ResponseFrame(id=1, body=comms.TaskStateStoreResult(value=row).model_dump())
     assert frame.as_bytes()

@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from workflow_automation_provider.client.outcome import NotSent, Reason
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
     InvalidRequestError,
+    NotSentError,
     OutcomeUnknownError,
     RejectedError,
-    ResponseUnusableError,
+    UnidentifiedError,
 )
 from workflow_automation_provider.execution.callback import (
     Answer,
@@ -33,7 +33,7 @@ from ..starts import KEY, MAYBE, TaskTimeout, requests
 
 pytestmark = pytest.mark.usefixtures("issued")
 
-POLICIES = ("fail", "ask", "claim", "start_again")
+POLICIES = ("fail", "claim", "start_again")
 
 
 class TestKnown:
@@ -70,13 +70,16 @@ class TestDoubt:
         assert requests(service) == 1
 
     @pytest.mark.parametrize("policy", POLICIES)
-    def test_with_every_policy(self, service, store, context, waits, endpoint, supervisor, policy):
+    def test_with_every_policy(
+        self, service, store, context, waits, endpoint, supervisor, policy, workflow_automation_connect
+    ):
         """One that came while the response was awaited."""
         service.faults.add("hang_after", seconds=2)
         del supervisor
         from airflow.sdk.exceptions import TaskAwaitingInput
 
-        operator = waits(on_unknown_start=policy, request_timeout=1)
+        workflow_automation_connect.add_extra(timeout=1)
+        operator = waits(on_unknown_start=policy)
         with flow(service, store) as told, pytest.raises(TaskAwaitingInput) as parked:
             operator.execute(context(store))
         assert (parked.value.kwargs or {})["run"]["run_id"] == "1001"
@@ -251,7 +254,7 @@ class TestDoubt:
         (tmp_path / "a.csv").write_text("a")
         service.faults.add("drop_after")
         operator = claims(files=str(tmp_path / "a.csv"))
-        with flow(service, store, name=lambda _: None), pytest.raises(ResponseUnusableError):
+        with flow(service, store, name=lambda _: None), pytest.raises(UnidentifiedError):
             operator.execute(context(store))
 
 
@@ -307,7 +310,7 @@ class TestOneTokenForOneSend:
 
         def cannot_connect(_, request, **__):
             monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", send)
-            return NotSent(request=request, reason=Reason.UNREACHABLE)
+            raise NotSentError("Not sent.")
 
         monkeypatch.setattr(WorkflowAutomationHook, "send_trigger", cannot_connect)
         claims(send_retry_timeout=10).execute(context(store))

@@ -15,7 +15,7 @@ from workflow_automation_provider.execution.callback import (
     token_keys,
 )
 
-from ..claims import BRIEF, claim_at_deletion, first_step, now, token_of
+from ..claims import BRIEF, first_step, now, token_of
 from ..starts import requests
 
 
@@ -73,40 +73,11 @@ class TestClear:
         assert first_step(store, token_of(service.runs[0]), "1001") == 200
         assert claims().execute(context(store, try_number=2, max_tries=4))["run_id"] == "1002"
 
-    def test_that_leaves_max_tries_makes_room_for_the_next_claim(self, service, store, context, claims):
+    def test_that_leaves_max_tries_is_a_retry(self, service, store, context, claims):
         claims().execute(context(store, retries=2))
-        assert first_step(store, token_of(service.runs[0]), "1001") == 200
-        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
-        assert claims().execute(again)["run_id"] == "1002"
-        assert [first_step(store, token_of(run), run.run_id) for run in service.runs] == [404, 200]
-
-    def test_that_leaves_max_tries_sends_nothing_while_the_next_claim_may_be_deleted(
-        self, service, store, context, claims
-    ):
-        """Airflow's SDK repeats a deletion without a response, and may carry out the first one last."""
-        claims().execute(context(store, retries=2))
-        assert first_step(store, token_of(service.runs[0]), "1001") == 200
-        delete = store.delete
-
-        def fail_once(key):
-            if key == claim_key(3):
-                store.delete = delete
-                raise RuntimeError
-            delete(key)
-
-        store.delete = fail_once
-        options = {"retries": 2, "clear_number": 1, "started": 2}
-        with pytest.raises(RuntimeError, match="slow to delete"):
-            claims().execute(context(store, try_number=2, **options))
-        assert requests(service) == 1
-        assert claims().execute(context(store, try_number=3, **options))["run_id"] == "1002"
-
-    def test_that_leaves_max_tries_lets_a_run_claim_until_its_token_is_gone(
-        self, service, store, context, claims
-    ):
-        token = self.lose(service, store, context, claims, retries=2)
-        claim_at_deletion(store, token)
-        again = context(store, try_number=2, retries=2, clear_number=1, started=2)
+        token = token_of(service.runs[0])
+        assert first_step(store, token, "1001") == 200
+        again = context(store, try_number=2, retries=2, clear_number=1)
         assert claims().execute(again)["run_id"] == "1001"
         assert (first_step(store, token, "1001"), requests(service)) == (200, 1)
 

@@ -23,7 +23,7 @@ from workflow_automation_provider.execution.callback import (
 )
 
 from ..claims import BRIEF, claim_at_deletion, first_step, now, token_of
-from ..starts import KEY, requests
+from ..starts import KEY, TIMEOUT, requests
 from .test_claim import POLICIES
 
 pytestmark = pytest.mark.usefixtures("issued")
@@ -108,25 +108,16 @@ def test_a_run_that_was_told_to_stop_is_not_returned_by_the_try_after_one_that_s
 
 
 @pytest.mark.parametrize("policy", ["fail", "claim"])
-@pytest.mark.parametrize("by", ["flow", "person"])
 def test_a_run_that_asks_after_its_end_is_returned(
-    service, store, context, waits, parked, resume, endpoint, policy, by
+    service, store, context, waits, parked, resume, endpoint, policy
 ):
     """Or one that a proxy has started beside it; the task was killed before it was green."""
     operator, first = waits(on_unknown_start=policy), context(store)
     then, _ = parked(operator, first)
     token = token_of(service.runs[0])
     assert first_step(store, token, "1001") == 200
-    event = None
-    if by == "flow":
-        store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
-    else:
-        event = {
-            "chosen_options": ["The run succeeded"],
-            "params_input": {"result": "5"},
-            "responded_by_user": {"id": "ada"},
-        }
-    assert resume(operator, first, event, **then)["result"] == 5
+    store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
+    assert resume(operator, first, TIMEOUT, **then)["result"] == 5
     assert first_step(store, token, "1001") == 404
     store.entries[claim_key(3)]["stopped"] = now()
     again = waits(on_unknown_start=policy).execute(context(store, try_number=2))
@@ -247,25 +238,6 @@ def test_an_unknown_start_says_whether_its_run_may_go_on(
         waits(on_unknown_start=policy).execute(context(store, max_tries=max_tries))
     assert (STOPPED in str(caught.value)) is is_revoked
     assert first_step(store, token_of(service.runs[0]), "1001", max_tries) == (404 if is_revoked else 200)
-
-
-@pytest.mark.parametrize("claims", [True, False])
-def test_while_a_person_is_asked_a_run_may_claim_or_end(
-    service, store, context, waits, parked, endpoint, claims
-):
-    service.faults.add("drop_after")
-    for try_number in (1, 2):
-        parked(waits(on_unknown_start="ask"), context(store, try_number=try_number, max_tries=0))
-        token = token_of(service.runs[0])
-        assert is_open(store, token, 0)
-    again = context(store, try_number=3, max_tries=0)
-    if claims:
-        assert first_step(store, token, "1001", 0) == 200
-        then, _ = parked(waits(on_unknown_start="ask"), again)
-        assert then["run"]["run_id"] == "1001"
-        return
-    store.entries[end_key(digest_of(token))] = Answer("success", 5).row(now())
-    assert waits(on_unknown_start="ask").execute(again)["result"] == 5
 
 
 def test_a_try_that_died_is_reported_with_what_became_of_its_run(service, store, context, waits, endpoint):

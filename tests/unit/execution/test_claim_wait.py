@@ -23,7 +23,7 @@ from workflow_automation_provider.execution.callback import (
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 from ..claims import first_step, flow, now, token_of
-from ..starts import KEY
+from ..starts import KEY, TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("issued")
 
@@ -154,7 +154,6 @@ class TestRunFailed:
     def test_one_that_cannot_be_started_over_is_reported_again(
         self, service, store, context, waits, parked, resume, endpoint
     ):
-        """A person has said that it failed, which is recorded only with the wait."""
         operator, now_, delete = waits(on_run_failed="start_again"), context(store), store.delete
         then, _ = parked(operator, now_)
 
@@ -164,9 +163,10 @@ class TestRunFailed:
             delete(key)
 
         store.delete = fail_for_the_start
-        event = {"chosen_options": ["The run failed"], "responded_by_user": {"id": "ada"}}
+        token = token_of(service.runs[0])
+        store.entries[end_key(digest_of(token))] = Answer("failed").row(now())
         with pytest.raises(RunFailedError):
-            resume(operator, now_, event, **then)
+            resume(operator, now_, TIMEOUT, **then)
         store.delete = delete
         with pytest.raises(RunFailedError):
             operator.execute(context(store, try_number=2))

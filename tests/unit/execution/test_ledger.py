@@ -40,7 +40,7 @@ class Tries(RuleBasedStateMachine):
     @initialize(start_again=st.booleans(), resends_rejected=st.booleans())
     def begin(self, start_again, resends_rejected):
         self.options = {"start_again": start_again, "resends_rejected": resends_rejected, "retries": 2}
-        self.attempt = Attempt(1, 3, 0, "monday")
+        self.attempt = Attempt(1, 3, 0)
         self.clears = 0
         self.entries: list[Entry] = []
         self.versions: Counter[int] = Counter()
@@ -66,8 +66,8 @@ class Tries(RuleBasedStateMachine):
             self.results = {}
         return how == "durable"
 
-    def _end_try(self, *, max_tries, clear_number, dag_run_start):
-        self.attempt = Attempt(self.attempt.try_number + 1, max_tries, clear_number, dag_run_start)
+    def _end_try(self, *, max_tries, clear_number):
+        self.attempt = Attempt(self.attempt.try_number + 1, max_tries, clear_number)
         self._begin_try()
 
     @rule()
@@ -75,7 +75,6 @@ class Tries(RuleBasedStateMachine):
         self._end_try(
             max_tries=self.attempt.max_tries,
             clear_number=self.attempt.clear_number,
-            dag_run_start=self.attempt.dag_run_start,
         )
 
     @rule()
@@ -85,24 +84,17 @@ class Tries(RuleBasedStateMachine):
         self._end_try(
             max_tries=self.attempt.max_tries,
             clear_number=self._next_clear(),
-            dag_run_start=self.attempt.dag_run_start,
         )
         last = self.attempt.max_tries - self.options["retries"]
         assert not self.ledger.is_ambiguous or any(e.attempt.try_number <= last for e in self.entries)
 
-    @rule(by_chance=st.booleans())
-    def is_cleared(self, by_chance):
-        number, start = self.attempt.try_number, self.attempt.dag_run_start
-        if by_chance:
-            # The DAG was edited to as many retries that max_tries stays the same.
-            if number > self.attempt.max_tries:
-                return
-            self.options["retries"], start = self.attempt.max_tries - number, f"{start}, later"
-        max_tries = number + self.options["retries"]
-        if not by_chance and max_tries == self.attempt.max_tries:
+    @rule()
+    def is_cleared(self):
+        max_tries = self.attempt.try_number + self.options["retries"]
+        if max_tries == self.attempt.max_tries:
             return
         self.runs.clear()
-        self._end_try(max_tries=max_tries, clear_number=self._next_clear(), dag_run_start=start)
+        self._end_try(max_tries=max_tries, clear_number=self._next_clear())
         assert not self.ledger.counts().keys() - {State.IDLE}
 
     @rule()
@@ -114,7 +106,6 @@ class Tries(RuleBasedStateMachine):
         self._end_try(
             max_tries=self.attempt.max_tries,
             clear_number=self._next_clear(),
-            dag_run_start=self.attempt.dag_run_start,
         )
 
     @rule(index=ITEMS)
@@ -187,7 +178,7 @@ class Tries(RuleBasedStateMachine):
         return self.clears
 
     def _same(self):
-        return self.attempt.max_tries, self.attempt.clear_number, self.attempt.dag_run_start
+        return self.attempt.max_tries, self.attempt.clear_number
 
 
 TestTries = Tries.TestCase
@@ -203,7 +194,7 @@ class Fence(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.attempt = Attempt(1, 9, 0, "monday")
+        self.attempt = Attempt(1, 9, 0)
         self.entry: Entry | None = None
         self.open_tokens: set[tuple[str, int]] = set()
         self.claims: dict[int, str] = {}
@@ -231,13 +222,13 @@ class Fence(RuleBasedStateMachine):
 
     @rule()
     def dies_and_is_retried(self):
-        self.attempt = Attempt(self.attempt.try_number + 1, self.attempt.max_tries, 0, "monday")
+        self.attempt = Attempt(self.attempt.try_number + 1, self.attempt.max_tries, 0)
         self._begin_try()
 
     @rule()
     def is_cleared(self):
         self.max_tries_before = self.attempt.max_tries
-        self.attempt = Attempt(self.attempt.try_number + 1, self.attempt.max_tries + 1, 0, "monday")
+        self.attempt = Attempt(self.attempt.try_number + 1, self.attempt.max_tries + 1, 0)
         self.went_on = []
         self._begin_try()
 
@@ -435,11 +426,11 @@ def test_an_item_that_a_shorter_batch_lacks():
 @pytest.mark.parametrize(
     ("before", "now", "options", "counts"),
     [
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), {"retries": 1}, False),
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "monday"), {"retries": 1}, None),
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, 1, "tuesday"), {}, True),
-        (Attempt(1, 2, None, "monday"), Attempt(2, 2, 1, "tuesday"), {"retries": 1}, True),
-        (Attempt(1, 2, 0, "monday"), Attempt(2, 2, None, "tuesday"), {"retries": 1}, True),
+        (Attempt(1, 2, 0), Attempt(2, 3, 1), {"retries": 1}, False),
+        (Attempt(1, 2, 0), Attempt(2, 2, 1), {"retries": 1}, None),
+        (Attempt(1, 2, 0), Attempt(2, 2, 1), {}, True),
+        (Attempt(1, 2, None), Attempt(2, 2, 1), {"retries": 1}, True),
+        (Attempt(1, 2, 0), Attempt(2, 2, None), {"retries": 1}, True),
     ],
     ids=["cleared", "perhaps cleared", "not this task", "not counted before", "not counted now"],
 )

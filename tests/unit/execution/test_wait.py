@@ -24,11 +24,10 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
     RunTimeoutError,
 )
-from workflow_automation_provider.execution.callback import OPTIONS, PATH, TOKEN_LENGTH, Answer, token_key
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, run_started
+from workflow_automation_provider.execution.callback import PATH, TOKEN_LENGTH, Answer, token_key
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 
-from ..answers import TIMEOUT, woken
-from ..starts import KEY, mentions, requests, trigger
+from ..starts import KEY, TIMEOUT, mentions, requests, trigger
 from .conftest import WAIT
 
 TOKEN = "Abc-_123" * 8
@@ -87,7 +86,7 @@ class TestInThisProcess:
         with pytest.raises(RunTimeoutError, match="was ended") as caught:
             operator.execute(context(store))
         thread.join()
-        assert caught.value.consequence == run_started("1001")
+        assert caught.value.consequence == "Run 1001 was started."
 
     def test_the_same_run_is_waited_for_again(self, service, task):
         """As the error of a timeout says."""
@@ -98,7 +97,7 @@ class TestInThisProcess:
         task.clear()
         assert task.park() == timedelta(seconds=15)
         task.answer(result=1)
-        assert task.resume(woken()) == {"run_id": "1001", "result": 1}
+        assert task.resume(TIMEOUT) == {"run_id": "1001", "result": 1}
         assert requests(service) == 1
 
 
@@ -291,12 +290,6 @@ def test_before_airflow_3_3_nothing_is_sent(service, context, waits):
     assert requests(service) == 0
 
 
-def test_without_a_park_nothing_is_sent(service, task, monkeypatch):
-    monkeypatch.delattr("airflow.sdk.exceptions.TaskAwaitingInput")
-    assert mentions(task.fail(InvalidRequestError).message, "wait_for_completion ", "3.3")
-    assert (requests(service), task.entries) == (0, {})
-
-
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -320,9 +313,10 @@ def waiting(task):
 @given(result=JSON, message=st.none() | st.text(st.characters(codec="ascii", min_codepoint=32), max_size=50))
 def test_what_the_flow_says_comes_out_unchanged(waiting, result, message):
     body = {"status": "success", "result": result, "message": message}
-    assert Answer.read(json.dumps(body).encode()) == Answer(**body)
+    # An empty message is as if it were left out.
+    assert Answer.read(json.dumps(body).encode()) == Answer("success", result, message or None)
     waiting.entries[token_key(waiting.entries[KEY]["token"], 3)] = {"open": True}
     waiting.answer(**body)
-    found = waiting.resume(woken(OPTIONS["success"]))
+    found = waiting.resume(TIMEOUT)
     assert found.get("result") == result
     assert ("result" in found) is (result is not None)

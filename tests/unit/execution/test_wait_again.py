@@ -8,22 +8,17 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import (
-    Accepted,
     OutcomeUnknownError,
-    ResponseUnusableError,
     RunFailedError,
     RunTimeoutError,
+    UnidentifiedError,
 )
-from workflow_automation_provider.execution.ask import NOT_STARTED, STARTED
-from workflow_automation_provider.execution.callback import OPTIONS
-from workflow_automation_provider.failures import CLAIM_ADVICE, SUPPLIED_RUN_KEY
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 
-from ..answers import TIMEOUT, person, woken
 from ..claims import BRIEF
-from ..starts import mentions, requests
+from ..starts import TIMEOUT, mentions, requests
 from .conftest import WAIT
 
-SUCCEEDED = OPTIONS["success"]
 UNIDENTIFIED = {"flow_id": "demo-flow", "result": 1}
 
 
@@ -49,7 +44,7 @@ class TestClear:
         task.clear(clear_number=1)
         task.then = then
         endpoint.max_tries = 4
-        task.park(woken(SUCCEEDED) if answered else TIMEOUT)
+        task.park(TIMEOUT)
         assert task.then["run"]["run_id"] == "1002"
         assert mentions(log(), "cleared", "starting over")
 
@@ -58,20 +53,19 @@ class TestClear:
         task.begin(retries=2)
         task.park()
         task.answer(result="old")
-        task.retry(retries=2, clear_number=1, started=2)
-        task.park(retries=2)
-        assert (len(task.tokens), len(service.runs)) == (1, 2)
+        task.retry(retries=2, clear_number=1)
+        assert task.execute(retries=2) == task.run(result="old"), "as a retry"
+        assert len(service.runs) == 1
 
-    def test_that_keeps_the_tasks_state_goes_on_waiting(self, service, task, supervisor):
+    def test_that_keeps_the_tasks_state_goes_on_waiting(self, service, task):
         """Airflow 3.4: whoever keeps it wants to keep the run."""
         task.begin(region_id=None)
         task.park()
         task.later(days=2)
         task.clear(region_id=None)
         assert task.park() == timedelta(seconds=15), "the wait begins anew"
-        assert len(supervisor.questions) == 2
         task.answer(result=1)
-        assert task.resume(woken(SUCCEEDED)) == task.run(result=1)
+        assert task.resume(TIMEOUT) == task.run(result=1)
         assert requests(service) == 1
 
     def test_that_keeps_the_tasks_state_keeps_its_answer(self, task):
@@ -92,18 +86,20 @@ class TestDoubt:
         task.fail(OutcomeUnknownError, on_unknown_start="start_again")
         return task
 
-    @pytest.mark.parametrize("on_unknown_start", ["fail", "ask", "start_again"])
-    def test_the_flows_answer_settles_it(self, service, task, supervisor, log, on_unknown_start):
+    @pytest.mark.parametrize("on_unknown_start", ["fail", "start_again"])
+    def test_the_flows_answer_settles_it(
+        self, service, task, log, on_unknown_start, workflow_automation_connect
+    ):
+        workflow_automation_connect.add_extra(timeout=1)
         service.callbacks.add(result=1)
         service.faults.add("hang_after", seconds=2)
-        assert task.execute(on_unknown_start=on_unknown_start, request_timeout=1) == UNIDENTIFIED
+        assert task.execute(on_unknown_start=on_unknown_start) == UNIDENTIFIED
         assert "run_id is unknown" in log()
-        assert supervisor.questions == []
         assert len(service.runs) == 1
 
     def test_of_a_run_whose_id_is_unknown(self, service, task):
         service.faults.add("garbage")
-        task.fail(ResponseUnusableError, on_unknown_start="start_again")
+        task.fail(UnidentifiedError, on_unknown_start="start_again")
         task.answer(result=1)
         task.retry()
         assert task.execute() == UNIDENTIFIED
@@ -115,30 +111,18 @@ class TestDoubt:
         assert lost.execute(on_unknown_start=on_unknown_start) == UNIDENTIFIED
         assert len(service.runs) == 1
 
-    def test_settled_by_a_person_begins_the_checks(self, service, task):
-        service.faults.add("drop_after")
-        task.park(on_unknown_start="ask")
-        task.park(person(STARTED, run_id="1001"), on_unknown_start="ask")
-        assert task.then["checks"] == 1
-
     def test_that_no_run_may_claim_any_more_asks_for_a_clear_alone(self, service, store, context, claims):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError) as caught:
             claims(**BRIEF).execute(context(store, max_tries=0))
-        assert CLAIM_ADVICE[Accepted.MAYBE] in caught.value.next_step.splitlines()
+        assert caught.value.code == "start-revoked"
+        assert "Storage" not in caught.value.next_step
 
     def test_before_another_run_is_started(self, service, lost):
         lost.answer_before_the_token_is_deleted(result=1)
         lost.retry()
         options = {"on_unknown_start": "start_again", "completion_timeout": timedelta(seconds=0.1)}
         assert lost.execute(**options) == UNIDENTIFIED
-        assert requests(service) == 1
-
-    def test_before_a_person_said_that_no_run_was_started(self, service, task):
-        service.faults.add("drop_after")
-        task.park(on_unknown_start="ask")
-        task.answer_before_the_token_is_deleted(result=1)
-        assert task.resume(person(NOT_STARTED), on_unknown_start="ask") == UNIDENTIFIED
         assert requests(service) == 1
 
     def test_start_again_makes_the_old_token_worthless(self, service, lost):
@@ -163,14 +147,14 @@ class TestGiven:
         service.faults.add(fault)
         task.fail(AirflowFailException, completion_timeout=timedelta(seconds=0.1))
 
-    def test_of_a_start_in_doubt_keeps_its_token(self, service, task, supervisor):
+    def test_of_a_start_in_doubt_keeps_its_token(self, service, task):
         self.fail(service, task)
         task.enter("77")
         task.clear()
         task.park()
         assert task.then["run"] == {"run_id": "77"}
         task.answer(result=1)
-        assert task.resume(woken(SUCCEEDED)) == {"run_id": "77", "result": 1}
+        assert task.resume(TIMEOUT) == {"run_id": "77", "result": 1}
 
     def test_of_a_start_in_doubt_keeps_its_answer(self, service, task):
         service.faults.add("drop_after")
@@ -181,7 +165,8 @@ class TestGiven:
         assert task.execute() == {"run_id": "77", "result": 1}
 
     @pytest.mark.parametrize("fault", [None, "reject"])
-    def test_another_run_has_no_token(self, service, task, supervisor, fault):
+    def test_another_run_has_no_token(self, service, task, log, fault):
+        """Nobody but a person knows its end, and marks the task."""
         if fault:
             self.fail(service, task, fault)
         else:
@@ -191,11 +176,12 @@ class TestGiven:
         task.clear()
         task.park()
         assert task.entries[WAIT]["digest"] is None
-        found = {"run_id": "77", "result": 7}
-        assert task.resume(person(SUCCEEDED, result="7", message=None)) == found
+        assert mentions(log(), "no callback URL", "marking the task")
+        assert task.now["ti"].pushed["return_value"] == {"run_id": "77"}
         assert len(service.runs) == before
-        task.clear(try_number=3)
-        assert task.execute() == found
+        task.retry(try_number=3, max_tries=4)
+        task.park()
+        assert task.then["run"] == {"run_id": "77"}
 
     def test_after_the_time_is_up_is_waited_for_anew_where_a_clear_leaves_max_tries(self, service, task):
         task.park()

@@ -13,18 +13,15 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
-    ResponseUnusableError,
     RunFailedError,
+    UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.callback import OPTIONS
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, run_advice
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY, how_to_continue
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-from ..answers import TIMEOUT, person, woken
-from ..starts import requests, trigger
+from ..starts import TIMEOUT, requests, trigger
 
-SUCCEEDED, FAILED = OPTIONS["success"], OPTIONS["failed"]
 FILES = [{"name": "a"}]
 
 
@@ -57,10 +54,9 @@ def test_are_uploaded_before_the_wait_and_once(service, task):
 
 
 @pytest.mark.parametrize("called_back", [False, True])
-def test_of_a_try_that_failed_are_uploaded_by_the_next(service, task, supervisor, called_back):
+def test_of_a_try_that_failed_are_uploaded_by_the_next(service, task, called_back):
     service.faults.add("busy", operation="upload")
     task.fail(BusyError, files=FILES)
-    assert supervisor.questions == []
     task.retry()
     if called_back:
         task.answer(result=1)
@@ -79,18 +75,12 @@ def test_are_uploaded_also_if_the_flow_calls_back_before(service, task, request,
     assert uploaded(service) == [FILES]
 
 
-def test_are_uploaded_for_a_run_that_a_person_says_has_succeeded(service, task):
-    service.faults.add("drop_after")
-    task.park(files=FILES, on_unknown_start="ask")
-    task.resume(person(SUCCEEDED, run_id="1001"), files=FILES)
-    assert [upload.run_id for upload in service.uploads] == ["1001"]
-
-
-def test_of_a_run_whose_end_is_known_but_not_its_id(service, task, supervisor):
+def test_of_a_run_whose_end_is_known_but_not_its_id(service, task, supervisor, workflow_automation_connect):
     """A person enters the run_id: then its files are uploaded, and the flow's answer still counts."""
+    workflow_automation_connect.add_extra(timeout=1)
     service.callbacks.add(result=1)
     service.faults.add("hang_after", seconds=2)
-    error = task.fail(ResponseUnusableError, files=FILES, request_timeout=1)
+    error = task.fail(UnidentifiedError, files=FILES)
     assert "no run_id" in error.message
     assert SUPPLIED_RUN_KEY in error.next_step
     task.enter()
@@ -112,13 +102,6 @@ def test_are_not_uploaded_for_a_run_that_failed(service, task, supervisor, log):
     task.fail(RunFailedError, files=FILES)
     assert service.uploads == []
     assert "not uploading" in log()
-
-
-def test_are_not_uploaded_for_a_run_that_a_person_says_has_failed(service, task):
-    service.faults.add("drop_after")
-    task.park(files=FILES, on_unknown_start="ask")
-    task.fail(RunFailedError, person(FAILED, run_id="1001"), files=FILES)
-    assert service.uploads == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +127,7 @@ def test_that_are_rejected_do_not_hide_the_run(service, task):
     error = task.fail(RejectedError, files=FILES)
     assert error.consequence.startswith("Run 1001 ")
     assert error.accepted is Accepted.NO
-    assert run_advice("1001") in error.next_step
+    assert how_to_continue("1001") in error.next_step
     assert isinstance(error, AirflowFailException)
 
 
@@ -153,7 +136,7 @@ def test_of_a_task_that_is_ended_meanwhile(service, store, context):
     now["ti"].xcom_push = lambda **_: operator.on_kill()
     with pytest.raises(NotSentError) as caught:
         operator.execute(now)
-    assert (caught.value.run_id, caught.value.next_step) == ("1001", ""), "only Airflow knows"
+    assert caught.value.run_id == "1001"
     assert service.uploads == []
 
 
@@ -218,7 +201,7 @@ def test_of_unknown_outcome_are_uploaded_by_the_next_try(service, task):
 def test_of_the_last_try_do_not_ask_for_a_clear_alone(service, task):
     service.faults.add("busy", operation="upload")
     task.retry(try_number=4)
-    assert task.fail(BusyError, files=FILES).next_step.splitlines()[1:] == run_advice("1001").splitlines()
+    assert how_to_continue("1001") in task.fail(BusyError, files=FILES).next_step
 
 
 def test_without_a_record_they_never_cause_another_run(service, context):
@@ -227,7 +210,7 @@ def test_without_a_record_they_never_cause_another_run(service, context):
     with pytest.raises(BusyError, match="Run 1001 ") as caught:
         trigger(files=FILES).execute(context())
     assert isinstance(caught.value, AirflowFailException)
-    assert run_advice("1001", has_store=False) in caught.value.next_step
+    assert "UploadFilesOperator" in caught.value.next_step
 
 
 def test_are_those_that_were_checked_before_the_start(service, store, context, tmp_path):
@@ -239,18 +222,15 @@ def test_are_those_that_were_checked_before_the_start(service, store, context, t
     assert [file["name"] for upload in service.uploads for file in upload.files] == ["checked"]
 
 
-def test_are_in_the_lineage_also_if_an_earlier_process_uploaded_them(service, task, waits, resume):
-    pytest.importorskip("airflow.providers.openlineage")
+def test_are_in_the_lineage_also_if_an_earlier_process_uploaded_them(task, waits, resume, collected):
     task.park()
     task.answer()
     operator = waits(files=["/data/a", {"name": "b"}])
-    resume(operator, task.now, woken(SUCCEEDED), **task.then)
-    facets = operator.get_openlineage_facets_on_complete(None)
-    assert [dataset.name for dataset in facets.inputs] == ["/data/a"]
-    assert facets.outputs[0].facets["documentation"].description == f"{service.url}/runs/1001"
+    resume(operator, task.now, TIMEOUT, **task.then)
+    assert collected()[0] == ["file:///data/a"]
 
 
 def test_of_a_run_without_an_id(service, task):
     service.faults.add("response", body={})
-    assert "no run_id" in task.fail(ResponseUnusableError, files=FILES).message
+    assert "no run_id" in task.fail(UnidentifiedError, files=FILES).message
     assert service.uploads == []

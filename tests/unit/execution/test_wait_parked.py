@@ -1,4 +1,4 @@
-"""TriggerFlowOperator that is parked until the end of its run: the checks, the question, and who wakes it."""
+"""TriggerFlowOperator that is parked until the end of its run: the checks, and what is there meanwhile."""
 
 from __future__ import annotations
 
@@ -13,52 +13,67 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
     RunTimeoutError,
 )
-from workflow_automation_provider.execution.callback import OPTIONS, PATH
+from workflow_automation_provider.execution.callback import PATH, claim_key
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 from workflow_automation_provider.execution.wait_state import WaitRecord
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY, run_started
 
-from ..answers import TIMEOUT, person, woken
 from ..claims import ISSUED
-from ..starts import mentions, requests
+from ..starts import TIMEOUT, mentions, requests
 from .conftest import WAIT
 
-SUCCEEDED, FAILED = OPTIONS["success"], OPTIONS["failed"]
 EDITED = {"wait_for_completion": False}
 
 
 class TestPark:
-    def test_a_run_id_is_shown_as_it_is(self, service, task, supervisor):
-        body = {"run_id": "`[here](http://evil)`", "run_link": "http://a> [here](http://evil) <http://b"}
-        service.faults.add("response", body=body)
-        task.park()
-        (question,) = supervisor.questions
-        assert question.body.splitlines()[1] == "- Run: `` `[here](http://evil)` ``"
-
-    def test_it_asks_and_parks(self, service, task, supervisor, log):
+    def test_it_parks_and_asks_nobody(self, service, task, supervisor, log):
         assert task.park() == timedelta(seconds=15)
         ti = task.now["ti"]
         assert task.then == {"run": task.run(), "checks": 1, "timeout": 86400.0, "ti_id": str(ti.id)}
-        assert ti.pushed == {"_link_FlowRunLink": f"{service.url}/runs/1001"}
-        (question,) = supervisor.questions
-        assert question.ti_id == ti.id
-        assert "run 1001 " in question.subject
-        assert question.options == [SUCCEEDED, FAILED]
-        assert set(question.params) == {"result", "message"}
-        assert question.body.splitlines()[1:] == [
-            f"- Run: `1001` <{service.url}/runs/1001>",
-            "- Connection: `workflow_automation_default`",
-            "- Flow: `demo-flow`",
-        ]
+        assert {type(message).__name__ for message in supervisor.sent} <= {"MaskSecret"}
         assert mentions(log(), "run 1001", "until 20")
+
+    def test_its_xcoms_are_there_before_it_parks(self, service, task):
+        """A task that a person then marks as success leaves its run to the next one."""
+        task.park()
+        link = f"{service.url}/runs/1001"
+        expected = {**task.run(), "return_value": task.run(), "_link_FlowRunLink": link}
+        assert task.now["ti"].pushed == expected
+        task.now["ti"].pushed.clear()
+        task.park(TIMEOUT)
+        assert set(task.now["ti"].pushed) == {"_link_FlowRunLink"}, "a park keeps them"
+        task.retry()
+        task.park()
+        assert task.now["ti"].pushed == expected, "Airflow deletes them at the start of a try"
+
+    @pytest.mark.parametrize(
+        ("settings", "keys"),
+        [({"do_xcom_push": False}, set()), ({"multiple_outputs": False}, {"return_value"})],
+    )
+    def test_only_the_xcoms_that_the_task_wants(self, task, settings, keys):
+        vars(task.now["task"]).update(settings)
+        task.park()
+        assert set(task.now["ti"].pushed) == {"_link_FlowRunLink", *keys}
+
+    def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(self, task, log):
+        task.begin(push_error=RuntimeError("No database"))
+        task.park()
+        assert mentions(log(), "not be pushed")
+
+    def test_the_xcoms_are_those_of_the_run_that_claimed(self, task):
+        """A proxy sent the request twice; the other run claims once the task is parked."""
+        task.park()
+        digest = task.entries[WAIT]["digest"]
+        task.entries[claim_key(3)] = {"digest": digest, "run_id": "77", "at": "2026-01-01T00:00:00+00:00"}
+        task.park(TIMEOUT)
+        assert task.now["ti"].pushed["return_value"]["run_id"] == "77"
 
     def test_it_parks_for_at_least_the_time_in_which_the_scheduler_notices(self, service, task):
         assert task.park(completion_timeout=timedelta(seconds=3)) == timedelta(seconds=5)
 
-    def test_the_checks_become_rarer(self, service, task, supervisor):
+    def test_the_checks_become_rarer(self, service, task):
         found = [task.park(), *(task.park(TIMEOUT) for _ in range(11))]
         minutes = [1 / 4, 1, 4, 16, 64, 256, *[360] * 6]
         assert found == [timedelta(minutes=number) for number in minutes]
-        assert len(supervisor.questions) == 1, "asking again would delete an answer"
         assert requests(service) == 1
 
     def test_no_longer_than_the_time_that_is_left(self, task):
@@ -87,9 +102,9 @@ class TestPark:
         monkeypatch.setattr(WaitRecord, "close", answer_and_close)
         assert task.execute(completion_timeout=timedelta(microseconds=1)) == task.run(result=1)
 
-    @pytest.mark.parametrize("event", [woken(SUCCEEDED), woken(), TIMEOUT, None, person(FAILED)])
-    def test_woken_with_the_flows_answer(self, task, event):
-        """Whatever Airflow and persons say, and even after the time, the row is what the flow said."""
+    @pytest.mark.parametrize("event", [TIMEOUT, None])
+    def test_continued_with_the_flows_answer(self, task, event):
+        """Even after the time."""
         task.park()
         task.later(days=2)
         task.answer(result=[1])
@@ -97,45 +112,16 @@ class TestPark:
 
     def test_the_flow_is_believed_until_its_token_is_deleted(self, task):
         task.park()
+        task.later(days=2)
         task.answer_before_the_token_is_deleted("failed", message="rows lost")
-        assert mentions(task.fail(RunFailedError, person(SUCCEEDED)).message, "The flow ", "rows lost")
+        assert mentions(task.fail(RunFailedError, TIMEOUT).message, "The flow ", "rows lost")
 
-    @pytest.mark.parametrize("event", [woken(SUCCEEDED), person("A run was started")])
-    def test_woken_without_an_answer_it_asks_again(self, task, supervisor, event):
-        """The endpoint closed the question: a task whose question is answered could not park."""
-        task.park()
-        task.park(event)
-        assert len(supervisor.questions) == 2
-        task.park(TIMEOUT)
-        assert len(supervisor.questions) == 2
-
-    def test_answered_before_it_parks(self, task, supervisor):
-        real = supervisor.send
-
-        def send(msg):
-            real(msg)
-            if type(msg).__name__ == "CreateHITLDetailPayload":
-                task.answer(result=2)
-
-        supervisor.send = send
-        assert task.execute()["result"] == 2
-
-    def test_a_question_that_cannot_be_stored_is_asked_at_the_next_check(self, task, supervisor, log):
-        supervisor.failures.append(RuntimeError("No database"))
-        task.park()
-        assert mentions(log(), "not be listed", "Required Actions")
-        assert supervisor.questions == []
-        task.park(TIMEOUT)
-        assert len(supervisor.questions) == 1
-
-    def test_a_later_try_asks_anew_and_goes_on_waiting(self, service, task, supervisor):
-        """The question is that of the killed try."""
+    def test_a_later_try_goes_on_waiting(self, service, task):
         task.park()
         task.later(hours=1)
         since = task.entries[WAIT]["since"]
         task.retry()
         task.park()
-        assert len({question.ti_id for question in supervisor.questions}) == 2
         assert task.entries[WAIT]["since"] == since
         assert requests(service) == 1
 
@@ -146,13 +132,10 @@ class TestPark:
         task.park(TIMEOUT)
         assert requests(service) == 1
 
-    def test_a_run_without_an_id(self, service, task, supervisor):
-        service.faults.add("response", body={"run_link": "javascript:alert(1)"})
+    def test_a_run_without_an_id(self, service, task):
+        service.faults.add("response", body={"run_link": "https://there/1"})
         task.park()
-        (question,) = supervisor.questions
-        assert question.options == [SUCCEEDED, FAILED]
-        assert "- Run: unknown\n" in question.body
-        assert "javascript" not in question.body
+        assert "run_id" not in task.now["ti"].pushed["return_value"]
         task.later(days=1)
         assert "Look at " in task.fail(RunTimeoutError, TIMEOUT).next_step
 
@@ -182,11 +165,11 @@ class TestBrokenConnection:
         task.park()
         task.answer(status, message="x")
         words = broken()
-        error = task.fail(InvalidRequestError, woken(SUCCEEDED))
+        error = task.fail(InvalidRequestError, TIMEOUT)
         assert not isinstance(error, AirflowFailException)
         assert mentions(error.message, ended, words)
         assert "Run 1001" in error.consequence
-        assert "(try 2 of 4)" in error.next_step
+        assert not isinstance(error, AirflowFailException)
         assert (error.flow_id, error.run_id) == ("demo-flow", "1001")
 
     def test_the_error_mentions_a_run_without_an_id(self, service, task, broken):
@@ -194,17 +177,13 @@ class TestBrokenConnection:
         task.park()
         task.answer(result=3)
         broken()
-        assert task.fail(InvalidRequestError, woken(SUCCEEDED)).consequence == run_started("")
+        assert task.fail(InvalidRequestError, TIMEOUT).consequence == "A run was started."
 
-    @pytest.mark.parametrize("by", ["flow", "person"])
-    def test_a_retry_returns_it_once_the_connection_works(self, task, broken, mend, by):
+    def test_a_retry_returns_it_once_the_connection_works(self, task, broken, mend):
         task.park()
-        event = person(SUCCEEDED, result="3", message=None)
-        if by == "flow":
-            event = woken(SUCCEEDED)
-            task.answer(result=3)
+        task.answer(result=3)
         broken()
-        task.fail(InvalidRequestError, event)
+        task.fail(InvalidRequestError, TIMEOUT)
         mend()
         task.retry()
         assert task.execute() == task.run(result=3)
@@ -214,7 +193,7 @@ class TestBrokenConnection:
         task.park()
         task.answer(result=3)
         broken()
-        assert SUPPLIED_RUN_KEY in task.fail(InvalidRequestError, woken(SUCCEEDED)).next_step
+        assert SUPPLIED_RUN_KEY in task.fail(InvalidRequestError, TIMEOUT).next_step
         mend()
         task.enter()
         task.clear(try_number=5, max_tries=7)
@@ -222,7 +201,7 @@ class TestBrokenConnection:
 
 
 class TestEditedDag:
-    """The DAG is edited to wait no longer, while a task waits or asks: its run is waited for all the same."""
+    """The DAG is edited to wait no longer, while a task waits: it goes on waiting for its run."""
 
     def test_a_retry_after_the_wait_has_begun(self, task):
         """As where the task is killed once it was woken."""
@@ -237,13 +216,7 @@ class TestEditedDag:
             task.later(days=days)
             task.park(TIMEOUT, **EDITED)
         task.answer(result=1)
-        assert task.resume(woken(SUCCEEDED), **EDITED) == task.run(result=1)
-
-    def test_a_person_says_that_a_run_in_doubt_failed(self, service, task):
-        service.faults.add("drop_after")
-        task.park(on_unknown_start="ask")
-        error = task.fail(RunFailedError, person(FAILED, run_id="1001"), **EDITED)
-        assert "ada said" in error.message
+        assert task.resume(TIMEOUT, **EDITED) == task.run(result=1)
 
     def test_a_clear_starts_a_run_as_the_dag_says_now(self, service, task):
         task.park()
@@ -251,14 +224,12 @@ class TestEditedDag:
         assert task.execute(**EDITED)["run_id"] == "1002"
         assert "callback_url" not in service.runs[1].inputs
 
-    def test_that_waits_only_now(self, task, supervisor, log):
+    def test_that_waits_only_now(self, task, log):
         """The run was started without a URL."""
         task.execute(**EDITED)
         task.retry()
         task.park()
-        assert "no callback URL" in log()
-        (question,) = supervisor.questions
-        assert "no callback URL" in question.body.splitlines()[0]
+        assert mentions(log(), "no callback URL", "marking the task")
         task.later(days=1)
         error = task.fail(RunTimeoutError, TIMEOUT)
         assert "no callback URL" in error.next_step
@@ -269,40 +240,3 @@ class TestEditedDag:
         task.fail(BusyError, **EDITED, files=[{"name": "a"}])
         task.retry()
         assert task.execute(**EDITED) == task.run()
-
-
-class TestPerson:
-    @pytest.fixture(autouse=True)
-    def _parked(self, task):
-        task.park()
-
-    @pytest.mark.parametrize(
-        ("given", "result"),
-        [
-            ('{"rows": 3}', {"rows": 3}),
-            ("7", 7),
-            *((text, text) for text in ("all there", "NaN", "{", "[" * 60 + "]" * 60, "9" * 30)),
-            ('"text"', "text"),
-            ('{"__type": 1}', '{"__type": 1}'),
-            ("[" * 100_000, "[" * 100_000),
-        ],
-    )
-    def test_succeeded_with_a_result(self, task, log, given, result):
-        event = person(SUCCEEDED, result=given, message="looked at it")
-        assert task.resume(event) == task.run(result=result)
-        assert mentions(log(), "ada", "succeeded. looked at it")
-
-    @pytest.mark.parametrize("given", [None, "", " ", "null"])
-    def test_succeeded_without_a_result(self, task, log, given):
-        assert task.resume(person(SUCCEEDED, result=given, message=None)) == task.run()
-        assert mentions(log(), "ada", "succeeded.")
-
-    def test_failed(self, task):
-        error = task.fail(RunFailedError, person(FAILED, result=None, message="disk full"))
-        assert mentions(error.message, "ada ", ": disk full")
-
-    def test_a_later_try_finds_it(self, task):
-        """As after a kill while the result was stored."""
-        task.resume(person(SUCCEEDED, result="7", message="m"))
-        task.retry()
-        assert task.execute() == task.run(result=7)

@@ -59,15 +59,12 @@ def test_close_without_a_token(record, store):
     assert store.deleted == []
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_began(record, asked):
+def test_began(record):
     first = opened(record())
-    found = first.began(first.read(), asked=asked)
+    found = first.began(first.read())
     assert datetime.now(UTC) - found.since < timedelta(seconds=5)
-    assert first.read() == found == Waiting("a", found.since, asked)
-    second = record(try_number=2)
-    assert second.read() == Waiting("a", found.since, asked=False)
-    assert second.began(second.read(), asked=True).since == found.since
+    assert first.read() == found == Waiting("a", found.since)
+    assert record(try_number=2).read() == found
 
 
 ANSWERS = [Answer("success", [1], "m"), Answer("failed"), Answer("success", 0)]
@@ -86,7 +83,7 @@ def test_answer_of_the_flow(record, store, answer):
 def test_answered(record, store, answer, digest):
     """In an entry of the task's own; the flow's answer is deleted, and no other counts."""
     first = opened(record()) if digest else record()
-    began = first.began(first.read(), asked=False)
+    began = first.began(first.read())
     said(store, "a", Answer("failed", "secret"))
     first.store_answer(digest, answer)
     second = record(try_number=2)
@@ -110,16 +107,16 @@ def test_a_row_that_is_no_answer(record, store, row):
 
 
 class TestClear:
-    @pytest.mark.parametrize("attempt", [{"max_tries": 4}, {"retries": 2, "clear_number": 1, "started": 2}])
+    @pytest.mark.parametrize("attempt", [{"max_tries": 4}, {"max_tries": 4, "clear_number": 1}])
     def test_nothing_counts(self, record, attempt):
         first = opened(record())
-        first.began(first.read(), asked=True)
+        first.began(first.read())
         assert record(try_number=2, **attempt).read() == Waiting()
 
     @pytest.mark.parametrize("attempt", [{}, {"max_tries": 4}, {"retries": 2, "clear_number": 1}])
     def test_the_wait_begins_anew(self, record, store, attempt):
         first = opened(record())
-        first.began(first.read(), asked=True)
+        first.began(first.read())
         said(store, "a", Answer("success", 1))
         now = record(try_number=2, **attempt)
         now.begin_anew("a")
@@ -144,7 +141,7 @@ class TestClear:
     def test_that_keeps_the_state_moves_the_token(self, record, store):
         """On Airflow 3.4."""
         first = opened(record(region_id=None))
-        first.began(first.read(), asked=True)
+        first.began(first.read())
         now = record(try_number=2, max_tries=4, region_id=None)
         assert now.read() == Waiting("a")
         assert token_key("a", 4) in store.entries
@@ -152,7 +149,7 @@ class TestClear:
 
     def test_that_keeps_the_state_of_a_run_without_a_token(self, record, store):
         first = record(region_id=None)
-        first.began(first.read(), asked=True)
+        first.began(first.read())
         now = record(try_number=2, max_tries=4, region_id=None)
         assert now.read() == Waiting()
         assert set(store.entries) == {WAIT}

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from workflow_automation_provider.execution.ask import FAIL
-from workflow_automation_provider.execution.callback import OPTIONS
-from workflow_automation_provider.failures import SUPPLIED_RUN_KEY
+from workflow_automation_provider.execution.callback import end_key
+from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..answers import TIMEOUT, person
-from ..starts import KEY, trigger
+from ..starts import KEY, TIMEOUT, trigger
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run_errors.txt"
 """Renewed by ``GOLDEN=1`` in the environment of these tests: read the difference before it is committed."""
@@ -70,14 +68,8 @@ class Tries:
         """Park, and continue with an event after a change."""
         now = self.next()
         then, _ = self.fixture("parked")(operator, now)
-        if event is TIMEOUT and "pending" in then:
-            then["pending"]["until"] = datetime.now(UTC).isoformat()
         change()
         self.fixture("resume")(operator, now, event, **then)
-
-    def asks(self, event):
-        self.service.faults.add("status_after", status=502)
-        self.parks(trigger(on_unknown_start="ask"), event)
 
 
 def other_inputs(tries):
@@ -115,11 +107,6 @@ def without_a_value(tries):
     tries.fails(operator)
 
 
-def upload_in_doubt(tries):
-    trigger().execute(tries.fixture("context")())
-    tries.fails_again(upload(on_unknown_upload="fail"), "drop_after", "upload")
-
-
 def files_for_no_run_id(tries):
     tries.service.faults.add("response", body={})
     tries.fails(trigger(files=FILES))
@@ -149,11 +136,13 @@ def nobody_called(tries):
 
 def broken_connection(tries):
     def break_it():
+        end = {"status": "success", "result": 3, "at": "2026-01-01T00:00:00+00:00"}
+        tries.store.set(end_key(tries.store.entries[WAIT]["digest"]), end)
         tries.fixture("workflow_automation_connect")(extra={"typo": 1})
         operator.__dict__.pop("hook", None)
 
     operator = tries.waits()
-    tries.parks(operator, person(OPTIONS["success"], result="3"), break_it)
+    tries.parks(operator, TIMEOUT, break_it)
 
 
 CASES: dict[str, Callable[[Tries], object]] = {
@@ -173,7 +162,6 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "a template that was not rendered": lambda tries: tries.fails(trigger(flow_id="{{ ds }}")),
     "a template without a value": without_a_value,
     "a connection id that is none": lambda tries: tries.fails(trigger(workflow_automation_conn_id=None)),
-    "an earlier upload is in doubt": upload_in_doubt,
     "an upload for a result without a run_id": lambda tries: tries.fails(upload({"flow_id": "demo-flow"})),
     "an upload for several results": lambda tries: tries.fails(upload([{"run_id": "1001"}])),
     "an upload for the text of a result": lambda tries: tries.fails(upload("{'run_id': '1001'}")),
@@ -186,12 +174,8 @@ CASES: dict[str, Callable[[Tries], object]] = {
         tries.waits(inputs={"callback_url": "mine"})
     ),
     "the flow says failed": flow_failed,
-    "a person says failed": lambda tries: tries.parks(tries.waits(), person(OPTIONS["failed"], message=None)),
     "nobody says how the run ended": nobody_called,
     "a connection that broke while the task waited": broken_connection,
-    "a question without a supervisor": lambda tries: tries.fails(trigger(on_unknown_start="ask")),
-    "a person lets the task fail": lambda tries: tries.asks(person(FAIL)),
-    "nobody answers in time": lambda tries: tries.asks(TIMEOUT),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from workflow_automation_provider.client.files import File
-from workflow_automation_provider.hooks.file_sources import FileSource, resolve
+from workflow_automation_provider.hooks.sources import FileSource, resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 KEY = "wak-secret-0123456789"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fnmatch
+import glob
 import os
 import re
 import tempfile
 from pathlib import Path
 
+import fsspec.asyn  # type: ignore[import-untyped]  # has no types
 import pytest
+from airflow.sdk.io import attach
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.listing import ListingError, Pattern, list_stored
 
 from .conftest import resolved
 
@@ -25,69 +26,68 @@ globs = st.lists(parts, min_size=1, max_size=4).filter(lambda found: re.search(r
 paths = st.lists(names, min_size=1, max_size=4).map("/".join)
 
 
-def name_matches(name, part, *, hidden):
-    if not hidden and name.startswith(".") and not part.startswith("."):
-        return False
-    return fnmatch.fnmatchcase(name, part)
-
-
 # Local files ------------------------------------------------------------------------------------------
 
 
-def real_files(folder, pattern, seen):
-    """Return the files that a pattern matches, each by the real path of its folder."""
-    if not pattern or (folder, len(pattern)) in seen:
-        return set()
-    seen.add((folder, len(pattern)))
-    part, *rest = pattern
-    is_recursive = part == "**"
-    found = real_files(folder, rest, seen) if is_recursive else set()
-    for path in folder.iterdir():
-        if name_matches(path.name, part, hidden=False):
-            if path.is_dir():
-                found |= real_files(path.resolve(), pattern if is_recursive else rest, seen)
-            elif not rest:
-                found.add(path)
-    return found
+def write(root, files, links):
+    """Write files and links, but for what is in the way of another."""
+    for path in sorted(files):
+        target = root / path
+        if not any(parent.is_file() for parent in target.parents) and not target.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(path)
+    for path, to in links.items():
+        link = root / path
+        if link.parent.is_dir() and not os.path.lexists(link):
+            link.symlink_to(root / to)
+
+
+def real(path):
+    """Return a path whose folders are no links."""
+    return str(Path(path).parent.resolve() / Path(path).name)
 
 
 @given(
     files=st.sets(paths, max_size=6),
-    links=st.dictionaries(paths, st.sampled_from(["", "a", "b", "a/b", "a.csv", "nowhere"]), max_size=4),
+    links=st.dictionaries(paths, st.sampled_from(["", "a", "b", "a/b", "a.csv"]), max_size=4),
     pattern=globs,
 )
-@example(files={"a/a.csv"}, links={"a/b": "", "b": ""}, pattern=["**", "*.csv"])
+@example(files={"a/a.csv"}, links={"a/b": "", "b": ""}, pattern=["*", "*", "*.csv"])
 @example(files={"a.csv"}, links={"a": ""}, pattern=["a", "*", "*"])
-def test_a_local_glob_names_each_file_once(files, links, pattern):
+@example(files={"a.csv"}, links={"a": ""}, pattern=["a", "**"])
+@example(files={"a/b/a.csv", "a/a.csv", "a.csv"}, links={}, pattern=["**", "a", "**", "*.csv"])
+def test_a_local_glob_names_each_file_that_pythons_does_once(files, links, pattern):
     with tempfile.TemporaryDirectory() as home:
         root = Path(home).resolve()
-        for path in sorted(files):
-            target = root / path
-            if not any(parent.is_file() for parent in target.parents) and not target.is_dir():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(path)
-        for path, to in links.items():
-            link = root / path
-            if link.parent.is_dir() and not os.path.lexists(link):
-                link.symlink_to(root / to)
-        expected = real_files(root, pattern, set())
+        # Other than ours, Python's goes on through links behind **.
+        write(root, files, {} if "**" in pattern else links)
+        text = f"{root}/{'/'.join(pattern)}"
+        matches = glob.glob(text, recursive=True)
+        expected = {real(path) for path in matches if not Path(path).is_dir()}
         try:
-            found = [Path(file.location or "") for file in resolved(f"{root}/{'/'.join(pattern)}")]
+            found = [real(file.location) for file in resolved(text)]
         except FileUnavailableError:  # nothing is found, or a link that leads nowhere
-            assert not all(path.exists() for path in expected or [root / "nothing"])
+            assert not all(Path(path).exists() for path in expected or ["/nothing"])
         except InvalidRequestError:  # a folder is found
             assert "**" not in pattern
+            assert any(Path(path).is_dir() for path in matches)
         else:
-            assert sorted(path.parent.resolve() / path.name for path in found) == sorted(expected)
+            assert sorted(found) == sorted(expected)
 
 
-def test_loops_of_links_end(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "a.csv").touch()
-    for name in ("one", "sub/two", "sub/three"):
-        (tmp_path / name).symlink_to(tmp_path)
-    (file,) = resolved(f"{tmp_path}/**/*.csv")
-    assert file.location == f"{tmp_path}/sub/a.csv"
+def test_two_stars_do_not_go_through_links(tmp_path):
+    write(tmp_path, ["other/x.csv", "in/sub/a.csv"], {"in/link": "other", "in/sub/up": "in"})
+    assert [file.location for file in resolved(f"{tmp_path}/in/**")] == [f"{tmp_path}/in/sub/a.csv"]
+    assert [file.name for file in resolved(f"{tmp_path}/in/**/*.csv")] == ["a.csv"]
+    (file,) = resolved(f"{tmp_path}/**/link/*.csv")
+    assert file.location == f"{tmp_path}/in/link/x.csv"
+
+
+def test_other_wildcards_go_through_links_once(tmp_path):
+    write(tmp_path, ["a/r1/x.csv", "b/r2/x.csv"], {"a/current": "a/r1", "b/current": "b/r2", "c": "a"})
+    found = [file.location for file in resolved(f"{tmp_path}/*/current/*.csv")]
+    assert found == [f"{tmp_path}/{name}/current/x.csv" for name in "ab"]
+    assert len(resolved(f"{tmp_path}/*/r1/*.csv")) == 1
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
@@ -99,8 +99,8 @@ def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, co
     scandir = os.scandir
 
     def fail(path):
-        if path == f"{tmp_path}/b":
-            raise OSError(code, os.strerror(code))
+        if path == f"{tmp_path}/b/":
+            raise OSError(code, os.strerror(code), path)
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", fail)
@@ -123,7 +123,7 @@ def test_a_name_without_wildcards_needs_no_listing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", count)
     (file,) = resolved(f"{tmp_path}/*/private/x.csv")
     assert file.location == f"{tmp_path}/a/private/x.csv"
-    assert listed == [str(tmp_path)]
+    assert listed == [f"{tmp_path}/"]
 
 
 @pytest.mark.parametrize(("source", "count"), [("*", 1), ("**", 1), (".*", 1), ("file://", 2)])
@@ -137,24 +137,24 @@ def test_names_that_begin_with_a_dot(tmp_path, source, count):
 # Stores -----------------------------------------------------------------------------------------------
 
 
-class HttpError(Exception):
-    """A response with a status, as aiohttp raises it."""
-
-    def __init__(self, status):
-        self.status = status
-
-
 class Keys:
-    """A store of keys, as those of S3 are listed: a key may be the name of a folder as well."""
+    """A store of keys that is listed folder by folder: a key may be the name of a folder as well."""
 
-    def __init__(self, keys, denied=None):
-        self.keys = keys
-        self.denied = denied
+    asynchronous = False
+    protocol = "memory"
+
+    def __init__(self):
+        self.keys: set[str] = set()
+        self.denied = ""
+
+    def invalidate_cache(self):
+        pass
 
     def _info(self, key):
         return {"name": key, "type": "file", "size": 1}
 
     def ls(self, folder, *, detail):
+        folder = folder.rstrip("/")
         if folder == self.denied:
             raise PermissionError("Access Denied")
         below = [key for key in self.keys if key.startswith(f"{folder}/")]
@@ -169,15 +169,45 @@ class Keys:
             *(self._info(f"{folder}/{name}") for name, slash, _ in rests if not slash),
         ]
 
-    def find(self, folder, *, detail):
-        if folder == self.denied:
-            raise PermissionError("Access Denied")
-        return {key: self._info(key) for key in self.keys if key.startswith(f"{folder}/") or key == folder}
-
     def info(self, key):
         if key not in self.keys:
             raise FileNotFoundError(key)
         return self._info(key)
+
+
+class Flat(Keys):
+    """Lists all keys at once, as those of S3, Google Cloud Storage and Azure are."""
+
+    loop = fsspec.asyn.get_loop()
+
+    async def _ls(self, folder, *, detail):
+        return self.ls(folder, detail=detail)
+
+    async def _find(self, folder, *, detail):
+        if folder == self.denied:
+            raise PermissionError("Access Denied")
+        return {key: self._info(key) for key in self.keys if key.startswith(f"{folder}/") or key == folder}
+
+
+Flat.__module__ = "gcsfs.core"
+
+
+@pytest.fixture(scope="module")
+def stores():
+    stores = {"listed": Keys(), "flat": Flat()}
+    for name, store in stores.items():
+        attach("memory", conn_id=name, fs=store)
+    return stores
+
+
+def found_in(stores, kind, keys, pattern):
+    stores[kind].keys = {f"/bucket/{key}" for key in keys}
+    try:
+        files = resolved(f"memory://{kind}@bucket/{pattern}")
+    except FileUnavailableError:
+        return set()
+    assert len(files) == len({file.location for file in files})
+    return {(file.location or "").removeprefix("memory:///bucket/") for file in files}
 
 
 def key_matches(key, pattern):
@@ -186,70 +216,45 @@ def key_matches(key, pattern):
     part, *rest = pattern
     if part == "**":
         return key_matches(key[1:], pattern) or key_matches(key, rest) or (not rest and len(key) == 1)
-    return name_matches(key[0], part, hidden=True) and key_matches(key[1:], rest)
+    return fnmatch.fnmatchcase(key[0], part) and key_matches(key[1:], rest)
 
 
-@given(keys=st.sets(paths, max_size=8), pattern=globs, is_flat=st.booleans())
-@example(keys={"a", "a/b"}, pattern=["**"], is_flat=True)
-@example(keys={"a", "a/b"}, pattern=["**"], is_flat=False)
-def test_a_glob_of_a_store_names_each_key_that_matches(keys, pattern, is_flat):
-    keys = {f"bucket/{key}" for key in keys}
-    text = f"bucket/{'/'.join(pattern)}"
-    found = list_stored(Keys(keys), Pattern.of_glob(text, hidden=True), is_flat=is_flat)
-    assert set(found.files) == {key for key in keys if key_matches(key.split("/")[1:], pattern)}
+@given(keys=st.sets(paths, max_size=8), pattern=globs, kind=st.sampled_from(["listed", "flat"]))
+@example(keys={"a", "a/b"}, pattern=["**"], kind="flat")
+@example(keys={"a", "a/b"}, pattern=["**"], kind="listed")
+def test_a_glob_of_a_store_names_each_key_that_matches(stores, keys, pattern, kind):
+    text = "/".join(pattern)
+    expected = {text} if text in keys else {key for key in keys if key_matches(key.split("/"), pattern)}
+    assert found_in(stores, kind, keys, text) == expected
 
 
-@pytest.mark.parametrize("is_flat", [True, False])
-def test_a_prefix_names_all_keys_below_it(is_flat):
-    keys = {"bucket/p/a", "bucket/p/a/.b", "bucket/p/[c]/d"}
-    found = list_stored(
-        Keys(keys | {"bucket/p", "bucket/pa"}), Pattern.of_prefix("bucket/p/"), is_flat=is_flat
-    )
-    assert set(found.files) == keys
+@pytest.mark.parametrize("kind", ["listed", "flat"])
+def test_a_prefix_names_all_keys_below_it(stores, kind):
+    keys = {"p/a", "p/a/.b", "p/[c]/d"}
+    assert found_in(stores, kind, keys | {"p", "pa"}, "p/") == keys
 
 
-def test_a_key_with_nothing_between_two_slashes():
+def test_a_key_with_nothing_between_two_slashes(stores):
     """Only a flat listing can name it."""
-    keys = {"bucket/p//a", "bucket/p/b/c"}
-    assert set(list_stored(Keys(keys), Pattern.of_prefix("bucket/p"), is_flat=True).files) == keys
-    found = list_stored(Keys(keys), Pattern.of_glob("bucket/*/*/*", hidden=True), is_flat=False)
-    assert set(found.files) == {"bucket/p/b/c"}
-
-
-@pytest.mark.parametrize(("text", "is_flat"), [("in/*/x", False), ("in/*/*", True), ("in/**", False)])
-def test_a_stored_folder_that_cannot_be_listed(text, is_flat):
-    keys = {"in/a/x", "in/b/x"}
-    denied = "in" if text == "in/*/x" else "in/b"
-    with pytest.raises(ListingError) as caught:
-        list_stored(Keys(keys, denied), Pattern.of_glob(text, hidden=True), is_flat=is_flat)
-    assert caught.value.path == denied
-
-
-class Failing(Keys):
-    """A store that raises one error for any other, as those over HTTP and of pyarrow do."""
-
-    cause: Exception
-
-    def info(self, key):
-        if key == "in/b/x":
-            raise FileNotFoundError(key) from self.cause
-        return super().info(key)
+    keys = {"p//a", "p/b/c"}
+    assert found_in(stores, "flat", keys, "p/") == keys
+    assert found_in(stores, "flat", keys, "*/*/*") == {"p/b/c"}
 
 
 @pytest.mark.parametrize(
-    ("cause", "is_missing"),
+    ("pattern", "kind", "denied"),
     [
-        (ConnectionError("no route"), False),
-        (TimeoutError(), False),
-        (HttpError(503), False),
-        (HttpError(404), True),
-        (OSError("it does not exist"), True),
-        (KeyError("in/b/x"), True),
+        ("in/*/x", "listed", "/bucket/in/b"),
+        ("in/**", "listed", "/bucket/in/b"),
+        ("in/", "listed", "/bucket/in/b"),
+        ("in/*/*", "flat", "/bucket/in"),
+        ("in/*", "flat", "/bucket/in"),
+        ("in/", "flat", "/bucket/in"),
     ],
 )
-def test_a_failure_is_not_a_missing_file(cause, is_missing):
-    store = Failing({"in/a/x", "in/b/x"})
-    store.cause = cause
-    with contextlib.nullcontext() if is_missing else pytest.raises(ListingError):
-        found = list_stored(store, Pattern.of_glob("in/*/x", hidden=True), is_flat=False)
-        assert set(found.files) == {"in/a/x"}
+def test_a_stored_folder_that_cannot_be_listed(stores, pattern, kind, denied):
+    stores[kind].keys = {"/bucket/in/a/x", "/bucket/in/b/x"}
+    stores[kind].denied = denied
+    with pytest.raises(FileUnavailableError, match="Access Denied"):
+        resolved(f"memory://{kind}@bucket/{pattern}")
+    stores[kind].denied = ""

@@ -41,10 +41,10 @@ def test_upload(hook, workflow_automation_service, tmp_path):
 
 def test_upload_takes_flow_id_and_format_from_the_connection(connect, workflow_automation_service, tmp_path):
     (tmp_path / "a").write_text("é")
-    extra = {"flow_id": "demo-flow", "file_format": {"n": "name", "t": "text"}}
+    extra = {"flow_id": "demo-flow", "file_format": {"n": "name", "t": "size"}}
     hook = connect(host=workflow_automation_service.base_url, password=DEMO_KEY.value, extra=extra)
     hook.upload_files(hook.trigger_flow({}).run_id, tmp_path / "a")
-    assert workflow_automation_service.uploads[0].files == [{"n": "a", "t": "é"}]
+    assert workflow_automation_service.uploads[0].files == [{"n": "a", "t": 2}]
 
 
 def test_upload_without_flow_id(connect, recording, key):

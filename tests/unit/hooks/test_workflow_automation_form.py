@@ -6,13 +6,8 @@ import json
 
 import pytest
 
-from workflow_automation_provider.get_provider_info import CONNECTION_FIELDS, FIELD_BEHAVIOUR
-from workflow_automation_provider.hooks.connection import ConnectionExtra
+from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
-
-def test_form_has_the_fields_that_are_read():
-    assert list(CONNECTION_FIELDS) == list(ConnectionExtra.model_fields)
 
 
 @pytest.mark.parametrize("name", CONNECTION_FIELDS)
@@ -21,14 +16,14 @@ def test_every_field_is_explained_and_may_be_left_empty(name):
     assert field["label"]
     assert field["description"].endswith(".")
     assert "null" in field["schema"]["type"]
-    default = ConnectionExtra.model_fields[name].default
+    default = getattr(Settings(), name)
     assert field["schema"].get("default", default) == default
 
 
 @pytest.mark.parametrize("name", CONNECTION_FIELDS)
 def test_placeholders_are_values_that_work(name):
     written = FIELD_BEHAVIOUR["placeholders"].get(name)
-    extra = ConnectionExtra.read(json.dumps({name: written}))
+    extra = Settings.read(json.dumps({name: written}))
     assert written is None or getattr(extra, name) is not None
 
 

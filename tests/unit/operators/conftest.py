@@ -1,4 +1,4 @@
-"""Fixtures for batches."""
+"""Fixtures of the operators."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ import json
 import pytest
 
 from raw_server import Server
-
-from ..batches import Batches
-
-
-@pytest.fixture
-def batch(workflow_automation_context, workflow_automation_connection):
-    return Batches(workflow_automation_context)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import Asset, AssetAlias
+from airflow.sdk import Asset
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,13 +19,7 @@ from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import WithoutTextError, mentions, trigger
 
-try:
-    from airflow.sdk.execution_time.context import OutletEventAccessors
-except ImportError:  # Airflow 2
-    from airflow.utils.context import OutletEventAccessors
-
 REPORT = Asset("file:///report")
-RUNS = AssetAlias("runs")
 
 
 @pytest.fixture
@@ -39,11 +34,6 @@ def having(events: object, context: dict[str, Any]) -> Any:
 
 def told(service, number=1001):
     return {"run_id": str(number), "run_link": f"{service.url}/runs/{number}", "flow_id": "demo-flow"}
-
-
-def added_to_alias(events):
-    accessor = events[RUNS]
-    return getattr(accessor, "asset_alias_events", None) or getattr(accessor, "dataset_alias_events", [])
 
 
 def test_the_run_of_an_earlier_try(service, store, context, events):
@@ -69,8 +59,7 @@ def lose_connection(monkeypatch):
 def test_the_run_of_an_earlier_try_without_the_connection(service, store, context, events, lose_connection):
     trigger().execute(context(store))
     lose_connection()
-    # Only the URI of the alias's asset needs it.
-    trigger(outlets=[RUNS, REPORT]).execute(having(events, context(store, try_number=2)))
+    trigger(outlets=[REPORT]).execute(having(events, context(store, try_number=2)))
     assert events[REPORT].extra == told(service)
 
 
@@ -108,20 +97,6 @@ def test_what_is_not_known_is_left_out(service, context, events):
     service.faults.add("response", body={"accepted": True})
     trigger(outlets=[REPORT]).execute(having(events, context()))
     assert events[REPORT].extra == {"flow_id": "demo-flow"}
-
-
-def test_an_alias_gets_the_asset_of_the_flow(service, context, events):
-    trigger(outlets=[RUNS]).execute(having(events, context()))
-    (event,) = added_to_alias(events)
-    assert "/flows/demo-flow'" in repr(event)
-
-
-def test_an_alias_of_an_unknown_flow_is_told_of(service, context, events, log, workflow_automation_connect):
-    workflow_automation_connect("no_flow", extra={"flow_id": None})
-    task = trigger(outlets=[RUNS], workflow_automation_conn_id="no_flow")
-    assert task.execute(having(events, context()))["run_id"] == "1001"
-    assert not added_to_alias(events)
-    assert mentions(log(), "alias runs", "no event")
 
 
 def test_a_batch_of_an_unknown_flow(service, context, events, log, workflow_automation_connect):

@@ -16,11 +16,10 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import counts, failing, needs_store, rows, statuses, times_started
+from ..batches import counts, failing, rows, statuses, times_started
 from ..starts import mentions
 
 
-@needs_store
 def test_a_later_try_returns_what_is_recorded(batch, service, tmp_path):
     service.faults.add("reject", inputs={"n": 5})
     output = str(tmp_path / "output.jsonl")
@@ -32,7 +31,6 @@ def test_a_later_try_returns_what_is_recorded(batch, service, tmp_path):
     assert len(service.runs) == 49
 
 
-@needs_store
 def test_a_clear_starts_all_anew(batch, service, log):
     batch(rows(10))
     store = batch.context["task_state_store"]
@@ -44,12 +42,11 @@ def test_a_clear_starts_all_anew(batch, service, log):
     assert mentions(log(), "cleared", "all items")
 
 
-@needs_store
 @pytest.mark.parametrize("on_unknown_start", ["fail", "start_again"])
 def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
     """The process is gone: what it had opened and not recorded may have been sent."""
     with pytest.raises(WorkflowAutomationError, match="Killed"):
-        batch(rows(200), store=failing(service, 3, "Killed"), window_size=16, max_concurrency=4)
+        batch(rows(200), store=failing(service, 3, "Killed"), max_concurrency=4)
     before = times_started(service)
     assert 0 < len(before) < 200
     if on_unknown_start == "fail":
@@ -70,7 +67,6 @@ def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
         assert sum(times_started(service).values()) <= 200 + 16
 
 
-@needs_store
 def test_start_again_is_left_to_the_next_try(batch, service):
     service.faults.add("drop_after", inputs={"n": 3})
     with pytest.raises(OutcomeUnknownError) as caught:
@@ -83,7 +79,6 @@ def test_start_again_is_left_to_the_next_try(batch, service):
     assert sum(times_started(service).values()) == 21
 
 
-@needs_store
 def test_a_404_for_the_record_starts_no_second_run(batch, service):
     first = batch(rows(5))
 
@@ -95,7 +90,6 @@ def test_a_404_for_the_record_starts_no_second_run(batch, service):
     assert times_started(service) == Counter(range(5))
 
 
-@needs_store
 @pytest.mark.parametrize("status", [400, 401, 429])
 def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     """Of the later try that is all; of the task it is not."""
@@ -112,7 +106,6 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     assert times_started(service) == Counter(range(5))
 
 
-@needs_store
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -133,7 +126,6 @@ def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, ch
     assert len(service.runs) == 30
 
 
-@needs_store
 def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
     path = tmp_path / "batch.jsonl"
     path.write_text('{"n": 0}\n\n{"n": 1}\n')
@@ -143,7 +135,6 @@ def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
         batch(str(path), try_number=2)
 
 
-@needs_store
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -163,7 +154,6 @@ def test_a_wrong_argument_does_not_hide_what_earlier_tries_started(batch, servic
     assert len(service.runs) == 3
 
 
-@needs_store
 def test_the_file_of_the_batch_as_its_output_does_not_hide_it_either(batch, service, tmp_path):
     items = tmp_path / "items.jsonl"
     items.write_text('{"n": 0}\n{"n": 1}\n')
@@ -175,7 +165,6 @@ def test_the_file_of_the_batch_as_its_output_does_not_hide_it_either(batch, serv
     assert len(service.runs) == 2
 
 
-@needs_store
 def test_another_flow_is_a_change(batch, service):
     batch(rows(3))
     with pytest.raises(InvalidRequestError):
@@ -183,14 +172,12 @@ def test_another_flow_is_a_change(batch, service):
     assert len(service.runs) == 3
 
 
-@needs_store
 def test_items_may_be_added_at_the_end(batch, service):
     batch(rows(3))
     assert len(batch(rows(5), try_number=2)) == 5
     assert times_started(service) == Counter(range(5))
 
 
-@needs_store
 def test_what_was_not_started_may_change(batch, service):
     service.faults.add("reject", status=401)
     with pytest.raises(RejectedError):

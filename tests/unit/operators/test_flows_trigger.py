@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import time
@@ -12,16 +11,15 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import (
-    Accepted,
     BusyError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
-    ResponseUnusableError,
+    UnidentifiedError,
 )
+from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.start import request_digest
-from workflow_automation_provider.failures import start_advice
 
 from ..starts import KEY, MAYBE, TaskTimeout, interrupted, mentions, requests, trigger
 
@@ -52,7 +50,6 @@ class TestTries:
             "try_number": 1,
             "max_tries": 3,
             "clear_number": 0,
-            "dag_run_start": "2026-01-01T00:00:00+00:00",
             "request": request_digest({"a": 1}, None),
         }
         assert store.retentions[KEY] is NEVER_EXPIRE
@@ -60,7 +57,7 @@ class TestTries:
         assert "before Airflow 3.3" not in text
 
     @pytest.mark.parametrize(
-        ("body", "facts"), [({"run_link": "http://there/9"}, ["http://there/9"]), ({}, ["no run_link"])]
+        ("body", "facts"), [({"run_link": "http://there/9"}, ["http://there/9"]), ({}, ["runs: {}"])]
     )
     def test_a_run_without_an_id_is_told_of(self, service, store, context, log, body, facts):
         service.faults.add("response", body=body)
@@ -150,7 +147,7 @@ class TestTries:
                 "start-unknown",
                 "workflow_automation_default",
             )
-            assert start_advice()[Accepted.MAYBE] in caught.value.next_step
+            assert how_to_continue() in caught.value.next_step
         assert f"Try 1 ({store.entries[KEY]['at']})" in errors[1].message
         assert requests(service) == 1
 
@@ -158,13 +155,13 @@ class TestTries:
         service.faults.add("garbage")
         errors = []
         for try_number in (1, 2):
-            with pytest.raises(ResponseUnusableError, match="not JSON") as caught:
+            with pytest.raises(UnidentifiedError, match="not JSON") as caught:
                 trigger(flow_id="demo-flow").execute(context(store, try_number=try_number))
             errors.append(caught.value)
             assert isinstance(caught.value, AirflowFailException)
-            assert (caught.value.code, caught.value.flow_id) == ("run-unidentified", "demo-flow")
-            assert start_advice()[Accepted.YES] in caught.value.next_step
-        assert errors[1].message == errors[0].message
+            assert (caught.value.code, caught.value.flow_id) == ("unidentified", "demo-flow")
+            assert how_to_continue() in caught.value.next_step
+        assert errors[0].message in errors[1].message
         assert f"Try 1 ({store.entries[KEY]['at']})" in errors[1].consequence
         assert requests(service) == 1
 
@@ -220,7 +217,7 @@ class TestTries:
 
     def test_without_a_store_the_log_says_what_that_means(self, service, context, log):
         assert trigger().execute(context())["run_id"] == "1001"
-        assert "before Airflow 3.3" in log()
+        assert log().count("before Airflow 3.3") == 1
 
     @pytest.mark.parametrize(
         ("flow_id", "of_connection", "named"),
@@ -259,28 +256,6 @@ class TestBeforeTheRequest:
 
         with pytest.raises(ConnectionError):
             trigger(inputs=Unreadable(a=1)).execute(context(store))
-        self.check_nothing_happened(service, store, log)
-
-    @pytest.mark.parametrize(
-        ("name", "value", "words"),
-        [
-            ("inputs", {"a": {1}}, "inputs.a is a set"),
-            # By a subclass, say, whose own argument rendered to None.
-            *(("flow_id", value, f"flow_id is {value!r}") for value in (None, "", "  ", "None", " None\n")),
-            # As it is where an operator is executed inside another task.
-            ("flow_id", "{{ params.flow }}", "a template"),
-            ("flow_id", "{% if a %}b{% endif %}", "a template"),
-            *(
-                ("workflow_automation_conn_id", value, f"workflow_automation_conn_id is {value!r}")
-                for value in (None, "", " ", "None", 5)
-            ),
-        ],
-    )
-    def test_an_argument_that_is_wrong(self, service, store, context, log, name, value, words):
-        operator = trigger()
-        setattr(operator, name, value)
-        with pytest.raises(AirflowFailException, match=re.escape(words)):
-            operator.execute(context(store))
         self.check_nothing_happened(service, store, log)
 
 
@@ -322,26 +297,8 @@ class TestAfterTheStart:
         assert store.entries == {}
         assert "not be recorded" not in log()
 
-    def test_a_record_that_cannot_be_taken_back(self, service, store, context, log):
-        service.faults.add("reject")
-        store.failures["delete"] = 2
-        with pytest.raises(RejectedError) as caught:
-            trigger().execute(context(store))
-        assert caught.value.accepted is Accepted.NO
-        assert mentions(log(), "no run", "not be recorded")
-        with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
-            trigger().execute(context(store, try_number=2))
-        assert requests(service) == 1
-
 
 class TestInterrupted:
-    def test_an_interruption_is_told_of(self, service, store, context, log):
-        service.faults.add("hang_after", seconds=5)
-        with interrupted(1):
-            trigger().execute(context(store))
-        assert mentions(log(), "Interrupted", MAYBE)
-        assert store.entries[KEY]["state"] == "starting"
-
     @pytest.mark.parametrize("in_doubt", [False, True])
     def test_before_the_request_it_leaves_no_doubt_of_its_own(
         self, service, store, context, log, full_connection, in_doubt
@@ -414,7 +371,6 @@ class TestEnded:
             "workflow_automation_default",
             "demo-flow",
         )
-        assert error.next_step == "", "an ended task has no outlook"
         assert store.writes == []
         assert time.monotonic() - began < 15
         assert requests(service) == 0
@@ -459,15 +415,14 @@ class TestTwice:
         with pytest.raises(AirflowFailException, match=ALREADY):
             operator.execute(now)
 
-    def test_the_same_one_may_run_again_if_it_started_nothing(self, service, store, context):
+    def test_not_even_if_it_started_nothing(self, service, store, context):
         operator, now = trigger(), context(store)
         service.faults.add("reject")
-        with pytest.raises(AirflowFailException):
+        with pytest.raises(RejectedError):
             operator.execute(now)
-        assert operator.execute(now)["run_id"] == "1001"
         with pytest.raises(AirflowFailException, match=ALREADY):
             operator.execute(now)
-        assert requests(service) == 2
+        assert requests(service) == 1
 
     def test_a_rescheduled_task_is_executed_again_in_the_same_try(self, service, store, context):
         """With the same number and the same id, as dag.test() does it in one process on Airflow 3.4."""

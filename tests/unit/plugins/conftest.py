@@ -14,25 +14,20 @@ import uvicorn
 
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.plugins import daemon_threads, metadata_session
-from workflow_automation_provider.plugins.callback_endpoint import app
 
 
 @pytest.fixture(scope="session")
 def dag(request):
-    pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 no task can wait")
     return make_dag(request.getfixturevalue("airflow_home"))
 
 
 @pytest.fixture
 def waiting(dag):
-    """Make a task instance that is parked for an hour, with a question under Required Actions."""
+    """Make a task instance that is parked for an hour."""
 
-    def make(*, asked=True, **values):
+    def make(**values):
         timeout = datetime.now(UTC) + timedelta(hours=1)
-        found = WaitingTask(dag, **{"trigger_timeout": timeout, **values})
-        if asked:
-            found.ask()
-        return found
+        return WaitingTask(dag, **{"trigger_timeout": timeout, **values})
 
     return make
 
@@ -40,6 +35,8 @@ def waiting(dag):
 @pytest.fixture(scope="session")
 def base_url():
     """Where the endpoint is served; it waits for longer than a flow would, as a loaded machine wants."""
+    from workflow_automation_provider.plugins.callback_endpoint import app
+
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
         patch.setattr(daemon_threads, "_TIMEOUT", 120.0)
         patch.setattr(metadata_session, "_LOCK_TIMEOUT", 60_000)
@@ -59,10 +56,10 @@ def http(base_url):
 
 @pytest.fixture
 def say(http):
-    """Send what a run says, GET for nothing; return the status and the words of the response."""
+    """Send what a run says; return the status and the words of the response."""
 
-    def call(url, status=None, **fields):
-        response = http.post(url, json={"status": status, **fields}) if status else http.get(url)
+    def call(url, status="running", **fields):
+        response = http.post(url, json={"status": status, **fields})
         assert response.headers["content-type"] == "application/json"
         return response.status_code, response.json()["detail"]
 

@@ -41,8 +41,6 @@ def test_loading_it_imports_no_endpoint():
     script = """
 import json, sys
 import airflow.plugins_manager
-from airflow.providers.common.compat import sdk
-getattr(sdk, "AirflowPlugin", None)
 before = {*sys.modules}
 import workflow_automation_provider.plugins.airflow_plugin
 print(json.dumps(sorted({*sys.modules} - before)), file=sys.stderr)
@@ -57,26 +55,30 @@ print(json.dumps(sorted({*sys.modules} - before)), file=sys.stderr)
     assert not {name for name in imported if ".runs_" in name}
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_the_page_is_only_where_airflow_has_what_it_needs(monkeypatch, missing):
+@pytest.mark.parametrize("has_store", [False, True])
+def test_mounted_only_where_airflow_has_a_store(monkeypatch, has_store):
     path = importlib.import_module(WorkflowAutomationPlugin.__module__).__file__
-    if missing:
-        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    module = runpy.run_path(str(path))
-    plugin, has_page = module["WorkflowAutomationPlugin"], module["_can_show_runs"]()
-    assert len(plugin.fastapi_apps) == 1 + has_page
-    assert [view["destination"] for view in plugin.external_views] == ["nav", "task_instance"] * has_page
-    assert plugin.fastapi_apps[-1]["url_prefix"] == "/workflow-automation"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if has_store else None)
+    plugin = runpy.run_path(str(path))["WorkflowAutomationPlugin"]
+    prefixes = [mounted["url_prefix"] for mounted in plugin.fastapi_apps]
+    assert prefixes == ["/workflow-automation/runs", "/workflow-automation"] * has_store
+    assert [view["destination"] for view in plugin.external_views] == ["nav", "task_instance"] * has_store
 
 
+@pytest.mark.since_3_3
+def test_mounted_in_this_airflow():
+    assert len(WorkflowAutomationPlugin.fastapi_apps) == 2
+
+
+@pytest.mark.since_3_3
 def test_airflow_shows_the_page(airflow_home):
-    pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is no page")
     from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 
     for view in WorkflowAutomationPlugin.external_views:
         assert ExternalViewResponse.model_validate(view).href.startswith("workflow-automation/runs/")
 
 
+@pytest.mark.since_3_3
 @pytest.mark.parametrize(("path", "status"), [(PATH, 405), ("/workflow-automation/other", 404)])
 def test_mounted_application(path, status):
     mounted = WorkflowAutomationPlugin.fastapi_apps[-1]

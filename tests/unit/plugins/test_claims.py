@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from workflow_automation_provider.execution.callback import CALLBACK_USER, claim_key, digest_of
+from workflow_automation_provider.execution.callback import claim_key, digest_of
 
 UNFINISHED = ["running", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "awaiting_input", None]
 ENDED = ["failed", "skipped", "upstream_failed", "removed", "restarting"]
@@ -22,7 +22,7 @@ def starting(waiting):
     """Make a task instance that has handed over a request, and does not wait for the end of its run."""
 
     def make(state="running", **options):
-        task = waiting(state=state, asked=False, **options)
+        task = waiting(state=state, **options)
         task.delete(WAIT)
         task.enter(START, json.dumps({"state": "starting"}))
         return task
@@ -288,7 +288,7 @@ def test_cleared_task_that_returns_its_run(starting, say):
         task._ti(session).max_tries += 1
     task.max_tries += 1
     task.open()
-    assert [status(say(task.url, *call)) for call in [(), ("running",)]] == [200, 200]
+    assert status(say(task.url, "running")) == 200
     assert status(say(task.url, "started", **RUN)) == 200
     assert status(say(task.url, "started", run_id="8")) == 409
     assert task.claim is None
@@ -296,7 +296,7 @@ def test_cleared_task_that_returns_its_run(starting, say):
     working = task.url
     task.renew()
     assert status(say(task.url, "started")) == 409  # its run works
-    assert status(say(working, "success")) == 200
+    assert status(say(working, "success", run_id=RUN["run_id"])) == 200
 
 
 def test_retry(starting, say):
@@ -322,52 +322,23 @@ def test_entries_that_only_the_worker_can_read(starting, say):
 # The parked task.
 
 
-ASK = ["A run was started", "No run was started", "Fail the task", "The run succeeded", "The run failed"]
-
-
-@pytest.mark.parametrize("options", [ASK, ASK[:3]])
-def test_a_task_that_asks_for_its_start_is_woken(waiting, say, options):
-    task = waiting(asked=False)
-    task.ask(options)
-    assert status(say(task.url, "started")) == 200
-    assert task.seconds_left() < 6
-    question = task.question
-    assert (question.chosen_options, question.responded_by["id"]) == ([], CALLBACK_USER)
-
-
 def test_a_task_that_waits_for_the_end_is_not_woken(waiting, say):
     task = waiting()
     for call in [("started",), ("running",), ()]:
         assert status(say(task.url, *call)) == 200
     assert task.seconds_left() > 60
-    assert task.question.responded_at is None
-
-
-def test_a_parked_task_without_a_question_is_not_woken(waiting, say):
-    task = waiting(asked=False)
-    assert status(say(task.url, "started")) == 200
-    assert task.seconds_left() > 60
-
-
-def test_a_person_was_quicker(waiting, say):
-    task = waiting(asked=False)
-    task.ask(
-        ASK, chosen_options=[ASK[1]], responded_at=datetime.now(UTC), responded_by={"id": "1", "name": "Ada"}
-    )
-    assert status(say(task.url, "started")) == 200
-    assert task.question.chosen_options == [ASK[1]]
 
 
 # At once.
 
 
 def test_what_takes_no_lock(starting, say, impatient, locked_database):
-    """A repeated claim and GET; a word, where the database has locks for rows."""
+    """A repeated claim; a word, where the database has locks for rows."""
     from airflow import settings
 
     task = starting()
     assert status(say(task.url, "started")) == 200
-    calls = [("started",), ()]
+    calls = [("started",)]
     if settings.get_engine().dialect.name != "sqlite":
         calls += [("running",), ("running",)]
     with locked_database():

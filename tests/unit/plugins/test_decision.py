@@ -16,7 +16,6 @@ from workflow_automation_provider.plugins.decision import Receipt, Seen, Verdict
 RUN_IDS = [None, "7", "8"]
 ENDS = [Answer(status, {"rows": 3}, None, run_id) for status in ("success", "failed") for run_id in RUN_IDS]
 SAID = [
-    None,
     *(Started(run_id) for run_id in RUN_IDS),
     *(Running("half", 0.5, run_id) for run_id in RUN_IDS),
     *ENDS,
@@ -47,7 +46,7 @@ def test_each_verdict(said):
 def check_verdict(said, seen):
     verdict = decide(said, "a", "a", seen)
     is_end, is_stopped = isinstance(said, Answer), bool(seen.own) and "stopped" in seen.own
-    claim, run_id = seen.claim, getattr(said, "run_id", None)
+    claim, run_id = seen.claim, said.run_id
     is_same = is_end and seen.receipt is not None and seen.receipt.fingerprint == said.fingerprint("a")
     is_own = claim is not None and claim["digest"] == "a"
     is_named = run_id is not None and claim is not None and "run_id" in claim
@@ -69,10 +68,10 @@ def check_verdict(said, seen):
         assert verdict is Verdict.END
     if is_own and isinstance(said, Started):
         assert (verdict is Verdict.GO_ON) == (run_id == claim.get("run_id"))
-    elif is_own and run_id in (None, claim.get("run_id")):
-        assert verdict is (Verdict.END if is_end else Verdict.GO_ON)
-    elif is_own and "run_id" not in claim:
-        assert verdict is (Verdict.END if is_end else Verdict.OTHER_RUN)
+    elif is_own and is_end:
+        assert (verdict is Verdict.END) == (claim.get("run_id") in (None, run_id))
+    elif is_own:
+        assert (verdict is Verdict.GO_ON) == (run_id in (None, claim.get("run_id")))
 
 
 EVENTS = st.tuples(

@@ -1,23 +1,17 @@
 """
-The contract with Airflow's insides, on each of its versions: what must be there, and what is said if it is not.
+The contract with Airflow's insides: what must be there, and what is said if it is not.
 
 What the endpoint does with them is in test_callback_endpoint.py; there, a real scheduler's sweep resumes a task.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from uuid import uuid4
 
 import pytest
 
 from workflow_automation_provider.execution.callback import PATH, new_token
 from workflow_automation_provider.plugins import metadata, metadata_session
-
-CAN_WAIT = importlib.util.find_spec("airflow.models.task_state_store") is not None
-
-needs_waiting = pytest.mark.skipif(not CAN_WAIT, reason="Before Airflow 3.3 no task can wait")
 
 
 def detail_of(http):
@@ -26,29 +20,17 @@ def detail_of(http):
     return response.status_code, response.json()["detail"]
 
 
-@pytest.mark.skipif(CAN_WAIT, reason="Since Airflow 3.3 a task can wait")
-def test_older_airflow(http):
-    reason = metadata_session.missing()
-    assert "Airflow 3.3" in str(reason)
-    assert detail_of(http) == (501, reason)
-    assert http.put(PATH).status_code == 405
-    assert http.post("/workflow-automation/other").status_code == 404
-
-
-@needs_waiting
 def test_nothing_is_missing(dag, http):
     assert metadata_session.missing() is None
     status, reason = detail_of(http)
     assert (status, reason.endswith("stop.")) == (404, True)
 
 
-@needs_waiting
 @pytest.mark.parametrize(
     ("module", "owner", "name"),
     [
         ("airflow.models.taskinstance", "TaskInstance", "trigger_timeout"),
         ("airflow.models.task_state_store", "TaskStateStoreModel", "key"),
-        ("airflow.models.hitl", "HITLDetail", "responded_by"),
     ],
 )
 def test_column_is_missing(http, monkeypatch, module, owner, name):
@@ -64,13 +46,6 @@ def test_column_is_missing(http, monkeypatch, module, owner, name):
     assert detail_of(http) == (501, reason)
 
 
-@needs_waiting
-def test_module_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "airflow.models.hitl", None)
-    assert "Airflow 3.3" in str(metadata_session.missing())
-
-
-@needs_waiting
 def test_entries_elsewhere(http, monkeypatch):
     """Those of a store that replaces the whole database of entries cannot be found by their key."""
     from airflow.state.metastore import MetastoreBackend
@@ -85,7 +60,6 @@ def test_entries_elsewhere(http, monkeypatch):
     assert "OtherBackend" in reason
 
 
-@needs_waiting
 def test_every_coordinate_is_known():
     """A column that tells task instances apart and is not compared would let one answer for another."""
     from airflow.models.task_state_store import TaskStateStoreModel

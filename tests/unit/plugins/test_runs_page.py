@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -12,9 +10,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-
-pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is no page")
-
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
@@ -22,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import delete, event, insert
 
-from waiting_tasks import ANSWERS, WaitingTask, make_dag
-from workflow_automation_provider.execution.ask import FAIL, NOT_STARTED, STARTED
+from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.execution.callback import (
     claim_key,
     digest_of,
@@ -43,7 +37,6 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-DOUBT = (STARTED, NOT_STARTED, FAIL)
 PLACEHOLDER = "{MAP_INDEX}"
 
 
@@ -115,12 +108,12 @@ class Task(WaitingTask):
         self.put("workflow_automation_start", {**value, **more})
 
     def wait(self, seconds: int = 720, **more: Any) -> None:
-        value = {"digest": self.digest, "since": iso(-seconds), "asked": "x", **self.attempt, **more}
+        value = {"digest": self.digest, "since": iso(-seconds), **self.attempt, **more}
         self.put("workflow_automation_wait", value)
 
     @property
     def attempt(self) -> dict[str, Any]:
-        return {"try_number": 1, "max_tries": 2, "clear_number": 0, "dag_run_start": None}
+        return {"try_number": 1, "max_tries": 2, "clear_number": 0}
 
     @property
     def coordinates(self) -> dict[str, Any]:
@@ -307,14 +300,13 @@ class TestStates:
                 for state in ("up_for_retry", "scheduled", "queued")
             },
             Task(dag, start=starting, state="running", try_number=2): "in doubt",
-            (asked := Task(dag, start=unidentified)): "asked: which run",
+            Task(dag, start=unidentified, state="up_for_retry"): "started, but which run?",
             (
                 claimed := Task(dag, start={**starting, "token": "d"}, state="running", try_number=2)
             ): "|claimed|",
             (told := Task(dag, start=starting, state="running")): "told to stop",
             (before := Task(dag, start={"token": "b" * 64}, state="running")): "|started|",
         }
-        asked.ask((STARTED, FAIL))
         claimed.put(claim_key(2), {"digest": claimed.digest, "run_id": "77", "at": iso(-5)})
         told.put(claim_key(2), {"digest": told.digest, **stopped})
         before.put(claim_key(2), {"digest": "a" * 64, **stopped})  # as the run before it
@@ -322,15 +314,12 @@ class TestStates:
         assert [words for task, words in expected.items() if words not in f"|{page.row(task)}"] == []
         assert "|77|" in page.row(claimed)
 
-    def test_doubt_that_is_asked_about(self, dag, listed):
-        task = Task(dag, start={"state": "starting"}, next_kwargs={"pending": {"until": iso(7300)}})
-        task.ask(DOUBT)
+    def test_what_needs_somebody_is_counted(self, dag, listed):
+        task = Task(dag, start={"state": "starting"}, state="up_for_retry")
+        Task(dag, start={}, state="running")
         page = listed()
         assert "in doubt" in page.row(task)
-        assert re.search(r"\|2 h\|", page.row(task))
-        path = f"/dags/callbacks/runs/{task.run_id}/tasks/wait/required_actions"
-        assert page.links[path] == "Answer under Required Actions"
-        assert "1 of 1" in page.text
+        assert "1 of 2" in page.text
 
     def test_started(self, dag, listed):
         task = Task(dag, start={}, state="running")
@@ -342,7 +331,6 @@ class TestStates:
     def test_waiting(self, dag, listed):
         task = Task(dag, start={}, next_kwargs={"timeout": 86400.0})
         task.wait()
-        task.ask()
         task.put(word_key(task.digest), {"message": "Half done", "progress": 0.5, "at": iso(-130)})
         page = listed()
         assert page.row(task).startswith("waiting since |12 min|")
@@ -407,12 +395,12 @@ class TestStates:
 
     def test_entries_that_are_kept_elsewhere(self, dag, listed, tab):
         """[workers] state_store_backend: the database has a reference."""
-        task = Task(dag, state="awaiting_input")
+        task = Task(dag, state="running")
         task.enter("workflow_automation_start", '"s3://bucket/start"')
         task.enter("workflow_automation_wait", "s3://bucket/wait")
         assert "unknown" in listed().text
         task.put(word_key(task.digest), {"message": "Said by the endpoint", "at": iso(-1)})
-        task.ask(ANSWERS)
+        task.change(state="awaiting_input")
         assert "waiting" in listed().text
         task.close()
         task.reopen()
@@ -490,7 +478,6 @@ class TestList:
         def add():
             task = Task(dag, start={})
             task.wait()
-            task.ask()
             Task(dag, state="running").put("workflow_automation_upload_0", {})
 
         add()
@@ -523,8 +510,6 @@ class TestList:
         assert runs_metadata.missing() is None
         monkeypatch.setattr(runs_metadata, "_COLUMNS", (*runs_metadata._COLUMNS, "renamed"))
         assert "renamed" in str(runs_metadata.missing())
-        monkeypatch.setitem(sys.modules, "airflow.models.task_state_store", None)
-        assert "3.3" in str(runs_metadata.missing())
 
     def test_a_database_that_cannot_be_read(self, viewer, dag, monkeypatch):
         from sqlalchemy.exc import OperationalError
@@ -543,7 +528,6 @@ class TestTab:
         begun = now()
         task = Task(dag, start={})
         task.wait(650)
-        task.ask()
         task.put(claim_key(2), {"digest": task.digest, "run_id": "1001", "at": iso(-690)})
         task.put(word_key(task.digest), {"message": "line 1\nline 2", "progress": 0.25, "at": iso(-60)})
         page = tab(task)
@@ -556,9 +540,18 @@ class TestTab:
         ages = sorted((now() - at).total_seconds() for at in times)
         longest = (now() - begun).total_seconds() + 1
         assert all(any(0 <= age - since <= longest for age in ages) for since in (60, 650, 690, 701)), ages
-        path = f"/dags/callbacks/runs/{task.run_id}/tasks/wait/required_actions"
-        assert page.links[path] == "answer under Required Actions"
+        assert "mark the task as success or failed" in page.text
+        assert "no callback URL" not in page.text
         assert task.token not in page.text
+
+    def test_a_wait_that_only_a_person_ends(self, dag, tab):
+        """The run has no URL: a person entered it, or it was started before the task waited."""
+        task = Task(dag, start={"token": None})
+        task.close()
+        task.wait(digest=None)
+        text = tab(task).text
+        assert "no callback URL" in text
+        assert "mark the task as success or failed" in text
 
     @pytest.mark.parametrize(
         ("start", "state", "wait", "words"),
@@ -583,7 +576,7 @@ class TestTab:
                 {"state": "unidentified", "result": {"message": "It is not JSON."}},
                 "failed",
                 None,
-                ["It is not JSON.", "enter its run_id"],
+                ["It is not JSON.", "enter the run_id"],
             ),
         ],
     )

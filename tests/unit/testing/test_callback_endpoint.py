@@ -49,5 +49,5 @@ def test_its_log_has_no_token(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("httpx"), "disabled", True)  # the test's own
     token = new_token(uuid4())
     with CallbackEndpoint() as endpoint, httpx.Client(trust_env=False, timeout=60) as http:
-        http.get(f"{endpoint.url}{PATH}?token={token}")
+        http.post(f"{endpoint.url}{PATH}?token={token}", json={"status": "started"})
     assert token not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -119,19 +120,7 @@ def test_operators_run_without_a_database(
     assert [file["name"] for file in uploaded.files] == ["2026-01-31.csv"]
 
 
-def test_without_a_store_the_operators_read_two_things(
-    operators, workflow_automation_service, workflow_automation_connection
-):
-    """As docs/testing.md says of Airflow before 3.3."""
-    xcoms = {}
-    ti = SimpleNamespace(task_id="trigger", xcom_push=lambda key, value: xcoms.update({key: value}))
-    result = operators.TriggerFlowOperator(task_id="trigger", inputs={}).execute({"ti": ti})
-    assert xcoms == {"_link_FlowRunLink": result["run_link"]}
-    ti.task_id = "upload"
-    upload = operators.UploadFilesOperator(task_id="upload", run_id=result["run_id"], files=[{"name": "a"}])
-    assert upload.execute({"ti": ti})["files"] == 1
-
-
+@pytest.mark.since_3_3
 def test_a_retry_and_a_new_task_instance(
     operators,
     workflow_automation_service,
@@ -139,8 +128,6 @@ def test_a_retry_and_a_new_task_instance(
     workflow_automation_context,
     caplog,
 ):
-    pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is no such store")
-
     def execute(try_number, task_id="trigger"):
         trigger = operators.TriggerFlowOperator(task_id=task_id, inputs={}, retries=1)
         return trigger.execute(workflow_automation_context(trigger, try_number=try_number))["run_id"]
@@ -149,15 +136,14 @@ def test_a_retry_and_a_new_task_instance(
     assert found == ["1001", "1001", "1002", "1001", "1003", "1003"]
 
 
-def test_before_airflow_3_3_there_is_no_store(workflow_automation_context):
-    try:
-        import airflow.models.task_state_store
-    except ImportError:
-        assert "task_state_store" not in workflow_automation_context(TASK)
-        assert "task_state_store" not in make_context(TASK)
-    else:
-        assert airflow.models.task_state_store
-        assert "task_state_store" in workflow_automation_context(TASK)
-        first, second = make_context(TASK)["task_state_store"], make_context(TASK)["task_state_store"]
-        first.set("key", 1)
-        assert second.get("key") is None
+def test_there_is_a_store_where_airflow_has_one(workflow_automation_context):
+    has_one = find_spec("airflow.models.task_state_store") is not None
+    for context in (workflow_automation_context(TASK), make_context(TASK)):
+        assert ("task_state_store" in context) is has_one
+
+
+@pytest.mark.since_3_3
+def test_each_context_has_a_store_of_its_own():
+    first, second = make_context(TASK)["task_state_store"], make_context(TASK)["task_state_store"]
+    first.set("key", 1)
+    assert second.get("key") is None

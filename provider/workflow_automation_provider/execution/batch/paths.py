@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
-from airflow.providers.common.compat.sdk import ObjectStoragePath
-
+from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.hooks.stored_files import stored_at
 
 
 def local_path(path: str) -> str | None:
@@ -16,6 +16,11 @@ def local_path(path: str) -> str | None:
     if not separator:
         return path
     return rest if scheme.lower() in ("file", "local") else None
+
+
+def shown(path: object) -> str:
+    """Return a path or URL as errors name it."""
+    return repr(without_credentials(str(path)))
 
 
 def check_regular(name: str, path: str) -> None:
@@ -31,7 +36,7 @@ def check_regular(name: str, path: str) -> None:
     except (OSError, ValueError):
         return  # opening it says why
     if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InvalidRequestError(f"{name} is {path!r}, a pipe or a device: expected a regular file.")
+        raise InvalidRequestError(f"{name} is {shown(path)}, a pipe or a device: expected a regular file.")
 
 
 def is_same_file(one: str, other: str) -> bool:
@@ -47,5 +52,5 @@ def is_same_file(one: str, other: str) -> bool:
 
 
 def _object(url: str) -> tuple[object, str]:
-    path = ObjectStoragePath(url)
-    return path.fs.protocol, path.path
+    fs, key = stored_at("output_path", url)
+    return fs.protocol, key

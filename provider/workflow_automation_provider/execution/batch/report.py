@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -63,11 +64,11 @@ def _done(counts: BatchCounts) -> int:
 
 
 def named_runs(items: Iterable[BatchItem]) -> Iterator[str]:
-    """Yield lines that name the runs."""
-    named = (
-        f"batch[{item['index']}]: {item.get('run_id', item['status'])}"
-        for item in items
-        if item["status"] != "not started"
-    )
+    """Yield lines that name the runs, by what is known of them."""
+    named = (f"batch[{item['index']}]: {_name(item)}" for item in items if item["status"] != "not started")
     while line := ", ".join(itertools.islice(named, _MAX_RUNS_IN_A_LINE)):
         yield line
+
+
+def _name(item: BatchItem) -> str:
+    return json.dumps(item["response"]) if "response" in item else item.get("run_id", item["status"])

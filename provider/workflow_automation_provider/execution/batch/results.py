@@ -1,16 +1,14 @@
-"""Per-item results of a batch, spooled to a temporary database and reported in batch order."""
+"""Per-item results of a batch, in batch order."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from workflow_automation_provider.execution.batch.errors import BatchState
 from workflow_automation_provider.execution.ledger import State
-from workflow_automation_provider.failures.batch import BatchState
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch_state import BatchItem, BatchRecord
@@ -44,28 +42,19 @@ class BatchSummary(BatchCounts):
 
 class ItemResults:
     """
-    The result of each item; in memory are only the ledger, and up to 2 MB of the database.
+    The result of each item.
 
     :param ledger: has the state of each item
     """
 
     total: int = 0
     """How many items there are."""
+    is_read: bool = False
+    """Whether all is known that earlier tries recorded."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        # Without a name, SQLite keeps it in its cache, and what does not fit in a file that it deletes by itself.
-        self._database = sqlite3.connect("", isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = OFF")
-        self._database.execute("CREATE TABLE results (item INTEGER PRIMARY KEY, status TEXT, result TEXT)")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._database.close()
+        self._results: dict[int, bytes] = {}  # as JSON, which takes a fifth of the memory of dicts
 
     def read(self, record: BatchRecord) -> bool:
         """Read what earlier tries recorded, also into the ledger; return whether that is anything."""
@@ -77,23 +66,22 @@ class ItemResults:
             for index, _ in entry.opened:
                 self.put({"index": index, "status": "unknown", "why": why})
             self.put(*entry.results)
+        self.is_read = True
         return is_any
 
     def put(self, *items: BatchItem) -> None:
         """Keep the results of items, in place of earlier ones."""
-        rows = ((item["index"], item["status"], json.dumps(item)) for item in items)
-        self._database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows)
+        for item in items:
+            self._results[item["index"]] = json.dumps(item).encode()
 
     def why(self, index: int) -> str:
         """Return why no run of an item is known."""
-        for item in self._select("WHERE item = ?", index):
-            return item.get("why", "")
-        return ""
+        return self._get(index).get("why", "") if index in self._results else ""
 
     def run_ids(self) -> Iterator[str]:
         """Yield the ids of the runs that were started."""
-        for item in self._select("WHERE status = 'started'"):
-            if run_id := item.get("run_id"):
+        for index in self._results:
+            if run_id := self._get(index).get("run_id"):
                 yield run_id
 
     def numbers(self) -> Counter[State]:
@@ -122,23 +110,22 @@ class ItemResults:
 
         :param why_not: why the items without a result were not started
         """
-        following = 0
-        for item in self._select("ORDER BY item"):
-            yield from _not_started(range(following, item["index"]), why_not)
-            yield item
-            following = item["index"] + 1
-        yield from _not_started(range(following, self.total), why_not)
+        for index in range(max(self.total, self.ledger.count)):
+            if index in self._results:
+                yield self._get(index)
+            else:
+                yield {"index": index, "status": "not started", "why": why_not}
 
     def table(self) -> str:
         """Return a table of the first failed items with reasons, those that were not started left out."""
-        failed = "WHERE status NOT IN ('started', 'not started')"
-        ((number,),) = self._database.execute(f"SELECT COUNT(*) FROM results {failed}")  # noqa: S608
+        items = map(self._get, sorted(self._results))
+        failed = [item for item in items if item["status"] not in ("started", "not started")]
         rows = []
-        for item in self._select(f"{failed} ORDER BY item LIMIT {_MAX_ROWS}"):
+        for item in failed[:_MAX_ROWS]:
             row = f"batch[{item['index']}]  {item['status']}: {' '.join(item.get('why', '').split())}"
             rows.append(row if len(row) <= _MAX_WIDTH else f"{row[: _MAX_WIDTH - 1]}…")
-        if number > _MAX_ROWS:
-            rows.append(f"… and {number - _MAX_ROWS} more.")
+        if len(failed) > _MAX_ROWS:
+            rows.append(f"… and {len(failed) - _MAX_ROWS} more.")
         return "\n".join(rows)
 
     def state(self, record: BatchRecord, **more: Any) -> BatchState:
@@ -148,15 +135,10 @@ class ItemResults:
             unidentified=self.numbers()[State.UNIDENTIFIED],
             table=self.table(),
             place=record.place,
+            is_unread=record.is_later_try and not self.is_read,
             **more,
         )
 
-    def _select(self, condition: str, *values: object) -> Iterator[BatchItem]:
-        for (result,) in self._database.execute(f"SELECT result FROM results {condition}", values):  # noqa: S608
-            item: BatchItem = json.loads(result)
-            yield item
-
-
-def _not_started(indexes: Iterable[int], why: str) -> Iterator[BatchItem]:
-    for index in indexes:
-        yield {"index": index, "status": "not started", "why": why}
+    def _get(self, index: int) -> BatchItem:
+        item: BatchItem = json.loads(self._results[index])
+        return item

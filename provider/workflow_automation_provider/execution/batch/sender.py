@@ -11,29 +11,30 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.client.outcome import (
-    Busy,
-    Failure,
-    NotSent,
-    Outcome,
-    Rejected,
-    Started,
-    Unidentified,
-    Unknown,
+from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    Code,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    UnidentifiedError,
 )
 from workflow_automation_provider.execution.batch.throttle import Throttle
 from workflow_automation_provider.execution.batch_state import BatchItem
-from workflow_automation_provider.execution.telemetry import metric_of
-from workflow_automation_provider.failures import reason_of
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
+    from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.batch_state import ItemStatus
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 # Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
-_BATCH_ENDING_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 410})
+_BATCH_ENDING_STATUSES = frozenset({401, 402, 404, 405, 407, 410})
+
+# About the key, or about one item that a firewall dislikes.
+_FORBIDDEN = 403
 
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
 _MAX_RESPONSE = 2000
@@ -47,10 +48,8 @@ class Job:
     :param is_taken: whether a thread has it; once the sender is stopped, no thread sends what it takes
     :param result: that of this try, empty until it is known
     :param settled: the result of all tries, empty until :meth:`~.ledger.Ledger.settle` decided it
-    :param ends_batch: the failure if the next items would meet it as well, or the service did not become available
-    :param metric: the counter for the outcome of its last request, if it had one
-    :param retried: how often it was sent again
-    :param took: how long each response took, in seconds
+    :param ends_batch: the error if the next items would meet it as well, or the service did not become available
+    :param forbidden: the rejection if it may be about the item or about the key
     """
 
     index: int
@@ -59,10 +58,8 @@ class Job:
     is_taken: bool = False
     result: BatchItem = field(default_factory=BatchItem)
     settled: BatchItem = field(default_factory=BatchItem)
-    ends_batch: Failure | None = None
-    metric: str | None = None
-    retried: int = 0
-    took: list[float] = field(default_factory=list)
+    ends_batch: WorkflowAutomationError | None = None
+    forbidden: RejectedError | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -107,23 +104,13 @@ class Sender:
                 for _ in threads:
                     self._jobs.put(None)
 
-    @property
-    def waiting(self) -> int:
-        """How many jobs no thread has taken."""
-        return self._jobs.qsize()
-
-    @property
-    def done(self) -> int:
-        """How many jobs are done, and not collected."""
-        return self._done.qsize()
-
     def send(self, jobs: Iterable[Job]) -> None:
         """Have the threads send jobs."""
         for job in jobs:
             self._jobs.put(job)
 
     def collect(self, seconds: float) -> Iterator[Job]:
-        """Yield the jobs that are done, waiting for the first of them."""
+        """Yield the jobs that are done, in that order, waiting for the first of them."""
         with contextlib.suppress(Empty):
             yield self._done.get(timeout=seconds)
             while True:
@@ -144,62 +131,53 @@ class Sender:
             except BaseException as error:
                 # Without its text, which nothing has redacted.
                 job.end("unknown", f"{type(error).__name__} while it was sent.")
-                job.metric = "runs.unknown"
             self._done.put(job)
 
     def _send(self, job: Job) -> None:
         """Send an item until the service has acted on it, or the batch is stopped."""
-        is_again = False
         while self._throttle.wait():
-            job.retried += is_again
-            is_again = True
             sent_at = time.monotonic()
-            match self._request(job):
-                case Busy() | NotSent() as failure:
-                    if self.is_stopped or self._retrier.is_ended():
-                        break
-                    if not self._throttle.on_busy(failure, sent_at):
-                        job.ends_batch = failure
-                        return job.end("not started", reason_of(failure))
-                case outcome:
-                    if not isinstance(outcome, Unknown):
-                        self._throttle.on_response()
-                    return _note(job, outcome)
+            try:
+                run = self._hook.send_trigger(job.request)
+            except (BusyError, NotSentError) as error:
+                if self.is_stopped or self._retrier.is_ended():
+                    break
+                if not self._throttle.on_busy(error, sent_at):
+                    job.ends_batch = error
+                    return job.end("not started", error.reason)
+            except OutcomeUnknownError as error:
+                return job.end("unknown", error.reason)
+            except (UnidentifiedError, RejectedError) as error:
+                self._throttle.on_response()
+                return _note(job, error)
+            else:
+                self._throttle.on_response()
+                job.result = self._started(job.index, run)
+                return None
         return job.end("not started", "The batch was stopped.")
 
-    def _request(self, job: Job) -> Outcome:
-        """Send an item once, and note its metric."""
-        began = time.monotonic()
-        outcome = self._hook.send_trigger(job.request)
-        job.metric = metric_of(outcome)
-        if not isinstance(outcome, Failure) or outcome.status is not None:
-            job.took.append(time.monotonic() - began)
-        return outcome
+    def _started(self, index: int, run: Run) -> BatchItem:
+        item: BatchItem = {"index": index, "status": "started"}
+        if run.run_id is not None:
+            item["run_id"] = run.run_id
+        if run.run_link is not None:
+            item["run_link"] = run.run_link
+        if run.run_id is None and run.response is not None:
+            text = json.dumps(run.response)
+            item["response"] = run.response
+            if len(text) > _MAX_RESPONSE:
+                item["response"] = f"(not kept: it has {len(text)} characters, see the log)"
+                self._retrier.log.info("The response for batch[%d]: %s", index, one_line(text))
+        return item
 
 
-def _note(job: Job, outcome: Outcome) -> None:
-    """Note the result of a request that the service may have acted on, or rejected."""
-    match outcome:
-        case Started(run=run):
-            job.result = _started(job.index, run)
-        case Rejected(status=status) if status in _BATCH_ENDING_STATUSES or 300 <= (status or 0) < 400:
-            job.ends_batch = outcome
-            job.end("not started", reason_of(outcome))
-        case Rejected():
-            job.end("rejected", reason_of(outcome))
-        case Unidentified():
-            job.end("unidentified", reason_of(outcome))
-        case Unknown():
-            job.end("unknown", reason_of(outcome))
-
-
-def _started(index: int, run: Run) -> BatchItem:
-    item: BatchItem = {"index": index, "status": "started"}
-    if run.run_id is not None:
-        item["run_id"] = run.run_id
-    if run.run_link is not None:
-        item["run_link"] = run.run_link
-    if run.run_id is None and run.response is not None:
-        size = len(json.dumps(run.response))
-        item["response"] = run.response if size <= _MAX_RESPONSE else f"(not kept: it has {size} characters)"
-    return item
+def _note(job: Job, error: UnidentifiedError | RejectedError) -> None:
+    """Note the error of a request that the service has responded to."""
+    if isinstance(error, UnidentifiedError):
+        job.end("unidentified", error.reason)
+    elif error.status in _BATCH_ENDING_STATUSES or error.code is Code.REDIRECTED:
+        job.ends_batch = error
+        job.end("not started", error.reason)
+    else:
+        job.end("rejected", error.reason)
+        job.forbidden = error if error.status == _FORBIDDEN else None

@@ -9,24 +9,25 @@ import hashlib
 import io
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
-from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.sdk import ObjectStoragePath
 
 from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
-from workflow_automation_provider.client.files import is_wrong_path
+from workflow_automation_provider.client.files import is_wrong_path, reason
 from workflow_automation_provider.client.json_values import encode
+from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.paths import check_regular, is_same_file, local_path
+from workflow_automation_provider.execution.batch.paths import check_regular, is_same_file, local_path, shown
 from workflow_automation_provider.execution.ledger import DIGEST_BYTES
+from workflow_automation_provider.hooks.stored_files import stored_at
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
@@ -37,10 +38,11 @@ _SLICE = 500
 MAX_LINE = 4 * 1024**2
 """Maximum length of a line, in bytes: parsing takes ten times as much memory."""
 
-_STRING_OR_SPACE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|\s+')
-
 # Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
+
+# What a store's file is asked for at once.
+_BUFFER = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Item:
     One item of a batch.
 
     :param index: its position, from 0
-    :param inputs: its inputs, encoded
+    :param inputs: its inputs, encoded: those of a file as they are written there
     :param digest: identifies its inputs and the flow
     :param place: what it is called in errors
     """
@@ -71,7 +73,7 @@ class BatchSource:
 
     def __init__(self, batch: object, flow_id: str | None) -> None:
         self._batch = batch
-        self._prefix = f"{flow_id} ".encode()
+        self._prefix = f"{flow_id} ".encode(errors="surrogatepass")
         self._is_file = isinstance(batch, str | os.PathLike | ObjectStoragePath)
         if self._is_file:
             _check_path(str(batch))
@@ -96,8 +98,8 @@ class BatchSource:
                     f"{place} is {kind_of(inputs)}: expected an object of input names and values."
                 )
             encoded = encode(place, inputs)
-            if line is not None:
-                encoded = _compact(line)
+            if line is not None:  # sent as it is, with the digits of its numbers
+                encoded = line
             digest = hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES]
             yield Item(index, encoded, digest, place)
 
@@ -127,7 +129,7 @@ class BatchSource:
                 yield self.place_of(index), inputs, None
                 index += 1
 
-    def _lines(self) -> Iterator[tuple[str, object, str]]:
+    def _lines(self) -> Iterator[tuple[str, object, bytes]]:
         """Yield what an item is called in errors, its value, and its line."""
         index = 0
         with self._opened() as file:
@@ -141,9 +143,10 @@ class BatchSource:
                 if encoded.isspace() or not encoded:
                     continue
                 try:
-                    text = encoded.decode()
                     # Numbers as text, which has all of their digits; NaN stays a float, which JSON rejects.
-                    inputs = json.loads(text, object_pairs_hook=_members, parse_float=str, parse_int=str)
+                    inputs = json.loads(
+                        encoded.decode(), object_pairs_hook=_members, parse_float=str, parse_int=str
+                    )
                 except _RepeatedNameError as error:
                     raise InvalidRequestError(
                         f"{place} has {error.args[0]!r:.60} twice: expected each name once."
@@ -153,7 +156,7 @@ class BatchSource:
                     raise InvalidRequestError(
                         f"{place} is not JSON: expected one inputs object in each line."
                     ) from None
-                yield place, inputs, text
+                yield place, inputs, encoded.strip()
                 index += 1
 
     def _read(self, file: IO[bytes]) -> Iterator[bytes]:
@@ -178,50 +181,49 @@ class BatchSource:
         path = local_path(str(self._batch))
         if path is None:
             try:
-                storage = ObjectStoragePath(cast("str", self._batch))
-                fs, key = storage.fs, storage.path
+                if isinstance(self._batch, ObjectStoragePath):
+                    fs, key = self._batch.fs, self._batch.path
+                else:
+                    fs, key = stored_at("batch", str(self._batch))
             except ValueError as error:
                 raise InvalidRequestError(
-                    f"batch is {self._name}, which is not a URL that Airflow's object storage reads ({error}): check its "
+                    f"batch is {self._name}, which is not a URL that Airflow's object storage reads ({reason(error)}): check its "
                     "scheme, and that the provider of the store is installed."
                 ) from None
             fs.invalidate_cache()  # what an earlier task wrote may have been replaced
-            raw = fs.open(key, "rb", block_size=_BLOCK)
             # S3 opens a folder as an empty file.
-            details = getattr(raw, "details", None)
-            if isinstance(details, Mapping) and details.get("type") == "directory":
-                raw.close()
+            if fs.isdir(key):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            # The readline() of a store's file takes no size.
-            is_raw = isinstance(raw, io.IOBase)
-            return cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", raw)) if is_raw else raw)
+            return io.BufferedReader(_Stored(fs.open(key, "rb", block_size=_BLOCK)), _BUFFER)
         check_regular("batch", str(self._batch))
         return open(path, "rb")  # noqa: PTH123 - as it is given, closed by _opened
 
     def _unavailable(self, error: Exception) -> WorkflowAutomationError:
-        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
-        return kind(f"batch is {self._name}, which cannot be read: {why}.")
+        return kind(f"batch is {self._name}, which cannot be read: {reason(error)}.")
 
     @property
     def _name(self) -> str:
-        return repr(str(self._batch))
+        return shown(self._batch)
 
 
-def _compact(text: str) -> bytes:
-    """Return JSON as ``encode`` writes it, but with each number as it is written."""
+class _Stored(io.RawIOBase):
+    """The file of a store, of which no more is taken for granted than that it can be read."""
 
-    def token(match: re.Match[str]) -> str:
-        text = match[0]
-        if not text.startswith('"'):
-            return ""
-        return (
-            text
-            if text.isascii() and text.isprintable() and "\\" not in text
-            else json.dumps(json.loads(text))
-        )
+    def __init__(self, file: Any) -> None:
+        self._file = file
 
-    return _STRING_OR_SPACE.sub(token, text).encode("ascii")
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _RepeatedNameError(Exception):
@@ -248,5 +250,5 @@ def _check_path(text: str) -> None:
             "render_template_as_native_obj on the DAG."
         )
     check_rendered("batch", text)
-    if error := unusable_path("batch", text):
+    if error := unusable_path("batch", without_credentials(text)):
         raise error

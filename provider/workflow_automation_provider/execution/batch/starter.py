@@ -2,33 +2,27 @@
 Start a run for each item of a batch at most once.
 
 1. **Read** what earlier tries recorded, and all items of the batch, to check them. Nothing is sent yet.
-2. **Open, send and collect** the items that the ledger says are to be sent (:mod:`~.driver`).
+2. **Open, send and collect** the items that the ledger says are to be sent (:mod:`~.engine`).
 3. **Report**, in the order of the batch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.protocol import with_inputs
 from workflow_automation_provider.exceptions import (
+    BatchInterruptedError,
     Code,
     FileUnavailableError,
     InvalidRequestError,
+    OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.driver import BatchDriver, BatchPlan
-from workflow_automation_provider.execution.batch.output import OutputFile
-from workflow_automation_provider.execution.batch.report import Progress
-from workflow_automation_provider.execution.batch.results import BatchSummary, ItemResults
-from workflow_automation_provider.execution.batch.sender import Job
-from workflow_automation_provider.execution.batch.source import BatchSource
-from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Decision, State
-from workflow_automation_provider.failures.batch import (
-    BatchInterruptedError,
+from workflow_automation_provider.execution.batch.engine import BatchEngine, BatchPlan
+from workflow_automation_provider.execution.batch.errors import (
     BatchState,
     batch_error,
     changed_meanwhile,
@@ -38,9 +32,17 @@ from workflow_automation_provider.failures.batch import (
     missing_since,
     where_runs_are,
 )
+from workflow_automation_provider.execution.batch.output import OutputFile
+from workflow_automation_provider.execution.batch.paths import shown
+from workflow_automation_provider.execution.batch.report import Progress
+from workflow_automation_provider.execution.batch.results import BatchSummary, ItemResults
+from workflow_automation_provider.execution.batch.sender import Job
+from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.ledger import DIGEST_BYTES, Decision, State
+from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.batch.source import Item
@@ -69,16 +71,16 @@ class BatchStarter:
     ) -> None:
         self._record = record
         self._hook = hook
+        self._retrier = retrier
         self._log = retrier.log
         self._ti = context["ti"]
-        self._telemetry = record.telemetry
         self._plan = plan
         self._source = BatchSource(plan.batch, plan.flow_id)
         self._digests = bytearray()
         self._ledger = record.ledger(start_again=plan.on_unknown_start == "start_again")
         self._results = ItemResults(self._ledger)
         self._progress = Progress(self._log, self._ti)
-        self._driver = BatchDriver(record, self._results, hook, retrier, plan, self._progress)
+        self._engine = BatchEngine(record, self._results, hook, retrier, plan, self._progress)
         self._output_path: str | None = None  # once it is written
 
     def start(self) -> list[BatchItem] | BatchSummary:
@@ -88,61 +90,36 @@ class BatchStarter:
         :return: all items in the order of the batch; with an ``output_path``, the path and the counts
         :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they were
         """
-        began = time.monotonic()
-        try:
-            attributes = {
-                "conn_id": self._hook.workflow_automation_conn_id,
-                "flow_id": self._plan.flow_id,
-            }
-            with self._telemetry.span("batch", attributes) as attributes_at_end:
-                result = self._start(attributes_at_end)
-        except Exception:
-            self._telemetry.count("batches.failed")
-            raise
-        self._telemetry.count("batches.succeeded")
-        self._telemetry.time("batches.duration", time.monotonic() - began)
-        return result
-
-    def _start(self, attributes_at_end: dict[str, object]) -> list[BatchItem] | BatchSummary:
         output = OutputFile(self._plan.output_path) if self._plan.output_path else None
-        with self._results:
-            try:
-                missing = self._check()
-                if output and self._source.is_read_from(output.path):
-                    raise InvalidRequestError(
-                        f"output_path is {output.path!r}, the file of the batch: expected another file."
-                    )
-                with self._hook:
-                    template = self._hook.prepare_trigger({}, self._plan.flow_id) if missing else None
-                    if output:
-                        output.prepare()
-                    if template:
-                        self._start_missing(missing, template)
-                result = self._report(output)
-                attributes_at_end.update(self._results.counts)
-                return result
-            except WorkflowAutomationError as error:
-                batch_error(error, self._state())
-                raise
-            except BaseException as error:
-                if not self._results.total:
-                    raise  # nothing was sent
-                if isinstance(error, Exception):
-                    raise batch_error(self._driver.interrupted(error), self._state()) from error
-                where = where_runs_are(self._state())
-                self._log.warning("%s", f"{counts_text(self._results.counts)} {where}".strip())
-                raise
+        try:
+            missing = self._check()
+            if output and self._source.is_read_from(output.path):
+                raise InvalidRequestError(
+                    f"output_path is {shown(output.path)}, the file of the batch: expected another file."
+                )
+            with self._hook:
+                template = self._hook.prepare_trigger({}, self._plan.flow_id) if missing else None
+                if output:
+                    output.check()
+                if template:
+                    self._start_missing(missing, template)
+            return self._report(output)
+        except WorkflowAutomationError as error:
+            raise batch_error(error, self._state()) from error.__cause__
+        except BaseException as error:
+            if output and self._results.total and not self._is_continued:
+                self._write_output(output, None)
+            if isinstance(error, Exception):
+                raise batch_error(self._engine.interrupted(error), self._state()) from error
+            where = where_runs_are(self._state())
+            self._log.warning("%s", f"{counts_text(self._results.counts)} {where}".strip())
+            raise
 
     # Read ---------------------------------------------------------------------------------------------------
 
     def _check(self) -> int:
         """Read what earlier tries recorded, and check all items of the batch; return how many are to be sent."""
         is_any = self._results.read(self._record)
-        if not self._record.outlives_try:
-            self._log.warning(
-                "Task state does not persist across tries before Airflow 3.3: if this try fails after it started runs, "
-                "the next starts all items again. The log names the runs."
-            )
         if self._ledger.was_cleared and not is_any:
             self._log.warning("The task has been cleared since an earlier try: starting all items again.")
         missing = 0
@@ -155,7 +132,6 @@ class BatchStarter:
         self._results.total = total
         if is_any:
             self._log.info("Earlier tries: %s", counts_text(self._results.counts))
-            self._telemetry.count("runs.returned", self._results.counts["started"])
         return missing
 
     def _is_missing(self, item: Item) -> bool:
@@ -176,7 +152,7 @@ class BatchStarter:
             raise changed_meanwhile(self._source.place_of(number))
 
     def _start_missing(self, missing: int, template: Request) -> None:
-        number = min(self._plan.max_concurrency, self._plan.window_size, missing)
+        number = min(self._plan.max_concurrency, missing)
         self._log.info(
             "Starting %d runs of %s via connection %s, %d at a time.",
             missing,
@@ -187,17 +163,17 @@ class BatchStarter:
         self._log.info(
             "If this try is killed, up to %d runs may have been started that only a later try reports. After the last "
             "try, look in the workflow's list of runs.",
-            min(self._plan.window_size, missing),
+            min(self._plan.chunk, missing),
         )
-        self._driver.run(self._jobs(template), number)
+        self._engine.run(self._jobs(template), number)
 
     # Report -------------------------------------------------------------------------------------------------
 
     def _report(self, output: OutputFile | None) -> list[BatchItem] | BatchSummary:
         self._progress.log(self._results, at_the_end=True)
-        error = self._driver.stop.error if self._driver.stop else self._worst()
-        # An interrupted try leaves the file to the next one, which may be running already.
-        if output and not (self._is_continued and isinstance(error, BatchInterruptedError)):
+        error = self._engine.stop.error if self._engine.stop else self._worst()
+        # Left to the next try, which may be running already: it starts more than an earlier file would say.
+        if output and not (self._is_continued and self._is_retried(error)):
             error = self._write_output(output, error)
         if error:
             raise error
@@ -216,6 +192,11 @@ class BatchStarter:
         """Whether Airflow has a retry left that goes on with what this try recorded."""
         return self._record.outlives_try and self._ti.try_number <= self._ti.max_tries
 
+    def _is_retried(self, error: WorkflowAutomationError | None) -> bool:
+        also = (OutcomeUnknownError,) if self._plan.on_unknown_start == "start_again" else ()
+        is_retried = isinstance(error, (*LEFT_TO_AIRFLOW, BatchInterruptedError, *also))
+        return is_retried and not self._retrier.is_ended()
+
     def _write_output(
         self, output: OutputFile, error: WorkflowAutomationError | None
     ) -> WorkflowAutomationError | None:
@@ -226,16 +207,15 @@ class BatchStarter:
             if self._is_continued:
                 return error or failure  # the next try starts nothing again, and writes it
             self._log.exception("The output file could not be written. Its runs follow.")
-            self._driver.log_runs(self._results.in_order())
+            self._engine.log_runs(self._results.in_order())
             return error or WorkflowAutomationError(
                 "The output file could not be written. The log names the runs.", code=Code.FILE
             )
-        if error:
-            self._output_path = output.path
+        self._output_path = output.path
         return error
 
     def _items(self) -> Iterator[BatchItem]:
-        for item in self._results.in_order(self._driver.stop.why if self._driver.stop else ""):
+        for item in self._results.in_order(self._engine.stop.why if self._engine.stop else ""):
             if item["status"] == "started" and self._plan.flow_id is not None:
                 # So that an upload can be mapped over the items.
                 item["flow_id"] = self._plan.flow_id
@@ -244,8 +224,8 @@ class BatchStarter:
     def _state(self) -> BatchState:
         return self._results.state(
             self._record,
-            is_stopped=self._driver.stop is not None,
-            is_logged=self._driver.is_logged,
+            is_stopped=self._engine.stop is not None,
+            is_logged=self._engine.is_logged,
             output_path=self._output_path,
         )
 
@@ -256,7 +236,7 @@ def with_previous_tries_noted(record: BatchRecord) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        with ItemResults(record.ledger()) as results:
+        results = ItemResults(record.ledger())
+        with contextlib.suppress(Exception):  # the error says that it could not be read
             results.read(record)
-            batch_error(error, results.state(record))
-        raise
+        raise batch_error(error, results.state(record)) from error.__cause__

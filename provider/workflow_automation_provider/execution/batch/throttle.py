@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.execution.retry import max_wait
-from workflow_automation_provider.failures import consequence_of, reason_of
+from workflow_automation_provider.execution.retry import max_wait, uncounted
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.client.outcome import Busy, NotSent
+    from workflow_automation_provider.exceptions import BusyError, NotSentError
 
 # How soon a wait ends after the batch was stopped, in seconds.
 _POLL_INTERVAL = 0.1
@@ -24,7 +23,8 @@ class Throttle:
     """
     The rate limit that the user wants, and the back-off that the service asks for, shared by all threads.
 
-    :param retry_timeout: how many seconds the service may be busy or unreachable without interruption
+    :param retry_timeout: how many seconds the service may be busy or unreachable without interruption, besides the waits
+        that it asks for
     :param per_second: how many requests to send in a second at most, spread evenly; None for no limit
     :param log: logger for the waits
     :param is_stopped: returns whether nothing more may be sent
@@ -42,6 +42,7 @@ class Throttle:
         self._paused_at = self._paused_until = 0.0
         self._pauses = 0
         self._busy_since: float | None = None
+        self._asked = 0.0  # seconds since then that do not count
         self._responded_at = 0.0
 
     def wait(self) -> bool:
@@ -63,13 +64,13 @@ class Throttle:
         self._responded_at = time.monotonic()
         if self._pauses or self._busy_since is not None:
             with self._lock:
-                self._pauses, self._busy_since = 0, None
+                self._pauses, self._busy_since, self._asked = 0, None, 0.0
 
-    def on_busy(self, failure: Busy | NotSent, sent_at: float) -> bool:
+    def on_busy(self, error: BusyError | NotSentError, sent_at: float) -> bool:
         """
         Make all threads wait, because the service is busy or cannot be reached.
 
-        :param failure: outcome of a request
+        :param error: of a request
         :param sent_at: when it was sent, by the monotonic clock
         :return: whether to send the request again after the wait; False if it would take too long
         """
@@ -78,19 +79,22 @@ class Throttle:
             since = self._busy_since = min(self._busy_since or sent_at, sent_at)
             # A response that comes late says nothing about the time in which others got through.
             since = max(since, self._responded_at)
-            wait = failure.retry_after or 0.0
+            wait = error.retry_after or 0.0
             # One that was sent before the pause says nothing about what comes after it.
             is_news = sent_at >= self._paused_at
             if is_news:
                 # The jitter spreads the requests of tasks that were told to wait at the same time.
                 wait += random.uniform(0.5, 1.0) * max_wait(self._pauses)  # noqa: S311 - for jitter, not for cryptography
-            if max(now + wait, self._paused_until) - since > self._retry_timeout:
+            # Only what this wait adds to a pause.
+            left = max(self._paused_until - now, 0.0)
+            asked = self._asked + max(uncounted(error.retry_after or 0.0) - left, 0.0)
+            until = now + max(wait, left)
+            if until - since - asked > self._retry_timeout:
                 return False
-            self._paused_until = max(now + wait, self._paused_until)
+            self._paused_until, self._asked = until, asked
             if is_news:
                 self._paused_at = now
                 self._pauses += 1
         if is_news:
-            consequence = consequence_of(failure.request.operation, failure.accepted)
-            self._log.warning("%s %s The batch continues in %.1f s.", reason_of(failure), consequence, wait)
+            self._log.warning("%s %s The batch continues in %.1f s.", error.reason, error.consequence, wait)
         return True

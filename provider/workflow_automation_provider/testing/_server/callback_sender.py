@@ -72,21 +72,17 @@ class CallbackSender:
                 return
         if callback.started is not None:
             self._journal.write(Work(run.run_id, run.flow_id, run.inputs, _now()))
-        steps = [("POST", call) for call in callback.words(run)]
-        steps += [("GET", replace(callback, then=(), delay=0))] * callback.asks
-        for method, call in steps:
-            if await self._send(call, run, inputs, method) in (404, 409) and callback.obeys:
+        for call in callback.words(run):
+            if await self._send(call, run, inputs) in (404, 409) and callback.obeys:
                 return
         for call in callback.calls:
             await self._send(call, run, inputs)
 
-    async def _send(
-        self, call: Callback, run: Run, inputs: dict[str, Any], method: str = "POST"
-    ) -> int | None:
+    async def _send(self, call: Callback, run: Run, inputs: dict[str, Any]) -> int | None:
         urls = [replace(call, token=None).url_in(inputs), call.url_in(inputs)]
         own, url = (url or "" for url in urls)  # never empty: else the run would not match
         tls = self._tls if url.startswith("https:") else _NO_TLS
-        sending = _Sending(call, run, method, url, tls, secrets=[*_tokens(own), *_tokens(url)])
+        sending = _Sending(call, run, url, tls, secrets=[*_tokens(own), *_tokens(url)])
         try:
             await sending.send()
         except asyncio.CancelledError:
@@ -117,14 +113,12 @@ class _Sending:
         self,
         call: Callback,
         run: Run,
-        method: str,
         url: str,
         tls: ssl.SSLContext,
         secrets: Sequence[str],
     ) -> None:
         self._call = call
         self._run = run
-        self._method = method
         self._url = url
         self._tls = tls
         self._secrets = secrets
@@ -138,10 +132,8 @@ class _Sending:
         """Send the call until it is accepted or given up."""
         await asyncio.sleep(self._call.delay)
         try:
-            content = b""
-            if self._method == "POST":
-                self.body = await _in_thread(lambda: self._call.body_of(self._run))
-                content = _encode(self.body)
+            self.body = await _in_thread(lambda: self._call.body_of(self._run))
+            content = _encode(self.body)
         except Exception as error:
             self.error = f"result: {type(error).__name__}: {error}"
             return
@@ -173,7 +165,7 @@ class _Sending:
         headers = {"Content-Type": "application/json", "User-Agent": "workflow-automation-local-service"}
         timeout = httpx.Timeout(_TIMEOUT).as_dict()
         request = httpx.Request(
-            self._method, self._url, headers=headers, content=content, extensions={"timeout": timeout}
+            "POST", self._url, headers=headers, content=content, extensions={"timeout": timeout}
         )
         # Not a client, which logs each URL, and the token with it.
         async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:

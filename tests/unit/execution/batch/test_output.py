@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.batch.output import OutputFile
@@ -33,8 +34,8 @@ def breaking_off(number=2, size=1):
 def test_an_interruption_leaves_a_local_file_as_it_was(tmp_path):
     path = tmp_path / "output.jsonl"
     output = OutputFile(str(path))
-    output.prepare()
-    assert path.read_bytes() == b""
+    output.check()
+    assert [*tmp_path.iterdir()] == []
     output.write(iter(WHOLE))
     assert path.read_bytes() == TEXT
     with pytest.raises(TaskTimeout):
@@ -78,13 +79,27 @@ def s3(monkeypatch):
 def test_an_interruption_aborts_an_upload(s3, number):
     s3, name, _ = s3
     output = OutputFile(f"s3://{name}@bucket/output.jsonl")
-    output.prepare()
+    output.check()
     output.write(iter(WHOLE))
     with pytest.raises(TaskTimeout):
         output.write(breaking_off(number, 1024**2))
     gc.collect()
     assert s3.get_object(Bucket="bucket", Key="output.jsonl")["Body"].read() == TEXT
     assert "Uploads" not in s3.list_multipart_uploads(Bucket="bucket")
+
+
+def test_a_bucket_that_is_not_there_is_found_before_anything_is_started(s3):
+    _, name, _ = s3
+    with pytest.raises(InvalidRequestError, match="nowhere"):
+        OutputFile(f"s3://{name}@nowhere/output.jsonl").check()
+
+
+def test_who_may_write_need_not_be_allowed_to_look(s3, monkeypatch):
+    s3, name, _ = s3
+    path = ObjectStoragePath(f"s3://{name}@bucket/{name}/output.jsonl")
+    monkeypatch.setattr(type(path.fs), "exists", lambda *_: False)
+    OutputFile(str(path)).check()
+    assert "Contents" not in s3.list_objects_v2(Bucket="bucket", Prefix=name)
 
 
 def test_an_object_of_a_batch_is_recognized(s3):
@@ -98,4 +113,4 @@ def test_an_object_of_a_batch_is_recognized(s3):
 
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(InvalidRequestError, match="Is a directory"):
-        OutputFile(str(tmp_path)).prepare()
+        OutputFile(str(tmp_path)).check()

@@ -7,17 +7,17 @@ import threading
 import time
 
 import pytest
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.sdk import BaseHook
 
-from workflow_automation_provider.client.outcome import Busy, NotSent
-from workflow_automation_provider.client.protocol import trigger_request
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    NotSentError,
+)
 from workflow_automation_provider.execution.batch.throttle import Throttle
-
-REQUEST = trigger_request("https://service.example/api", {})
 
 
 def busy(retry_after):
-    return Busy(request=REQUEST, status=429, retry_after=retry_after)
+    return BusyError("Later.", retry_after=retry_after)
 
 
 @pytest.fixture
@@ -76,28 +76,53 @@ def test_the_wait_grows_with_each_pause_and_not_with_each_thread(clock):
     waiting = throttle()
     for number in range(16):
         # All were sent before the first of them told that there is no connection.
-        assert waiting.on_busy(NotSent(request=REQUEST), 1000 - number / 1000)
+        assert waiting.on_busy(NotSentError("Not sent."), 1000 - number / 1000)
         clock.now += 0.001
     assert waiting.wait()
     assert clock.now == pytest.approx(1001, abs=0.05)
-    assert waiting.on_busy(NotSent(request=REQUEST), clock.now)
+    assert waiting.on_busy(NotSentError("Not sent."), clock.now)
     began = clock.now
     assert waiting.wait()
     assert clock.now - began == pytest.approx(2)
 
 
 def test_patience_ends_and_is_renewed_by_a_response(clock):
-    waiting = throttle(patience=10)
-    assert waiting.on_busy(busy(8), clock.now)
+    waiting = throttle(patience=2.5)
+    assert waiting.on_busy(NotSentError("Not sent."), clock.now)
     assert waiting.wait()
-    assert not waiting.on_busy(busy(1), clock.now)
+    assert not waiting.on_busy(NotSentError("Not sent."), clock.now)
     waiting.on_response()
-    assert waiting.on_busy(busy(8), clock.now)
+    assert waiting.on_busy(NotSentError("Not sent."), clock.now)
+
+
+def test_a_wait_that_the_service_asks_for_does_not_count_up_to_ten_minutes(clock):
+    waiting = throttle(patience=10)
+    for _ in range(3):  # with a jitter of 1, 2 and 4 seconds
+        for number in range(16):
+            assert waiting.on_busy(busy(600), clock.now - number / 1000)
+        assert waiting.wait()
+    assert clock.now == pytest.approx(1000 + 3 * 600 + 7, abs=0.5)
+    assert not waiting.on_busy(busy(600), clock.now)
+    waiting.on_response()
+    assert not waiting.on_busy(busy(601), clock.now)
+
+
+def test_what_late_responses_ask_for_counts_once(clock):
+    """All requests were sent at once, and their responses ask for more and more."""
+    waiting = throttle(patience=10)
+    sent_at = clock.now
+    for asked in range(60, 120):
+        clock.now += 0.5
+        assert waiting.on_busy(busy(asked), sent_at)
+    assert waiting.wait()
+    assert clock.now == pytest.approx(1030 + 119, abs=1.1)
+    clock.now += 7
+    assert not waiting.on_busy(NotSentError("Not sent."), clock.now)
 
 
 def test_time_spent_on_a_request_counts(clock):
     waiting = throttle(patience=10)
-    assert not waiting.on_busy(NotSent(request=REQUEST), clock.now - 9.5)
+    assert not waiting.on_busy(NotSentError("Not sent."), clock.now - 9.5)
 
 
 def test_a_stop_ends_all_waits():
@@ -120,12 +145,12 @@ def test_a_late_response_does_not_count_the_time_in_which_others_got_through(clo
     clock.now += 100
     waiting.on_response()
     assert waiting.on_busy(busy(5), sent_at)
-    clock.now += 59
-    assert not waiting.on_busy(busy(5), clock.now)
+    clock.now += 64
+    assert not waiting.on_busy(NotSentError("Not sent."), clock.now)
 
 
 def test_a_service_that_is_not_reached_for_a_week_only_makes_it_wait(clock):
     waiting = throttle(patience=7 * 86400.0)
     for _ in range(1100):
         assert waiting.wait()
-        assert waiting.on_busy(NotSent(request=REQUEST), clock.now)
+        assert waiting.on_busy(NotSentError("Not sent."), clock.now)

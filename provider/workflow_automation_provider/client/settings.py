@@ -1,0 +1,384 @@
+"""
+One table of the connection's extras, for the form, the checks, their errors and docs/connection.md.
+
+Airflow reads the form in each of its processes, so this imports nothing that is slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, check_seconds
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.files import FileFormat
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds that connecting, each send, and the whole response may take."""
+
+_SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
+
+_BOOLEANS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
+
+
+def secrets_in(headers: Mapping[str, str], proxy: str | None) -> list[str]:
+    """Return the values of headers whose name suggests a secret, and the password of a proxy's URL."""
+    secrets = [
+        value for name, value in headers.items() if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
+    ]
+    try:
+        password = urlsplit(proxy or "").password or ""
+    except ValueError:
+        return secrets
+    return [*secrets, *sorted({password, unquote(password)} - {""})]
+
+
+def checked_busy_statuses(statuses: Iterable[int]) -> frozenset[int]:
+    """
+    Return the statuses with which the service rejects a request before it has done anything.
+
+    :raises InvalidRequestError: if one is not a status of an error
+    """
+    checked = list(statuses)
+    if not all(type(status) is int and 400 <= status <= 599 for status in checked):
+        raise InvalidRequestError("busy_statuses must be statuses from 400 to 599.")
+    return frozenset(checked)
+
+
+# What a field may hold. Each returns the value that is meant, given what is written and the extras that were read before. It
+# raises ValueError with what is expected, or InvalidRequestError with the reason.
+
+
+def _text(value: Any, _: Mapping[str, Any]) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("text")
+    return str(value).strip()
+
+
+def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
+    word = str(value).strip().lower() if isinstance(value, str | int) else ""
+    if word not in _BOOLEANS:
+        raise ValueError("true or false")
+    return _BOOLEANS[word]
+
+
+def _seconds(value: Any, _: Mapping[str, Any]) -> float:
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        seconds = value if isinstance(value, bool) else float(value)
+        check_seconds("timeout", seconds)
+        return seconds
+    raise ValueError(f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)")
+
+
+def _date(value: Any, _: Mapping[str, Any]) -> date:
+    with contextlib.suppress(AttributeError, ValueError):
+        return date.fromisoformat(value.strip())
+    raise ValueError("a date such as 2027-01-31")
+
+
+def _file_format(value: Any, _: Mapping[str, Any]) -> FileFormat:
+    from workflow_automation_provider.client.files import check_file_format
+
+    return check_file_format(value)
+
+
+def _certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
+    with contextlib.suppress(ValueError):
+        if not isinstance(value, list):
+            return _text(value, read)
+        certificate, key = value
+        return _text(certificate, read), _text(key, read)
+    raise ValueError("a path, or an array of two")
+
+
+def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
+    with contextlib.suppress(AttributeError, ValueError):
+        return {name.strip(): _text(text, read) for name, text in value.items()}
+    raise ValueError("an object of header names and values")
+
+
+def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
+    from workflow_automation_provider.client.protocol import OF_CALLBACK, parse_base_url
+
+    # Missing only if it is invalid, which has an error of its own.
+    return parse_base_url(_text(value, read), allow_http=read.get("allow_http", True), kind=OF_CALLBACK)
+
+
+def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    statuses: list[Any] = value if isinstance(value, list) else [value]
+    try:
+        return checked_busy_statuses(
+            int(one) if isinstance(one, str) and one.isascii() and one.isdecimal() and len(one) == 3 else one
+            for one in statuses
+        )
+    except InvalidRequestError:
+        raise ValueError("statuses from 400 to 599") from None
+
+
+# The table ----------------------------------------------------------------------------------------------------
+
+
+class Field(NamedTuple):
+    """What is known of an extra, but for its name and its default."""
+
+    label: str
+    kind: str
+    """Its JSON type, as the docs name it. The form and a URI can only hold an object or an array as text."""
+    check: Callable[[Any, Mapping[str, Any]], Any]
+    help: str
+    """In the form."""
+    placeholder: str = ""
+    """In the form, by default the first example."""
+    examples: tuple[str, ...] = ()
+
+
+def _field(default: Any, *described: Any, secret: bool = False, **more: Any) -> Any:
+    options: dict[str, Any] = {"repr": not secret, "metadata": {"field": Field(*described, **more)}}
+    if callable(default):
+        return dataclasses.field(default_factory=default, **options)
+    return dataclasses.field(default=default, **options)
+
+
+def _default_file_format() -> FileFormat:
+    from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
+
+    return DEFAULT_FILE_FORMAT
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The extras of a connection."""
+
+    flow_id: str | None = _field(
+        None,
+        "Flow ID",
+        "string",
+        _text,
+        "The workflow that the API key belongs to, so that uploads need not repeat it.",
+        placeholder="identifier of the workflow",
+    )
+    timeout: float = _field(
+        DEFAULT_TIMEOUT,
+        "Timeout (seconds)",
+        "number",
+        _seconds,
+        "How long connecting, each send, and the whole response may take. Default: 60.",
+        placeholder="60",
+    )
+    key_expires_on: date | None = _field(  # noqa: RUF009
+        None,
+        "Key expires on",
+        "date",
+        _date,
+        "The expiry date of the API key: tasks log a warning from 14 days before, and fail after it.",
+        placeholder="2027-01-31",
+    )
+    file_format: FileFormat = _field(  # noqa: RUF009
+        _default_file_format,
+        "File format",
+        "object or string",
+        _file_format,
+        "How an uploaded file is written: a JSON object that maps field names to name, base64, data_url, "
+        "content_type or size; or one of these values alone.",
+        examples=(
+            '{"name": "name", "content_type": "content_type", "content": "base64"}',
+            "base64",
+            "data_url",
+        ),
+    )
+    verify: bool = _field(
+        True, "Verify the certificate", "boolean", _boolean, "Verify the service's TLS certificate."
+    )
+    ca_bundle: str | None = _field(
+        None,
+        "CA bundle",
+        "string",
+        _text,
+        "File or directory of PEM certificates to trust instead of the default ones.",
+        examples=("/etc/ssl/certs/internal-ca.pem",),
+    )
+    client_cert: str | tuple[str, str] | None = _field(
+        None,
+        "Client certificate",
+        "string or array",
+        _certificate,
+        'PEM file with certificate and key, or a JSON array of two files: ["cert.pem", "key.pem"].',
+        examples=('["/etc/ssl/client.pem", "/etc/ssl/client.key"]',),
+    )
+    proxy: str | None = _field(
+        None,
+        "Proxy",
+        "string",
+        _text,
+        "URL of a proxy. Default: the proxies from the environment.",
+        examples=("http://proxy.example:3128",),
+        secret=True,
+    )
+    headers: dict[str, str] = _field(  # noqa: RUF009
+        dict,
+        "Extra headers",
+        "object",
+        _headers,
+        "JSON object of header names and values to send with every request.",
+        examples=('{"X-Team": "data"}',),
+        secret=True,
+    )
+    allow_http: bool = _field(
+        False,
+        "Allow plain http",
+        "boolean",
+        _boolean,
+        "Allow base URLs without TLS: the API key or a callback's token can then be read in transit.",
+    )
+    callback_base_url: str | None = _field(
+        None,
+        "Callback base URL",
+        "string",
+        _callback_base_url,
+        "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of a run. "
+        "Default: Airflow's option [api] base_url.",
+        examples=("https://airflow.example",),
+    )
+    busy_statuses: frozenset[int] = _field(
+        frozenset(),
+        "Busy statuses",
+        "string or array",
+        _statuses,
+        "Statuses, besides 425 and 429, with which this service rejects a request before it has done anything. "
+        "If that is not so, a retry starts a second run.",
+        examples=("503", "408,503"),
+    )
+
+    def secrets(self) -> list[str]:
+        """Return the values that are secret."""
+        return secrets_in(self.headers, self.proxy)
+
+    @classmethod
+    def read(cls, extra: str | None) -> Settings:
+        """
+        Read the extra of a connection.
+
+        :param extra: JSON text; a field that is null or empty counts as not set
+        :raises InvalidRequestError: if a field is invalid or unknown, naming each
+        """
+        try:
+            written = json.loads(extra) if extra else {}
+        except ValueError as error:
+            raise InvalidRequestError(f"The connection's extra is not JSON ({error}).") from None
+        if not isinstance(written, dict):
+            raise InvalidRequestError(
+                f"The connection's extra is {_json_kind(written)}: expected a JSON object."
+            )
+        default, problems = cls(), []
+        values: dict[str, Any] = {}
+        # In the order of the table: a check may need what an earlier one returned.
+        for name in dict.fromkeys((*FIELDS, *written)):
+            value = written.get(name)
+            is_set = value is not None and not (isinstance(value, str) and not value.strip())
+            try:
+                values[name] = _checked(name, value, values) if is_set else getattr(default, name, None)
+            except InvalidRequestError as error:
+                problems.append(error.message)
+        if problems:
+            text = "; ".join(problems)
+            raise InvalidRequestError(f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}")
+        return cls(**{name: values[name] for name in FIELDS})
+
+
+FIELDS: dict[str, Field] = {field.name: field.metadata["field"] for field in dataclasses.fields(Settings)}
+"""The table, by the names of the extras."""
+
+
+def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
+    if name not in FIELDS:
+        # Not at the top: only a typo needs it.
+        import difflib
+
+        near = difflib.get_close_matches(name, FIELDS, n=1)
+        fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
+        raise InvalidRequestError(f"extra {name!r} is not supported; {fix}")
+    field = FIELDS[name]
+    try:
+        return field.check(_from_json_text(field, value), read)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"extra {name!r}: {error.message}") from None
+    except ValueError as error:
+        # Without the value, which may be a secret in the wrong field.
+        such = f" such as {field.examples[0]}" if field.examples else ""
+        raise InvalidRequestError(
+            f"extra {name!r} is {_json_kind(value)} that cannot be used; expected {error}{such}"
+        ) from None
+
+
+def _from_json_text(field: Field, value: object) -> object:
+    """Parse a value that the form and a URI can only store as JSON text."""
+    is_document = "object" in field.kind or "array" in field.kind
+    if is_document and isinstance(value, str) and value.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise InvalidRequestError(f"starts like JSON but is not: {error}") from None
+    return value
+
+
+def _json_kind(value: object) -> str:
+    kinds = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "an array"}
+    return kinds.get(type(value), "an object")
+
+
+# The form ---------------------------------------------------------------------------------------------------
+
+
+def _schema(field: Field, default: object) -> dict[str, Any]:
+    kind = field.kind if field.kind in ("number", "boolean") else "string"
+    schema: dict[str, Any] = {"type": [kind, "null"]}
+    if kind == "number":
+        schema["exclusiveMinimum"] = 0
+    if kind == "boolean":
+        schema["default"] = default
+    if field.kind == "date":
+        schema["format"] = "date"
+    if field.examples:
+        schema["examples"] = [*field.examples]
+    return schema
+
+
+CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
+    name: {
+        "label": field.label,
+        "schema": _schema(field, getattr(Settings, name, None)),
+        "description": field.help,
+    }
+    for name, field in FIELDS.items()
+}
+"""
+The form's extras. Airflow 3.2+ renders them without importing the hook, shows no placeholder, but suggests the
+``examples`` while the user types; the hook makes the form of 3.1 from them.
+"""
+
+FIELD_BEHAVIOUR: dict[str, Any] = {
+    "hidden-fields": ["schema", "login", "port", "extra"],
+    "relabeling": {"host": "Base URL", "password": "API key"},
+    "placeholders": {
+        "host": "https://service.example/api",
+        "password": "from the trigger section of the workflow's builder page",
+        **{
+            name: placeholder
+            for name, field in FIELDS.items()
+            if (placeholder := field.placeholder or next(iter(field.examples), ""))
+        },
+    },
+}
+"""How the form shows the fields that every connection has, and the placeholders of all fields."""

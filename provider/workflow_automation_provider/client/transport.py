@@ -1,0 +1,363 @@
+"""
+Send each request once, within its deadlines, and know whether its last byte was handed over.
+
+httpx limits the time of each *read*, so a response that trickles in never times out, and it does not tell how much was sent.
+httpcore's network backend sees every read and write, so both are done there.
+
+Each request has its own connection, unless connections are kept for many requests that follow each other closely: with
+TLS to a distant service, each new connection costs two round trips or more. A server may close an idle connection just when a
+request is sent on it; then it is unknown whether the request was acted on. These rules make that rare:
+
+- A connection is used again only if it was idle for less than a second: servers hang up after several.
+- One whose response announced ``Connection: close``, or was not read to its end, is not used again.
+- One on which something arrived while it was idle, a close notification or unsolicited bytes, is not used again.
+- One whose response did not name a new run is not used again.
+
+A response that was sent twice could be taken for that of the next request. If it has the ``run_id`` of a run that is
+known, the outcome is *unknown*. Nothing tells any other response from one that was sent twice, such as a rejection: so the
+connection ends with it, before the response to the next request is taken for that of the one after.
+
+They are enough, because nothing rests on them. A request on a used connection is never sent again either: if the
+connection ends without a response after the request was handed over, its outcome is *unknown*, like that of any
+other request. If it ends before, the server has not received the whole request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import httpcore
+import httpx
+
+# A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
+_PIECE = 256 * 1024
+
+# Seconds to wait for a response after the request was aborted: only one that has already arrived counts.
+_EARLY_RESPONSE = 1.0
+
+# Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
+_MAX_IDLE = 1.0
+
+# How our requests begin. What is sent before, on a new connection, sets up a proxy.
+_METHODS = (b"POST ", b"HEAD ")
+
+
+class StoppedError(Exception):
+    """The client was stopped before the request was sent completely."""
+
+
+class SendProgress:
+    """
+    The progress of one request and its response.
+
+    A request counts as sent once its last byte was handed to the operating system: a server that received fewer
+    bytes than ``Content-Length`` announces has no complete JSON document to act on.
+
+    :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
+    :param content_length: size of the request's body in bytes
+    :param stopped: returns whether nothing more may be sent
+    :param before_last_byte: called before the last byte of the request is handed to the operating system
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        content_length: int,
+        stopped: Callable[[], bool],
+        before_last_byte: Callable[[], None] | None = None,
+    ) -> None:
+        self.seconds = seconds
+        self.begun = False
+        """Whether the first byte of the request may have been sent."""
+        self.whole = False
+        """Whether the last byte of the request may have been sent."""
+        self.write_error: Exception | None = None
+        """What aborted the request before its last byte, if anything did."""
+        self.has_read = False
+        """Whether anything was read from the network since the request was sent."""
+        self.may_keep = False
+        """Whether the connection may be used again."""
+        self._stopped = stopped
+        self._before_last_byte = before_last_byte
+        self._head = b""
+        self._left = content_length
+        self._overdue: type[httpcore.TimeoutException] = httpcore.ConnectTimeout
+        self._deadline = time.monotonic() + seconds
+
+    def check_stop(self) -> None:
+        """
+        Raise if nothing more may be sent.
+
+        :raises StoppedError: if the client was stopped
+        """
+        if self._stopped():
+            raise StoppedError
+
+    def time_left(self) -> float:
+        """
+        Return the seconds until the deadline, first that of connecting and then that of the response.
+
+        :raises httpcore.TimeoutException: if it has passed
+        """
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self._overdue("timed out")
+        return left
+
+    def read(self, stream: httpcore.NetworkStream, max_bytes: int) -> bytes:
+        """
+        Read from the network.
+
+        :raises httpcore.TimeoutException: if the deadline has passed
+        """
+        if self.begun and self._overdue is not httpcore.ReadTimeout:
+            # The first read after the request starts the deadline of the whole response.
+            seconds = self.seconds if self.write_error is None else min(self.seconds, _EARLY_RESPONSE)
+            self._overdue, self._deadline = httpcore.ReadTimeout, time.monotonic() + seconds
+            self.has_read = True
+        try:
+            return stream.read(max_bytes, self.time_left())
+        except httpcore.ReadTimeout:
+            raise self._overdue("timed out") from None
+
+    def write(self, stream: httpcore.NetworkStream, data: bytes) -> None:
+        """
+        Write to the network.
+
+        :raises StoppedError: if the client was stopped before the request was sent completely
+        :raises httpcore.WriteError: if the request was aborted, also by a timeout: httpcore then still reads
+            the response that a server may have sent early
+        """
+        if not (self.begun or self._head):
+            if not data.startswith(_METHODS):
+                self.check_stop()
+                stream.write(data, self.time_left())
+                return
+            self._head = data
+            self._left += len(data)
+            if self._left > len(data):
+                return  # httpcore writes the head by itself; it goes with the first bytes of the body
+            data = b""
+        data, self._head = self._head + data, b""
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self._left -= len(piece)
+            if self._left:
+                self._hand_over(stream, piece)
+                continue
+            # The last byte by itself: whatever ends its write, also an error of a signal handler, it may have been sent.
+            self._hand_over(stream, piece[:-1])
+            self._hand_over(stream, piece[-1:], is_last=True)
+
+    def _hand_over(self, stream: httpcore.NetworkStream, piece: bytes, *, is_last: bool = False) -> None:
+        self.check_stop()
+        if is_last and self._before_last_byte:
+            self._before_last_byte()
+        self.begun, self.whole = True, is_last
+        try:
+            stream.write(piece, self.seconds)
+        except (httpcore.WriteError, httpcore.WriteTimeout) as error:
+            if not is_last:
+                self.write_error = error
+            raise httpcore.WriteError(str(error)) from error
+
+
+class Transport(httpx.BaseTransport):
+    """
+    Send each request on a connection of its own, unless connections are kept open between requests.
+
+    Each is tracked by the :class:`SendProgress` in its ``progress`` extension. Raises httpcore's exceptions, not httpx's.
+
+    :raises RuntimeError: if the proxy needs a package that is not installed
+    """
+
+    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
+        self._tls = tls
+        self._proxy = proxy
+        # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle connections
+        # while other threads begin to use them, and may close one whose response is about to arrive.
+        self._idle: list[_Connection] | None = None
+        self._new_connection()
+
+    @contextlib.contextmanager
+    def keep_alive(self) -> Iterator[None]:
+        """Keep connections open for the requests that are sent meanwhile, from any thread."""
+        self._idle = []
+        try:
+            yield
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the idle connections, and keep none from now on."""
+        idle, self._idle = self._idle, None
+        for connection in idle or ():
+            connection.pool.close()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """
+        Send a request and return the response, its body still unread.
+
+        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
+            belongs to another one
+        """
+        if not isinstance(request.stream, httpx.SyncByteStream):
+            raise TypeError("The request's body is asynchronous.")
+        idle = self._idle
+        try:
+            connection = idle.pop() if idle else self._new_connection()
+        except IndexError:  # another thread took it
+            connection = self._new_connection()
+        progress = connection.backend.progress = request.extensions["progress"]
+        try:
+            response = connection.pool.handle_request(
+                httpcore.Request(
+                    request.method,
+                    _core_url(request.url),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+            if not progress.has_read:
+                raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
+        except BaseException:
+            connection.pool.close()
+            raise
+        body = _Body(response, lambda: self._release(connection))
+        return httpx.Response(
+            response.status, headers=response.headers, stream=body, extensions=response.extensions
+        )
+
+    def _release(self, connection: _Connection) -> None:
+        # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
+        # something arrived while the connection was idle.
+        idle = self._idle
+        if idle is None or not connection.backend.progress.may_keep:
+            connection.pool.close()
+        else:
+            idle.append(connection)
+
+    def _new_connection(self) -> _Connection:
+        backend, proxy = _Backend(), self._proxy
+        options: dict[str, Any] = {
+            "ssl_context": self._tls,
+            "keepalive_expiry": _MAX_IDLE,
+            "network_backend": backend,
+        }
+        if proxy is None:
+            return _Connection(httpcore.ConnectionPool(**options), backend)
+        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
+        if proxy.url.scheme.startswith("socks"):
+            return _Connection(httpcore.SOCKSProxy(**options), backend)
+        tls = self._tls if proxy.url.scheme == "https" else None
+        return _Connection(httpcore.HTTPProxy(**options, proxy_ssl_context=tls), backend)
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, response: httpcore.Response, done: Callable[[], None]) -> None:
+        self._response = response
+        self._done = done
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._response.iter_stream()
+
+    def close(self) -> None:
+        try:
+            self._response.close()
+        finally:
+            self._done()
+
+
+class _Backend(httpcore.NetworkBackend):
+    progress: SendProgress
+    """The progress of the request that uses the connection at present."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        self.progress.check_stop()
+        # One by one, because httpcore would allow the full timeout for each address.
+        addresses = _addresses(host, port)
+        for address in addresses:
+            self.progress.check_stop()
+            try:
+                inner = self._inner.connect_tcp(
+                    address, port, self.progress.time_left(), local_address, socket_options
+                )
+            except httpcore.ConnectError:
+                if address == addresses[-1]:
+                    raise
+            else:
+                return _Stream(inner, self)
+        raise AssertionError("A host has at least one address")
+
+
+class _Connection(NamedTuple):
+    """A pool of one connection at most, for one request at a time."""
+
+    pool: httpcore.ConnectionPool
+    backend: _Backend
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, inner: httpcore.NetworkStream, backend: _Backend) -> None:
+        self._inner = inner
+        self._backend = backend
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._backend.progress.read(self._inner, max_bytes)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._backend.progress.write(self._inner, buffer)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # does not change what was sent and read before
+            self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        progress = self._backend.progress
+        try:
+            progress.check_stop()
+            inner = self._inner.start_tls(ssl_context, server_hostname, progress.time_left())
+        except BaseException:
+            self.close()  # httpcore does not
+            raise
+        return _Stream(inner, self._backend)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """
+    Return a host's addresses without duplicates, in the operating system's order of preference.
+
+    :raises httpcore.ConnectError: if there is none
+    """
+    try:
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpcore.ConnectError(str(error)) from error
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in entries))
+    # A single one as it was written: the resolver strips the interface from a link-local address.
+    return addresses if len(addresses) > 1 else [host]
+
+
+def _core_url(url: httpx.URL) -> httpcore.URL:
+    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)

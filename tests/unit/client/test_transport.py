@@ -1,0 +1,385 @@
+"""How long a response may take in all, and what it means if the request was never handed over whole."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from certificates import issue_certificate
+from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.protocol import Run
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    UnidentifiedError,
+)
+
+from .conftest import check, trigger_flow
+
+LARGE = "x" * 20_000_000
+
+
+@pytest.fixture
+def released():
+    """An event that a server may wait for, set when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def read_head(connection):
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(65536)
+    length = (
+        int(data.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0) if b"POST" in data else 0
+    )
+    left = length - len(data.partition(b"\r\n\r\n")[2])
+    while left > 0:
+        left -= len(connection.recv(65536))
+
+
+def dripping(released, *, first=b"", again=b"x", pause=0.2):
+    """Answer with ``first``, and then with ``again``, again and again."""
+
+    def answer(connection, server):
+        server.requests.append(1)
+        read_head(connection)
+        connection.sendall(first)
+        while not released.wait(pause):
+            connection.sendall(again)
+
+    return answer
+
+
+# One deadline -------------------------------------------------------------------------------------------
+
+DRIPS = {
+    "header": (b"HTTP/1.1 201 Created\r\nX-Long: ", b"x", 0.1),
+    "early hints": (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", 0.1),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+}
+
+
+@pytest.fixture(params=DRIPS)
+def dripping_server(request, raw_server, released):
+    first, again, pause = DRIPS[request.param]
+    return raw_server(dripping(released, first=first, again=again, pause=pause))
+
+
+def test_head_of_the_response_that_drips(dripping_server, attempt, key):
+    with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
+        begun = time.monotonic()
+        check(attempt.send(client), OutcomeUnknownError, "0.5 s")
+        assert time.monotonic() - begun > 0.45
+    assert len(dripping_server.requests) == 1
+
+
+def test_check_does_not_wait_for_a_head_that_drips(dripping_server, key):
+    with (
+        FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client,
+        pytest.raises(NotSentError, match=r"0\.5 s"),
+    ):
+        client.check()
+
+
+def test_head_and_body_have_one_deadline_together(raw_server, released, trigger, key):
+    """A deadline of its own would leave the body time for 20 bytes, not for 8."""
+    sent = []
+
+    def answer(connection, _):
+        read_head(connection)
+        released.wait(1.2)
+        connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 999\r\n\r\n")
+        while not released.wait(0.1):
+            connection.sendall(b"x")
+            sent.append(b"x")
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2) as client:
+        check(trigger.send(client), UnidentifiedError, "2 s")
+        assert len(sent) < 16
+
+
+def test_slow_response_in_time_is_fine(raw_server, released, trigger, key):
+    def answer(connection, _):
+        read_head(connection)
+        for byte in b'HTTP/1.1 201 Created\r\nContent-Length: 15\r\n\r\n{"run_id": "7"}':
+            released.wait(0.005)
+            connection.sendall(bytes([byte]))
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=20) as client:
+        assert trigger.send(client).run_id == "7"
+
+
+def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, released, upload, key):
+    def answer(connection, _):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        released.wait(1.5)
+        read_head(connection)
+        released.wait(1.5)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2.5) as client:
+        assert upload.send(client, LARGE) == "fine"
+
+
+def test_proxy_that_drips_its_response_to_connect(raw_server, released, attempt, key):
+    proxy = raw_server(dripping(released, first=b"HTTP/1.1 200 OK\r\nX-Long: "))
+    with FlowClient(
+        "https://service.example/api", api_key=key, timeout=0.5, proxy=f"http://127.0.0.1:{proxy.port}"
+    ) as client:
+        outcome = attempt.send(client)
+    check(outcome, NotSentError, "not sent via the connection's proxy", "0.5 s")
+
+
+def test_tls_handshake_that_drips(raw_server, released, attempt, key):
+    def answer(connection, _):
+        connection.recv(65536)
+        # A handshake record that is announced as 16 KiB long.
+        connection.sendall(b"\x16\x03\x03\x40\x00")
+        while not released.wait(0.2):
+            connection.sendall(b"\x02")
+
+    server = raw_server(answer)
+    with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=0.5) as client:
+        check(attempt.send(client), NotSentError, "not sent", "0.5 s")
+
+
+# A request that was not handed over whole ---------------------------------------------------------------
+
+
+TOO_LARGE = "The request may be too large for the service."
+
+
+def not_sent(attempt, client, *words, **facts):
+    return check(attempt.send(client, LARGE), NotSentError, "aborted", *words, **facts)
+
+
+def test_service_stops_reading(raw_server, released, attempt, key):
+    def never_read(connection, _):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.recv(10)
+        released.wait(10)
+
+    with FlowClient(raw_server(never_read).base_url, api_key=key, timeout=0.4) as client:
+        not_sent(attempt, client, "0.4 s", status=None, next_step=TOO_LARGE)
+
+
+def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key):
+    def leave(connection, server):
+        server.requests.append(connection.recv(65536))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    server = raw_server(leave)
+    with FlowClient(server.base_url, api_key=key, timeout=10) as client:
+        failure = not_sent(attempt, client, next_step=TOO_LARGE)
+    assert re.search(r"\[Errno \d+\] ", failure.message)
+    assert len(server.requests) == 1
+
+
+def early(status, headers, released, *, body=b"too long", reads_on=False):
+    """Answer after the first bytes of a request, then read on, or stop."""
+
+    def answer(connection, server):
+        if not reads_on:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.requests.append(connection.recv(1024))
+        head = b"HTTP/1.1 %d Early\r\nContent-Length: %d\r\n%b\r\n" % (status, len(body), headers)
+        connection.sendall(head + body)
+        while reads_on and connection.recv(1 << 20):
+            pass
+        if not reads_on:
+            released.wait(10)
+
+    return answer
+
+
+@pytest.mark.parametrize("reads_on", [True, False])
+def test_rejection_before_the_request_was_read(raw_server, released, attempt, reads_on, key):
+    server = raw_server(early(413, b"Connection: close\r\n", released, reads_on=reads_on))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        check(attempt.send(client, LARGE), RejectedError, status=413, quote="too long")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "facts"),
+    [
+        (408, BusyError, {"retry_after": 9}),
+        (503, BusyError, {"retry_after": 9}),
+        *((status, NotSentError, {"status": status}) for status in (302, 500, 502)),
+    ],
+)
+def test_no_run_can_come_of_a_request_that_was_not_read_whatever_the_response(
+    raw_server, released, attempt, status, kind, facts, key
+):
+    server = raw_server(early(status, b"Retry-After: 9\r\n", released))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        check(attempt.send(client, LARGE), kind, **facts)
+
+
+def test_success_before_the_request_was_read_counts(raw_server, released, trigger, key):
+    server = raw_server(early(201, b"", released, body=b'{"run_id": "7"}'))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        assert trigger.send(client, LARGE).run_id == "7"
+
+
+@pytest.mark.parametrize("status", [302, 500, 503])
+def test_response_to_a_large_request_that_was_read_is_unknown(service, client, trigger, status, key):
+    service.faults.add("status_after", status=status)
+    check(trigger.send(client, LARGE), OutcomeUnknownError, status=status)
+    assert len(service.runs) == 1
+
+
+def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awaited(
+    raw_server, released, upload, key
+):
+    def answer(connection, _):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.recv(1024)
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        released.wait(20)
+
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=4) as client:
+        begun = time.monotonic()
+        not_sent(upload, client, "4 s", next_step=TOO_LARGE)
+        assert time.monotonic() - begun < 7.5
+
+
+@pytest.fixture
+def sends(monkeypatch):
+    """What this thread hands to the operating system; ``sends.interrupt`` is called after each."""
+
+    class Sends(list[bytes]):
+        interrupt: Any = None
+
+    sends = Sends()
+    real, ours = socket.socket.send, threading.get_ident()
+
+    def send(self, data, *flags):
+        sent = real(self, data, *flags)
+        if threading.get_ident() == ours:
+            sends.append(bytes(data[:sent]))
+            if sends.interrupt:
+                sends.interrupt(sends[-1])
+        return sent
+
+    monkeypatch.setattr(socket.socket, "send", send)
+    return sends
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(TimeoutError("alarm"), Run), (OSError("handler"), Run), (ValueError("handler"), OutcomeUnknownError)],
+)
+def test_a_signal_handler_does_not_tell_that_the_last_byte_did_not_go(client, trigger, sends, error, kind):
+    def interrupt(_):
+        if b"".join(sends).endswith(b'"}}'):
+            raise error
+
+    sends.interrupt = interrupt
+    check(trigger.send(client), kind)
+    assert b"".join(sends).endswith(b"}}")
+
+
+@pytest.mark.parametrize("error", [TimeoutError("alarm"), OSError("handler"), ValueError("handler")])
+def test_what_is_interrupted_before_its_last_byte_was_not_sent(service, client, attempt, sends, error):
+    def interrupt(data):
+        if data.endswith(b"xxx"):
+            raise error
+
+    sends.interrupt = interrupt
+    check(attempt.send(client, "x" * 300_000), NotSentError, "aborted")
+    assert attempt.effects(service) == 0
+
+
+@pytest.mark.parametrize("size", [1, 255 * 1024, 256 * 1024, 256 * 1024 + 1, 1_000_000])
+def test_the_last_byte_is_announced(service, client, sends, size):
+    """The inputs make a body of this size, in pieces of any size."""
+    announced = []
+    inputs = {"value": "x" * size}
+    outcome = trigger_flow(
+        client, inputs, "demo-flow", before_last_byte=lambda: announced.append(b"".join(sends))
+    )
+    assert isinstance(outcome, Run)
+    (before,) = announced
+    assert b"".join(sends) == before + b"}"
+    assert len(service.runs) == 1
+
+
+def test_service_stops_reading_over_tls(raw_server, released, tmp_path, upload, key):
+    issued = issue_certificate("127.0.0.1", tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(issued.certfile)
+
+    def never_read(connection, _):
+        with tls.wrap_socket(connection, server_side=True):
+            released.wait(20)
+
+    address = raw_server(never_read).base_url.replace("http:", "https:")
+    with FlowClient(address, api_key=key, ca_bundle=str(issued.ca_bundle), timeout=0.5) as client:
+        not_sent(upload, client, "0.5 s", next_step=TOO_LARGE)
+
+
+# Responses that come before all of the request was sent ----------------------------------------------------
+
+
+def test_early_success_without_a_run_counts_for_nothing(raw_server, released, attempt, key):
+    server = raw_server(early(200, b"Connection: close\r\n", released, body=b"<html>sign in</html>"))
+    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+        check(attempt.send(client, LARGE), NotSentError, status=200)
+
+
+def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
+    listeners: list[socket.socket] = []
+    clients = []
+    for number in range(2, 22):
+        listener = socket.create_server(
+            (f"127.0.0.{number}", 0 if not listeners else listeners[0].getsockname()[1]), backlog=0
+        )
+        listeners.append(listener)
+        for _ in range(4):
+            clients.append(socket.socket())
+            clients[-1].setblocking(False)
+            clients[-1].connect_ex(listener.getsockname())
+    port = listeners[0].getsockname()[1]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", one.getsockname()) for one in listeners]
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *rest, **more: found if host == "service.example" else real(host, *rest, **more),
+    )
+    began = time.monotonic()
+    try:
+        address = f"http://service.example:{port}/api"
+        with FlowClient(address, api_key=key, allow_http=True, timeout=1) as client:
+            check(trigger_flow(client, {}), NotSentError, "1 s")
+    finally:
+        for one in (*clients, *listeners):
+            one.close()
+    assert time.monotonic() - began < 10
+
+
+def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch, key):
+    real = socket.getaddrinfo
+
+    def closed_first(host, port, *arguments, **options):
+        if host != "localhost":
+            return real(host, port, *arguments, **options)
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in ("127.0.0.9", "127.0.0.1")
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", closed_first)
+    with FlowClient(f"http://localhost:{service.port}/api", api_key=key) as client:
+        assert trigger_flow(client, {}).run_id == "1001"

@@ -1,0 +1,116 @@
+"""How a task ends: whether Airflow may retry it, and what the error knows. What it says is in golden/task_errors.txt."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    Code,
+    FileUnavailableError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    RunFailedError,
+)
+from workflow_automation_provider.execution.errors import EarlierTry, task_error
+
+
+def ended(error, *, has_store=True, **options):
+    context: Any = {"task_state_store": object()} if has_store else {}
+    failed = task_error(error, context, **options)
+    assert failed.__traceback__ is None
+    return failed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RejectedError("Rejected.", status=400, conn_id="wa", flow_id="f"),
+        OutcomeUnknownError("Unknown.", next_step="Look.", quote="No", retry_after=7),
+        RunFailedError("Failed.", run_id="7", result={"rows": 3}),
+    ],
+)
+def test_an_error_that_a_retry_cannot_help_keeps_its_facts(error):
+    failed = ended(error)
+
+    assert isinstance(failed, AirflowFailException)
+    assert isinstance(failed, type(error))
+    assert type(failed).__name__ == type(error).__name__
+    facts = vars(error)
+    assert {name: vars(failed)[name] for name in facts} | {"next_step": error.next_step} == facts
+    assert failed.next_step.startswith(error.next_step)
+    assert failed.args == error.args
+
+
+def test_the_error_itself_is_left_alone():
+    error = OutcomeUnknownError("Unknown.")
+    before = dict(vars(error))
+    ended(error, run_id="7")
+    assert vars(error) == before
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_without_a_retry_can_be_copied_and_pickled(copied):
+    failed = ended(RunFailedError("Failed.", run_id="7", result=3))
+    again = copied(failed)
+    assert (type(again), str(again), vars(again)) == (type(failed), str(failed), vars(failed))
+
+
+def test_an_error_that_fails_without_a_retry_already_is_kept():
+    """As one of a start inside a task, where it ends an operator as well."""
+    first = ended(RejectedError("Rejected."))
+    assert ended(first) is first
+
+
+def test_an_invalid_request_stays_a_value_error():
+    assert isinstance(ended(InvalidRequestError("No.")), ValueError)
+
+
+def test_the_cause_that_tells_something_new_is_kept():
+    cause = KeyError("a user's own")
+    error = InvalidRequestError("file_format raised KeyError.")
+    error.__cause__ = cause
+    assert ended(error).__cause__ is cause
+
+
+@pytest.mark.parametrize(
+    "error", [BusyError("busy"), NotSentError("not sent"), FileUnavailableError("no file")]
+)
+def test_what_a_retry_can_help_is_left_to_airflow(error):
+    assert type(ended(error)) is type(error)
+    assert type(ended(error, run_id="7")) is type(error)
+
+
+@pytest.mark.parametrize("error", [BusyError("busy"), FileUnavailableError("no file")])
+def test_without_a_store_no_retry_finds_the_run(error):
+    assert isinstance(ended(error, has_store=False, run_id="7"), AirflowFailException)
+
+
+def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
+    error = OutcomeUnknownError("unknown")
+    assert type(ended(error, retried=(OutcomeUnknownError,))) is OutcomeUnknownError
+
+
+@pytest.mark.parametrize(
+    ("code", "accepted"), [(Code.START_UNKNOWN, Accepted.MAYBE), (Code.UNIDENTIFIED, Accepted.YES)]
+)
+def test_what_an_earlier_try_did_counts_where_this_one_started_nothing(code, accepted):
+    earlier = EarlierTry(code, "try 1 started run 77.", "77")
+    failed = ended(BusyError("busy"), earlier=earlier)
+    assert failed.accepted is accepted
+    assert f"But {earlier.text}" in failed.consequence
+    assert ended(OutcomeUnknownError("unknown"), earlier=earlier).accepted is Accepted.MAYBE
+
+
+def test_a_run_that_was_started_is_named_and_can_be_entered():
+    text = str(ended(FileUnavailableError("no file"), run_id="77"))
+    assert "Run 77 was started." in text.splitlines()
+    assert 'key workflow_automation_run, value "77"' in text

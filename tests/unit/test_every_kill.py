@@ -1,0 +1,159 @@
+"""A kill -9 before and after each call of a task to Airflow and to the service: what its next tries make of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+
+OPTIONS: dict[str, Any] = {"task_id": "flow", "retries": 3, "send_retry_timeout": 0}
+READY = (None, "up_for_retry", "awaiting_input")
+
+
+def trigger(**options):
+    return lambda _: TriggerFlowOperator(inputs={"a": 1}, **OPTIONS, **options)
+
+
+def batch(folder):
+    return TriggerFlowBatchOperator(
+        batch=[{"n": n} for n in range(3)],
+        max_concurrency=1,
+        output_path=str(folder / "output.jsonl"),
+        **OPTIONS,
+    )
+
+
+def upload(folder):
+    for name in "abc":
+        (folder / name).write_text(name)
+    run = WorkflowAutomationHook().trigger_flow()
+    return UploadFilesOperator(
+        run_id=str(run.run_id), files=str(folder / "*"), files_per_request=1, **OPTIONS
+    )
+
+
+SCENARIOS = {
+    "start": trigger(),
+    "batch": batch,
+    "upload": upload,
+    "wait": trigger(wait_for_completion=True),
+    "claim": trigger(on_unknown_start="claim", claim_timeout=timedelta(microseconds=1)),
+}
+
+
+class Life:
+    """
+    A task instance until it has ended; each of its runs asks at once, and ends once the task is parked.
+
+    :param kill: the number of the call at which its process is killed, of all its calls
+    """
+
+    def __init__(self, task, name, *, kill=None, after=False):
+        self.task = task
+        self.asks = "claim" in name
+        self._act = "kill after" if after else "kill"
+        self._kill = kill
+        self.calls = 0
+        while task.state in READY:
+            if task.state == "awaiting_input":
+                self.end_runs()
+            task.try_(self.at)
+
+    def at(self, _):
+        self.ask()
+        self.calls += 1
+        return self._act if self.calls - 1 == self._kill else None
+
+    def ask(self):
+        for run in self.task.flow.runs:
+            if self.asks and not run.told:
+                self.task.flow.says("started", run, run_id=True)
+
+    def end_runs(self):
+        self.ask()
+        for run in self.task.flow.runs:
+            if not run.end and (not self.asks or run.told[0][1] == 200):
+                self.task.flow.says("success", run, run_id=True)
+
+
+@pytest.fixture
+def live(world, tmp_path):
+    def make(name, **kill):
+        return Life(world(SCENARIOS[name](tmp_path)), name, **kill)
+
+    return make
+
+
+def check_start(life):
+    """One request at most; the task is green with its run, or says that there may be one."""
+    task = life.task
+    assert len(task.requests) <= 1
+    if task.state == "success":
+        assert [run.run_id for run in task.flow.runs] == [task.xcoms["return_value"]["run_id"]]
+    else:
+        assert task.last.error.code == "start-unknown"
+
+
+def check_wait(life):
+    check_start(life)
+    for run in life.task.flow.runs:
+        assert (run.end == "success") == (life.task.state == "success")
+
+
+def check_claim(life):
+    """The task is green with the one run that works."""
+    task = life.task
+    life.ask()
+    (works,) = (run for run in task.flow.runs if run.told[0][1] == 200)
+    assert task.state == "success"
+    assert task.xcoms["return_value"]["run_id"] == works.run_id
+    assert len(task.requests) <= 2
+
+
+def check_batch(life):
+    """No item is sent twice; the output names all runs but those of the items that it says are in doubt."""
+    task = life.task
+    output = [json.loads(line) for line in Path(task.operator.output_path).read_text().splitlines()]
+    known = {item["run_id"] for item in output if item["status"] == "started"}
+    unknown = {run.run_id for run in task.flow.runs} - known
+    in_doubt = sum(item["status"] == "unknown" for item in output)
+    assert len(task.requests) <= 3
+    assert len(output) == 3
+    assert len(known) + in_doubt == 3
+    assert len(unknown) <= in_doubt
+    assert (in_doubt > 0) == (task.state == "failed")
+    assert task.state == "success" or task.last.error.code == "start-unknown"
+
+
+def check_upload(life):
+    """Each file is there; what was confirmed is not sent again."""
+    assert life.task.state == "success"
+    assert 3 <= len(life.task.requests) <= 4
+
+
+CHECKS = {
+    "start": check_start,
+    "batch": check_batch,
+    "upload": check_upload,
+    "wait": check_wait,
+    "claim": check_claim,
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_kill_at_every_call(live, name):
+    unharmed = live(name)
+    assert unharmed.task.state == "success"
+    assert unharmed.calls > 4
+    for call in range(unharmed.calls):
+        for after in (False, True):
+            life = live(name, kill=call, after=after)
+            assert any(process.is_dead for process in life.task.processes)
+            CHECKS[name](life)

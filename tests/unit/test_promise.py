@@ -1,0 +1,617 @@
+"""What the promise means where earlier versions broke it: only facts, through the public face."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from airflow.sdk.io import attach
+
+from code_blocks import read_code_blocks
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    BusyError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    RejectedError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.testing import DEMO_KEY, Key
+
+from .batches import rows, statuses, times_started
+from .starts import interrupted
+
+MIB = 1024 * 1024
+
+LONG_KEY = Key("wak-Zq7xK9Tbw2-mL4vR8nC1", "demo-flow", name="long")
+
+
+@pytest.fixture
+def workflow_automation_keys():
+    return [DEMO_KEY, LONG_KEY]
+
+
+def sent_files(service):
+    """Return the name and the digest of each file that the service got."""
+
+    def digest(content):
+        if isinstance(content, dict):
+            return content["long_string"]["decoded"]["sha256"]
+        return sha256(base64.b64decode(content))
+
+    return [(file["name"], digest(file["content"])) for upload in service.uploads for file in upload.files]
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+# Files ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def upload(service, context, store):
+    """Upload files for a run."""
+    task = TriggerFlowOperator(task_id="trigger", flow_id="demo-flow")
+    run_id = task.execute(context(store))["run_id"]
+
+    def run(files):
+        task = UploadFilesOperator(task_id="trigger", run_id=run_id, flow_id="demo-flow", files=files)
+        return task.execute(context(store))
+
+    return run
+
+
+@pytest.fixture
+def places(tmp_path, bucket):
+    """Return, of each kind of place, what writes a file into it and the URL of its folder."""
+    from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]  # has no types
+
+    memory, folder = MemoryFileSystem(), f"/{bucket.name}"
+    attach("memory", conn_id="promise", fs=memory)
+
+    def write_local(name, content):
+        (tmp_path / name).write_bytes(content)
+
+    return {
+        "file": (write_local, f"file://{tmp_path}/"),
+        "memory": (
+            lambda name, content: memory.pipe(f"{folder}/{name}", content),
+            f"memory://promise@{bucket.name}/",
+        ),
+        "s3": (bucket.write, bucket.url()),
+    }
+
+
+class TestSFTP:
+    """As Airflow's own provider reads it."""
+
+    @pytest.mark.parametrize("size", [0, 1, 3 * MIB + 1])
+    def test_a_file_is_read_once_in_parts_after_one_start(self, service, context, store, sftp, size):
+        content = os.urandom(size)
+        (sftp.folder / "big.bin").write_bytes(content)
+        task = TriggerFlowOperator(task_id="trigger", flow_id="demo-flow", files=sftp.url("big.bin"))
+        task.execute(context(store))
+        assert sent_files(service) == [("big.bin", sha256(content))]
+        assert len(service.runs) == 1
+        assert sum(sftp.reads) == size
+        assert max(sftp.reads, default=0) <= MIB
+
+    def test_globs_and_folders(self, service, upload, sftp):
+        (sftp.folder / "in" / "deep").mkdir(parents=True)
+        for name in ("in/a.csv", "in/b.txt", "in/deep/c.csv"):
+            (sftp.folder / name).write_bytes(name.encode())
+        upload([sftp.url("in/*.csv"), sftp.url("in/")])
+        assert [name for name, _ in sent_files(service)] == ["a.csv", "a.csv", "b.txt", "c.csv"]
+
+
+@pytest.mark.parametrize("place", ["file", "memory", "s3"])
+class TestNamesThatLookLikePartsOfURLs:
+    """The file that is meant is sent, never another that is there as well."""
+
+    @pytest.mark.parametrize("name", ["report#", "a#b", "a?", "a\tb", "a%20b", "a;", "a?x#", "a#?"])
+    def test_a_file(self, service, upload, places, place, name):
+        write, url = places[place]
+        for other in ("report", "a", "ab", "a b", "a?x"):
+            write(other, b"wrong")
+        write(name, b"right")
+        upload(f"{url}{name}")
+        assert sent_files(service) == [(name, sha256(b"right"))]
+
+    def test_a_glob_that_ends_in_a_wildcard(self, service, upload, places, place):
+        write, url = places[place]
+        for name in ("report-1", "report-10", "report-11", "report-2"):
+            write(name, name.encode())
+        upload(f"{url}report-1?")
+        assert [name for name, _ in sent_files(service)] == ["report-10", "report-11"]
+
+    @pytest.mark.parametrize(("name", "other"), [("a#", "a"), ("a?", "a"), ("a\nb", "ab")])
+    def test_a_file_that_is_not_there(self, service, upload, places, place, name, other):
+        write, url = places[place]
+        write(other, b"wrong")
+        with pytest.raises(WorkflowAutomationError):
+            upload([{"a": "mapping"}, f"{url}{name}"])
+        assert service.uploads == []
+
+    @pytest.mark.parametrize("name", ["a#", "a?", "a\tb"])
+    def test_a_batch_and_its_output(self, service, context, store, places, place, name):
+        write, url = places[place]
+        for other in ("a", "ab"):
+            write(other, b'{"n": "wrong"}')
+        write(name, b'{"n": 1}')
+        task = TriggerFlowBatchOperator(
+            task_id="trigger", flow_id="demo-flow", batch=f"{url}{name}", output_path=f"{url}out{name}"
+        )
+        task.execute(context(store))
+        assert [run.inputs for run in service.runs] == [{"n": 1}]
+        again = TriggerFlowBatchOperator(task_id="again", flow_id="demo-flow", batch=f"{url}out{name}")
+        again.execute(context(task_id="again"))
+        assert [run.inputs["status"] for run in service.runs[1:]] == ["started"]
+
+
+@pytest.mark.parametrize("url", ["s3://buck\tet/a", "s3://conn\n@bucket/a", "memory://b\rucket/a"])
+def test_a_bucket_whose_name_has_what_no_url_holds(service, upload, url):
+    with pytest.raises(InvalidRequestError, match=r"files\[1\]"):
+        upload([{"a": "mapping"}, url])
+    assert service.uploads == []
+
+
+@pytest.mark.parametrize("pattern", ["", "*"])
+def test_a_name_that_is_not_utf8(service, context, store, tmp_path, pattern):
+    name = os.fsdecode(b"report-\xe9.csv")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / name).write_bytes(b"1")
+    files = f"{folder}/{pattern or name}"
+    for source in (files, f"file://{files}"):
+        task = TriggerFlowOperator(task_id="trigger", flow_id="demo-flow", files=["README.md", source])
+        with pytest.raises(InvalidRequestError) as caught:
+            task.execute(context(store))
+        assert repr(f"{folder}/{name}") in str(caught.value)
+    assert service.journal.requests() == []
+
+
+# Batches ----------------------------------------------------------------------------------------------
+
+BATCH_PAGE = Path(__file__).parents[2] / "docs" / "batch.md"
+
+
+def read_items(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Inner:
+    """A task state store in front of another one."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def select_failed(tmp_path, items, output):
+    """Return the items that the documented recipe selects."""
+    batch, target = tmp_path / "batch.jsonl", tmp_path / "rest.jsonl"
+    batch.write_text("".join(f"{json.dumps(item)}\n" for item in items))
+    (block,) = [
+        block
+        for block in read_code_blocks(BATCH_PAGE, "python", "Only the items that failed")
+        if "select" in block.text
+    ]
+    names: dict[str, Any] = {}
+    exec(block.text, names)
+    statuses = names["dag"].params["statuses"] if "dag" in names else ["rejected", "not started"]
+    names["select"].function(str(batch), str(output), str(target), statuses)
+    return read_items(target)
+
+
+@pytest.mark.parametrize("before", [None, "an earlier result\n"])
+def test_a_kill_at_any_time_leaves_the_output_file_as_it_was(batch, service, tmp_path, before):
+    path = tmp_path / "output" / "output.jsonl"
+    path.parent.mkdir()
+    if before is not None:
+        path.write_text(before)
+    found = []
+
+    class Looks(Inner):
+        def set(self, key, value, *, retention=None):
+            found.append(path.read_text() if path.exists() else None)
+            self.inner.set(key, value, retention=retention)
+
+    batch(rows(20), output_path=str(path), store=Looks, max_concurrency=2, retries=0)
+    assert len(found) > 2
+    assert set(found) == {before}
+    assert statuses(read_items(path)) == {"started": 20}
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_the_output_of_a_batch_that_is_timed_out(batch, service, tmp_path):
+    """In the last try; the next one would go on."""
+    path = tmp_path / "output.jsonl"
+    service.faults.add("delay", seconds=0.05, times=None)
+    with interrupted(1):
+        batch(rows(500), output_path=str(path))
+    assert not path.exists()
+    with interrupted(1):
+        batch(rows(500), output_path=str(path), try_number=4)
+    items = read_items(path)
+    assert len(items) == 500
+    runs = {run.inputs["n"]: run.run_id for run in service.runs}
+    assert 0 < len(runs) < 500
+    assert {item["index"]: item["run_id"] for item in items if item["status"] == "started"} == runs
+    rest = [item["n"] for item in select_failed(tmp_path, rows(500), path)]
+    assert rest == [item["index"] for item in items if item["status"] == "not started"]
+    assert rest
+    assert not runs.keys() & set(rest)
+
+
+def test_a_file_of_an_earlier_try_makes_nothing_start_twice(batch, service, tmp_path):
+    """Airflow retries a batch that found the service busy, and its next try may be killed."""
+    path = tmp_path / "output.jsonl"
+    fault = service.faults.add("busy", times=None, inputs={"n": 5})
+    with pytest.raises(BusyError):
+        batch(rows(10), output_path=str(path), max_concurrency=1)
+    assert not path.exists()
+    with pytest.raises(BusyError):
+        batch(rows(10), output_path=str(path), max_concurrency=1, try_number=4)
+    fault.remaining = 0
+    batch(select_failed(tmp_path, rows(10), path))
+    assert times_started(service) == dict.fromkeys(range(10), 1)
+
+
+SIGNED = "https://reader:password-of-a-url@there.example/batch.jsonl?sig=signature-of-a-url"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"items": SIGNED},
+        {"items": f"{SIGNED}{{{{ a }}}}"},
+        {"items": "nowhere://a:password-of-a-url@there/b"},
+        {"output_path": SIGNED},
+        {"output_path": f"{SIGNED}/"},
+        {"output_path": f"{SIGNED}{{{{ a }}}}"},
+        {"output_path": "nowhere://a:password-of-a-url@there/b"},
+    ],
+)
+def test_errors_of_a_batch_hide_credentials_of_urls(batch, service, log, arguments):
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(**{"items": rows(1), **arguments})
+    for text in (str(caught.value), repr(caught.value), log()):
+        assert "password-of-a-url" not in text
+        assert "signature-of-a-url" not in text
+    assert service.journal.requests() == []
+
+
+class AsAirflows(Inner):
+    """Takes what Airflow's task runner can send to its supervisor, and its API server can read."""
+
+    def set(self, key, value, *, retention=None):
+        msgspec.msgpack.encode(value)
+        assert depth(value) < 200
+        self.inner.set(key, value, retention=retention)
+
+
+def depth(value):
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(depth, parts), default=0)
+
+
+NOT_STORABLE = ['{"ticket": 123456789012345678901234567890}', f'{"[" * 300}"ticket-7"{"]" * 300}']
+
+
+@pytest.mark.parametrize("body", NOT_STORABLE)
+def test_a_response_that_cannot_be_stored_becomes_text(batch, service, body):
+    for n in range(40):
+        service.faults.add("response", inputs={"n": n}, body=body)
+    for number in range(1, 5):
+        items = batch(rows(40), try_number=number, store=AsAirflows, max_concurrency=2)
+        assert [item["response"] for item in items] == [body] * 40
+    assert times_started(service) == dict.fromkeys(range(40), 1)
+
+
+@pytest.mark.parametrize("body", NOT_STORABLE)
+def test_a_single_response_that_cannot_be_stored_becomes_text(workflow_automation_context, service, body):
+    service.faults.add("response", body=body)
+    for number in (1, 2):
+        task = TriggerFlowOperator(task_id="trigger", inputs={}, retries=3)
+        context = workflow_automation_context(task, try_number=number)
+        context["task_state_store"] = AsAirflows(context["task_state_store"])
+        result = task.execute(context)
+        msgspec.msgpack.encode(result)
+        assert result["response"] == body
+    assert len(service.runs) == 1
+
+
+def test_the_log_has_the_response_that_no_entry_holds(batch, service, log):
+    service.faults.add("response", inputs={"n": 0}, body={"ticket": "first-ticket"})
+    service.faults.add("response", inputs={"n": 1}, body={"ticket": "second-ticket", "more": "x" * 5000})
+
+    class Fails(Inner):
+        def set(self, key, value, *, retention=None):
+            if value.get("results"):
+                raise RuntimeError("The store is gone")
+            self.inner.set(key, value, retention=retention)
+
+    with pytest.raises(WorkflowAutomationError):
+        batch(rows(2), store=Fails)
+    text = log()
+    assert "first-ticket" in text
+    assert "second-ticket" in text
+
+
+def test_the_log_has_the_response_that_the_record_of_a_start_lacks(workflow_automation_context, service, log):
+    service.faults.add("response", body={"ticket": "first-ticket"})
+
+    class Fails(Inner):
+        def set(self, key, value, *, retention=None):
+            if value.get("state") == "started":
+                raise RuntimeError("The store is gone")
+            self.inner.set(key, value, retention=retention)
+
+    task = TriggerFlowOperator(task_id="trigger", inputs={}, retries=3)
+    context = workflow_automation_context(task)
+    context["task_state_store"] = Fails(context["task_state_store"])
+    assert task.execute(context)["response"] == {"ticket": "first-ticket"}
+    assert "first-ticket" in log()
+
+
+@pytest.mark.parametrize("items", [rows(30), 5])
+@pytest.mark.parametrize("error", [RuntimeError("The store is gone"), KeyError("store")])
+def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, service, items, error):
+    service.faults.add("reject", status=401, inputs={"n": 500})
+    with pytest.raises(RejectedError):
+        batch(rows(1000))
+    started = len(service.runs)
+    assert started
+
+    class Unreadable(Inner):
+        def get(self, key, default=None):
+            raise error
+
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(items, store=Unreadable, try_number=4)
+    assert caught.value.accepted is Accepted.MAYBE
+    assert caught.value.code == ("batch-interrupted" if isinstance(items, list) else "invalid-request")
+    assert "workflow_automation_batch_0" in caught.value.next_step
+    assert len(service.runs) == started
+
+
+def test_an_unreadable_record_of_a_first_try_says_nothing_of_earlier_ones(batch, service):
+    class Unreadable(Inner):
+        def get(self, key, default=None):
+            raise RuntimeError("The store is gone")
+
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(rows(3), store=Unreadable)
+    assert caught.value.accepted is Accepted.NO
+    assert service.journal.requests() == []
+
+
+def test_a_quota_does_not_end_a_batch(batch, service):
+    """Each time, it asks to wait for longer than send_retry_timeout."""
+    for n in (3, 9):
+        service.faults.add("busy", retry_after="2", inputs={"n": n})
+    assert statuses(batch(rows(20), send_retry_timeout=1.9, max_concurrency=1)) == {"started": 20}
+    assert times_started(service) == dict.fromkeys(range(20), 1)
+
+
+def test_a_quota_does_not_end_a_start(workflow_automation_context, service):
+    service.faults.add("busy", retry_after="2", times=2)
+    task = TriggerFlowOperator(task_id="trigger", inputs={}, send_retry_timeout=1.9)
+    assert task.execute(workflow_automation_context(task))["run_id"]
+    assert len(service.runs) == 1
+
+
+def test_a_quota_does_not_end_an_upload(workflow_automation_context, service):
+    task = TriggerFlowOperator(task_id="trigger", inputs={})
+    run = task.execute(workflow_automation_context(task))
+    service.faults.add("busy", retry_after="2", times=2)
+    upload = UploadFilesOperator(
+        task_id="upload", run_id=run["run_id"], flow_id="demo-flow", files=[{"a": 1}], send_retry_timeout=1.9
+    )
+    assert upload.execute(workflow_automation_context(upload))["request_count"] == 1
+
+
+@pytest.mark.parametrize(("asked", "timeout"), [("601", 60), ("5", 0)])
+def test_a_longer_wait_is_left_to_airflow(batch, service, workflow_automation_context, asked, timeout):
+    """Longer than ten minutes; and without any retries within a try."""
+    service.faults.add("busy", retry_after=asked, times=None)
+    began = time.monotonic()
+    with pytest.raises(BusyError) as caught:
+        batch(rows(5), send_retry_timeout=timeout)
+    assert caught.value.retry_after == int(asked)
+    task = TriggerFlowOperator(task_id="trigger", inputs={}, send_retry_timeout=timeout, retries=1)
+    with pytest.raises(BusyError):
+        task.execute(workflow_automation_context(task))
+    assert time.monotonic() - began < 60
+    assert service.runs == []
+
+
+@pytest.mark.parametrize("on_rejected", ["fail", "skip"])
+def test_an_item_that_is_forbidden_is_rejected_like_any_other(batch, service, tmp_path, on_rejected):
+    path = tmp_path / "output.jsonl"
+    for n in (3, 40, 41):
+        service.faults.add("reject", status=403, inputs={"n": n})
+    if on_rejected == "skip":
+        batch(rows(100), on_rejected="skip", output_path=str(path))
+    else:
+        with pytest.raises(RejectedError) as caught:
+            batch(rows(100), output_path=str(path))
+        assert caught.value.accepted is Accepted.YES
+    assert statuses(read_items(path)) == {"started": 97, "rejected": 3}
+    assert times_started(service).keys() == {*range(100)} - {3, 40, 41}
+
+
+@pytest.mark.parametrize("on_rejected", ["fail", "skip"])
+def test_a_streak_of_forbidden_items_ends_the_batch(batch, service, on_rejected):
+    service.faults.add("reject", status=403, times=None, inputs={"late": True})
+    items = [*rows(20), *rows(500, late=True)]
+    with pytest.raises(RejectedError) as caught:
+        batch(items, on_rejected=on_rejected, max_concurrency=4)
+    assert caught.value.status == 403
+    assert len(service.runs) == 20
+    assert 5 <= len(service.journal.requests()) - 20 <= 16
+
+
+@pytest.mark.parametrize("length", [1, 16])
+def test_a_batch_of_which_all_is_forbidden_is_not_green(batch, service, length):
+    """Its key may be rejected; the default of max_concurrency is 16."""
+    service.faults.add("reject", status=403, times=None)
+    with pytest.raises(RejectedError) as caught:
+        batch(rows(length), on_rejected="skip")
+    assert caught.value.status == 403
+    assert len(service.journal.requests()) == length
+
+
+def test_forbidden_items_do_not_hide_that_the_service_is_failing(batch, service):
+    for n in range(100):
+        fault, options = ("reject", {"status": 403}) if n % 2 else ("drop_after", {})
+        service.faults.add(fault, inputs={"n": n}, **options)
+    with pytest.raises(WorkflowAutomationError):
+        batch(rows(100), on_rejected="skip", max_concurrency=2)
+    assert len(service.runs) <= 8
+
+
+@pytest.mark.parametrize("status", [401, 402, 404, 405, 410])
+def test_a_rejection_of_the_key_the_flow_or_the_url_ends_the_batch_at_once(batch, service, status):
+    service.faults.add("reject", status=status, times=None)
+    with pytest.raises(RejectedError) as caught:
+        batch(rows(100), on_rejected="skip", max_concurrency=4)
+    assert caught.value.status == status
+    assert len(service.journal.requests()) <= 8
+
+
+def test_a_batch_is_read_from_sftp(service, context, store, sftp):
+    lines = b"".join(b'{"n": %d, "more": "%s"}\n' % (number, b"x" * 4000) for number in range(300))
+    (sftp.folder / "rows.jsonl").write_bytes(lines)
+    task = TriggerFlowBatchOperator(task_id="trigger", flow_id="demo-flow", batch=sftp.url("rows.jsonl"))
+    task.execute(context(store))
+    assert sorted(run.inputs["n"] for run in service.runs) == [*range(300)]
+    assert max(sftp.reads) <= MIB
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host/rows.jsonl?X-Signature=hush",
+        "ftp://user:hush@host/rows.jsonl",
+        "ftp://u:hush@h/{{ ds }}",
+    ],
+)
+def test_what_an_error_says_of_a_batch_has_no_credentials(service, context, store, url, log):
+    task = TriggerFlowBatchOperator(task_id="trigger", flow_id="demo-flow", batch=url)
+    with pytest.raises(InvalidRequestError) as caught:
+        task.execute(context(store))
+    assert "hush" not in f"{caught.value}{caught.value!r}{log()}"
+
+
+# Responses --------------------------------------------------------------------------------------------
+
+PASSWORD = "hush-hush-1234"
+
+
+@pytest.fixture
+def started(workflow_automation_service, workflow_automation_connect):
+    """Start a run with a key and a header that are worth hiding; its response is as given."""
+    headers = {"Authorization": f"Bearer {PASSWORD}"}
+    workflow_automation_connect(key=LONG_KEY, extra={"headers": headers})
+
+    def start(body):
+        workflow_automation_service.faults.add("response", body=body)
+        with WorkflowAutomationHook() as hook:
+            return hook.trigger_flow({})
+
+    return start
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        PASSWORD,
+        LONG_KEY.value,
+        LONG_KEY.value[:-1],
+        LONG_KEY.value[4:17],
+        base64.b64encode(LONG_KEY.value.encode()).decode(),
+    ],
+)
+def test_no_link_shows_a_secret(started, secret):
+    run = started({"run_id": "7", "run_link": f"https://service.example/runs/7?by={secret}"})
+    assert (run.run_id, run.run_link) == ("7", None)
+    assert secret not in f"{run}{run.response}"
+
+
+@pytest.mark.parametrize(
+    "escape",
+    [
+        "\\u{:04x}",
+        "%{:02x}",
+        "&#{};",
+        # As Go and .NET write the one before.
+        "\\u0026#x{:x};",
+        # As JavaScript and C write it.
+        "\\\\x{:02x}",
+        "\\\\u{{{:x}}}",
+        "\\\\{:03o}",
+        # One within another.
+        "%26%23{}%3B",
+        "%5Cu{:04x}",
+    ],
+)
+def test_escapes_hide_no_key(started, escape):
+    key = "".join(
+        sign if place % 3 else escape.format(ord(sign)) for place, sign in enumerate(LONG_KEY.value)
+    )
+    run = started(f'{{"run_id": "7", "run_link": "https://service.example/{key}", "words": ["by {key}"]}}')
+    assert (run.run_id, run.run_link) == ("7", None)
+    assert "words" not in str(run.response)
+
+
+LOGIN = "<html><head><title>Sign in</title></head></html>"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "page"),
+    [
+        ("application/xhtml+xml", "Sign in"),
+        ("Application/XHTML+XML; charset=utf-8", LOGIN),
+        ("text/html", "Sign in"),
+        ("text/plain", LOGIN),
+        ("application/json", f"\ufeff\r\n {LOGIN}"),
+        ("text/plain", f"<!DOCTYPE html>\n{LOGIN}"),
+        ("text/plain", f'<?xml version="1.0"?>\n<!-- <x> --> <!DOCTYPE HTML PUBLIC "-//W3C//DTD">\n{LOGIN}'),
+        ("", "<script>location = '/login'</script>"),
+    ],
+)
+def test_a_login_page_confirms_no_upload(service, content_type, page):
+    headers = {"Content-Type": content_type}
+    service.faults.add("response", operation="upload", body=page, headers=headers)
+    with WorkflowAutomationHook() as hook:
+        hook.trigger_flow({})
+        with pytest.raises(OutcomeUnknownError) as caught:
+            hook.upload_files("1001", [{"a": 1}], "demo-flow")
+    assert caught.value.status == 200
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["thanks", '"<html> received"', "<received/>", "1 < 2", "<p1.csv> received", "<?xml?><received/>"],
+)
+def test_other_words_confirm_an_upload(service, words):
+    headers = {"Content-Type": "text/plain"}
+    service.faults.add("response", operation="upload", body=words, headers=headers)
+    with WorkflowAutomationHook() as hook:
+        hook.trigger_flow({})
+        hook.upload_files("1001", [{"a": 1}], "demo-flow")
+    assert len(service.uploads) == 1

@@ -1,0 +1,146 @@
+"""What the promise means of a run and the endpoint, where earlier versions broke it: only facts, through the public face."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from workflow_automation_provider.exceptions import RunTimeoutError
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+
+def one_look(**options):
+    """Make an operator whose run claims its start; it waits for that for no time."""
+    return TriggerFlowOperator(
+        **{
+            "task_id": "flow",
+            "inputs": {"a": 1},
+            "retries": 2,
+            "send_retry_timeout": 0,
+            "on_unknown_start": "claim",
+            "claim_timeout": timedelta(microseconds=1),
+            **options,
+        }
+    )
+
+
+def waits(**options):
+    return one_look(
+        **{
+            "on_unknown_start": "fail",
+            "claim_timeout": timedelta(seconds=60),
+            "wait_for_completion": True,
+            **options,
+        }
+    )
+
+
+def after_sending(what):
+    """Do something once the service has responded, before the task calls Airflow again."""
+    sent: list[int] = []
+
+    def at(call):
+        if sent and sent[-1] == call.number - 1:
+            what()
+        if call.name == "/api/trigger":
+            sent.append(call.number)
+
+    return at
+
+
+def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
+    task = world(waits(on_run_failed="start_again"))
+    task.faults.add("twice")
+    task.try_()
+    works, told_to_stop = task.flow.runs
+    assert task.flow.says("started", works, run_id=True) == 200
+    assert task.flow.says("started", told_to_stop, run_id=True) == 409
+    assert task.flow.says("failed", told_to_stop) == 409
+    assert task.flow.says("success", works, run_id=True) == 200
+    assert task.until_end().result["run_id"] == works.run_id
+    assert len(task.requests) == 1
+
+
+@pytest.mark.parametrize("ended", ["success", "failed"])
+def test_the_run_id_of_an_end_is_kept(world, tmp_path, ended):
+    (tmp_path / "a.txt").write_text("a")
+    task = world(waits(files=str(tmp_path / "a.txt")))
+    task.faults.add("drop_after")
+    task.until_end(after_sending(lambda: task.flow.says(ended, run_id=True)))
+    (run,) = task.flow.runs
+    assert run.end == ended
+    assert len(run.told) == 1
+    if ended == "success":
+        assert task.last.result["run_id"] == run.run_id
+        assert task.requests == ["/api/trigger", "/api/public/upload"]
+    else:
+        assert task.state == "failed"
+        assert run.run_id in str(task.last.error)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_only_a_post_is_heard(world, method):
+    task = world(one_look())
+    task.faults.add("drop_after", times=None)
+    task.try_()
+    (run,) = task.flow.runs
+    entries = task.rows.entries
+    assert task.ask(run.url, method) == 405
+    assert task.rows.entries == entries
+
+
+@pytest.mark.xfail(reason="point 16", strict=True)
+def test_a_slow_store_fails_no_task_that_was_asked_to_wait(world):
+    task = world(one_look(retries=0, send_retry_timeout=60))
+    task.faults.add("busy")
+    task.try_(lambda call: "slow" if call.kind in ("set", "delete") else None)
+    assert task.state == "success"
+    assert len(task.flow.runs) == 1
+
+
+@pytest.mark.parametrize("limit", ["completion_timeout", "heartbeat_timeout"])
+def test_a_wait_that_lasted_too_long_is_not_repeated(world, limit):
+    task = world(waits(on_run_failed="start_again", **{limit: timedelta(microseconds=1)}))
+    ended = task.until_end()
+    assert isinstance(ended.error, RunTimeoutError)
+    assert (task.state, len(task.processes), len(task.flow.runs)) == ("failed", 1, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"status": "started", "run_id": ""},
+        {"status": "started", "run_id": " ", "run_link": ""},
+        {"status": "running", "run_id": "", "message": "", "progress": 1.0000000000000002},
+        {"status": "running", "progress": -0.1},
+        {"status": "success", "run_id": "", "message": ""},
+        {"status": "failed", "run_id": ""},
+    ],
+)
+def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, said):
+    task = world(waits())
+    task.try_()
+    if said["status"] == "running":
+        assert task.flow.says("started") == 200
+    assert task.flow.says(**said) == 200
+    if said["status"] in ("success", "failed"):
+        assert task.until_end().state == said["status"]
+
+
+def test_a_task_returns_the_run_that_has_claimed_its_start(world):
+    task = world(one_look())
+    task.faults.add("twice")
+    task.try_(after_sending(lambda: task.flow.says("started", 0, run_id=True)))
+    assert task.flow.says("started", 1, run_id=True) == 409
+    assert task.last.result["run_id"] == task.flow.runs[0].run_id
+
+
+@pytest.mark.xfail(reason="point 20", strict=True)
+def test_a_retry_reads_few_entries_whatever_its_number(world):
+    task = world(waits(retries=100))
+    task.try_()
+    task.kill_at(1)
+    reads = [call for call in task.try_().calls if call.kind == "get"]
+    assert (len(task.processes), len(task.flow.runs), task.state) == (3, 1, "awaiting_input")
+    assert len(reads) <= 12

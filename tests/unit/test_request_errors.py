@@ -1,0 +1,161 @@
+"""What is said of requests that did not succeed: each row of the table once, in golden/request_errors.txt."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpcore
+import pytest
+
+from workflow_automation_provider.client.no_response import no_response, unknown
+from workflow_automation_provider.client.protocol import (
+    Request,
+    Response,
+    Run,
+    trigger_request,
+    upload_request,
+)
+from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.client.responses import ROWS, Row, read, row_of
+from workflow_automation_provider.client.transport import SendProgress, StoppedError
+from workflow_automation_provider.client.upload_body import upload_body
+from workflow_automation_provider.exceptions import Accepted, BusyError, WorkflowAutomationError
+
+GOLDEN = Path(__file__).parent / "golden" / "request_errors.txt"
+"""Renewed by ``python -m tests.unit.test_request_errors``: read the difference before it is committed."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
+
+URL = "https://service.example/api"
+REQUESTS = {
+    "path": trigger_request(URL, {}, "demo-flow"),
+    "key": trigger_request(URL, {}),
+    "upload": upload_request(URL, "demo-flow", upload_body("demo-flow", "7", []), []),
+}
+REDACTOR = Redactor([], key="the-key")
+
+
+def failure(response: Response, request: Request, declared: tuple[int, ...] = ()) -> WorkflowAutomationError:
+    """Return the exception for a response."""
+    with pytest.raises(WorkflowAutomationError) as caught:
+        read(response, request, REDACTOR, declared)
+    return caught.value
+
+
+def responses_of(row: Row) -> Iterator[tuple[Response, Request, tuple[int, ...]]]:
+    """Yield responses that a row may be the one for, one for each of its operations and statuses."""
+    statuses = {"any": "403 500", "2xx": "201", "3xx": "307", "4xx": "409"}.get(row.statuses, row.statuses)
+    for operation, status in itertools.product(
+        (row.operations or "path key upload").split(), statuses.split()
+    ):
+        headers = {"location": "https://new.example/é"} if status[0] == "3" else {}
+        if "Retry-After" in row.facts:
+            headers["retry-after"] = "17"
+        if "page" in row.facts:
+            headers["content-type"] = "text/html"
+        declared = (int(status),) if "declared" in row.facts else ()
+        body = b"<p>No such luck.</p>" if "page" in row.facts else b"No such luck."
+        response = Response(int(status), headers, body, early="early" in row.facts)
+        yield response, REQUESTS[operation], declared
+
+
+def errors() -> Iterator[WorkflowAutomationError]:
+    """Yield one error of each row."""
+    for row in filter(lambda row: row.outcome, ROWS):
+        for response, request, declared in responses_of(row):
+            if row_of(response, request, busy_statuses=declared) is row:
+                yield failure(response, request, declared)
+                break
+        else:
+            raise AssertionError(f"Nothing is decided by {row}")
+    yield failure(Response(201, {}, b'{"run_id": "the-key"}'), REQUESTS["path"])
+    yield failure(Response(307, {}, b"{", incomplete="it was cut off after 1 bytes"), REQUESTS["key"])
+    yield from without_response()
+
+
+def without_response() -> Iterator[WorkflowAutomationError]:
+    """Yield one error of each kind without a response."""
+    for name in ("key", "upload"):
+        yield lost(name, httpcore.ReadTimeout(), whole=True)
+        yield lost(name, StoppedError(), begun=True)
+    yield unknown(REQUESTS["key"], "the response to an earlier request: run 7 was known")
+    yield lost("upload", httpcore.WriteError(), begun=True, write_error=BrokenPipeError(32, "Broken pipe"))
+    yield lost("upload", ValueError("no display"), begun=True)
+    for text in ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "[Errno 111] Connection refused"):
+        yield lost("key", httpcore.ConnectError(text))
+    yield lost("key", httpcore.ConnectTimeout(), via=" via the connection's proxy")
+
+
+def lost(operation: str, error: Exception, via: str = "", **facts: Any) -> WorkflowAutomationError:
+    """Return the exception of a request that was sent as far as the facts say."""
+    progress = SendProgress(60, 1, lambda: False)
+    vars(progress).update(facts)
+    return no_response(REQUESTS[operation], error, progress, REDACTOR, via)
+
+
+def rendered() -> str:
+    """Return all that is said of failed requests."""
+    text = "\n\n".join(f"{type(error).__name__}\n{error}" for error in errors()) + "\n"
+    return text.replace("413 Content Too Large", "413 Request Entity Too Large")  # Python 3.13 and before
+
+
+def test_words():
+    assert rendered() == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_an_error_has_the_facts_of_its_response():
+    for row in ROWS:
+        for response, request, declared in responses_of(row):
+            decided = row_of(response, request, busy_statuses=declared)
+            if decided.outcome is None:
+                continue
+            error = failure(response, request, declared)
+            assert type(error) is decided.outcome
+            assert (error.status, error.accepted) == (response.status, decided.outcome.accepted)
+            assert error.retry_after == (17 if "Retry-After" in row.facts else None)
+            first, said, *_ = str(error).splitlines()
+            assert first.startswith(f"[{error.code}] {request.title} ")
+            assert str(response.status) in first
+            assert said.startswith("The service said: ")
+            assert "\n" not in error.reason
+            assert (error.accepted is Accepted.NO) == ("look in" not in error.consequence)
+
+
+def test_the_page_has_the_statuses_of_each_code():
+    """Of each status and operation, the page names the code that the table has."""
+    rows = re.findall(
+        r"^\| (.+?) \| (.+?) \| `([a-z-]+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for status, (operation, request) in itertools.product(range(300, 600), REQUESTS.items()):
+        names = {str(status), f"{status // 100}xx"}
+        wanted = "an upload" if operation == "upload" else "a trigger"
+        (code, *_) = (
+            code
+            for statuses, of, code in rows
+            if names & {*re.findall(r"\dxx|\d{3}", statuses)} and of in ("both", wanted)
+        )
+        error = failure(Response(status, {}, b""), request)
+        assert (status, operation, code) == (status, operation, error.code)
+    assert {code for *_, code in rows} == {
+        failure(Response(status, {}, b""), request).code
+        for status, request in itertools.product(range(300, 600), REQUESTS.values())
+    }
+
+
+def test_a_run_that_the_response_names_counts_whenever_it_came():
+    for early in (True, False):
+        run = read(Response(201, {}, b'{"run_id": "7"}', early=early), REQUESTS["path"], REDACTOR)
+        assert isinstance(run, Run)
+        assert run.run_id == "7"
+
+
+def test_a_declared_status_is_busy():
+    assert type(failure(Response(520, {}, b""), REQUESTS["key"], (520,))) is BusyError
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(rendered(), encoding="utf-8")

@@ -1,0 +1,342 @@
+"""The promise of one task instance, whatever happens to it: a machine that makes it up."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from said import MAYBE_STARTED, WAS_STARTED
+from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is none")
+
+from world import KEY, World, airflow
+
+OPEN = {"19", "a person"}
+"""
+What the machine leaves out, as it is still to be mended.
+
+19: of two runs with one token, the one that the response does not name claims once the task is green.
+a person: enters another run than that of the last start, one that a gateway said was rejected, or one that asks
+between the Clear and the next try.
+"""
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "15"))
+"""Of the processor's time."""
+
+SHRINKS = "FUZZ_SEED" in os.environ
+"""Shrinking takes minutes: a round that failed is repeated with the seed that its error names."""
+
+READY = (None, "up_for_retry", "awaiting_input", "up_for_reschedule")
+
+# What the service, or what is between, makes of one request to start a run.
+HONEST = [
+    None,
+    ("drop_before", {}),
+    ("drop_after", {}),
+    ("status_after", {"status": 503}),
+    ("busy", {}),
+    ("busy", {"retry_after": 3600}),
+    ("reject", {}),
+    ("empty", {}),
+    ("garbage", {}),
+    ("echo_key", {"status": 400}),
+    ("echo_key", {"status": 201}),
+]
+# Gateways that lie: a run was started.
+LIES = [("status_after", {"status": status}) for status in (400, 401, 429)]
+
+AT = st.one_of(
+    st.sampled_from([("send", 0), ("after send", 0)]),
+    st.tuples(st.sampled_from(["set", "delete"]), st.none() | st.integers(0, 4)),
+    st.tuples(st.just("get"), st.integers(0, 12)),
+    st.tuples(st.just("any"), st.integers(0, 30)),
+)
+WORDS = st.tuples(
+    st.just("says"),
+    st.integers(0, 2),
+    st.sampled_from(["started", "started", "running", "success", "failed"]),
+)
+OTHERS = st.one_of(
+    WORDS, WORDS, st.sampled_from([("late", 0), ("clear", True), ("clear", False), ("mark", "failed")])
+)
+FAULTY = st.sampled_from(["kill", "kill after", "lost", "fail after", "slow", "slow"])
+INNER = st.lists(st.tuples(AT, FAULTY | OTHERS), max_size=1)
+# Airflow takes the process for dead, and others do something before it goes on.
+ORPHANED = st.tuples(
+    st.just("lose"),
+    st.lists(st.tuples(st.just("try"), st.sampled_from(range(20)), INNER) | OTHERS, max_size=3),
+)
+SCRIPT = st.lists(st.tuples(AT, FAULTY | OTHERS | ORPHANED), max_size=2)
+
+
+def at(script, do):
+    """Return what happens at each call, as a script says."""
+    seen: dict[str, Any] = {}
+
+    def choose(call):
+        found = None
+        numbers = [(call.kind, seen.get(call.kind, 0)), ("any", call.number), (seen.get("last"), 0)]
+        for kind, number in numbers:
+            for (which, nth), act in script:
+                if which == kind and nth in (None, number):
+                    found = found or act
+        seen[call.kind] = seen.get(call.kind, 0) + 1
+        seen["last"] = f"after {call.kind}"
+        return found if found is None or isinstance(found, str) else lambda: do(found)
+
+    return choose
+
+
+SETTINGS = settings(
+    max_examples=8,
+    stateful_step_count=8,
+    deadline=None,
+    database=None,
+    derandomize=False,
+    report_multiple_bugs=False,
+    suppress_health_check=[*HealthCheck],
+    phases=[Phase.generate, *([Phase.shrink] if SHRINKS else [])],
+)
+
+
+def is_mentioned(run, text):
+    return any(said.lower() in text.lower() for said in (run.run_id, MAYBE_STARTED, WAS_STARTED))
+
+
+class Task(RuleBasedStateMachine):
+    @initialize(
+        policy=st.sampled_from(["fail", "claim", "claim", "start_again"]),
+        waits=st.booleans(),
+        asks=st.booleans(),
+        names=st.booleans(),
+        again=st.booleans(),
+    )
+    def begin(self, policy, waits, asks, names, again):
+        self.has_url = waits or policy == "claim"
+        self.asks = policy == "claim" or (self.has_url and asks)
+        self.names, self.waits, self.policy = names, waits, policy
+        self.faults = [*HONEST, *(LIES if self.asks else [])]
+        if names and self.asks and (waits or "19" not in OPEN):
+            self.faults.append(("twice", {}))
+        options: dict[str, Any] = {"claim_timeout": timedelta(microseconds=1)} if policy == "claim" else {}
+        if waits and again:
+            options["on_run_failed"] = "start_again"
+        operator = TriggerFlowOperator(
+            task_id="flow",
+            inputs={"a": 1},
+            retries=2,
+            send_retry_timeout=0,
+            on_unknown_start=policy,
+            wait_for_completion=waits,
+            **options,
+        )
+        self.world = World(operator)
+        self.is_marked = False
+        self.breach: Exception | None = None
+
+    # What happens.
+
+    def do(self, step):
+        """Take a step, unless it is not possible now."""
+        kind, *values = step
+        getattr(self, f"_{kind}")(*values)
+        self.check()
+
+    def meanwhile(self, step):
+        """Take a step while a process makes a call, which would log what is raised."""
+        try:
+            self.do(step)
+        except Exception as error:
+            self.breach = self.breach or error
+
+    def _try(self, fault, script):
+        if self.world.state not in READY:
+            return
+        chosen = self.faults[fault % len(self.faults)]
+        if chosen:
+            self.world.faults.add(chosen[0], **chosen[1])
+        self.world.try_(at(script, self.meanwhile))
+        self.world.faults.clear()
+        if self.breach:
+            raise self.breach
+
+    def _says(self, which, word):
+        runs = self.world.flow.runs
+        if which >= len(runs) or not self.has_url:
+            return
+        run = runs[-1 - which]
+        told = run.was_told(self.world.clears)
+        if word in ("started", "running"):
+            if not self.asks or told in (404, 409) or run.end or (word == "running" and told != 200):
+                return
+        elif self.asks and told != 200 and not (self.names and word == "failed" and told == 409):
+            return
+        is_lost = told == 409 and word == "failed"
+        self.world.flow.says(word, run, **({} if is_lost else self.named(run)))
+
+    def named(self, run):
+        return {"run_id": run.run_id} if self.names else {}
+
+    def _late(self, which):
+        if self.world.late:
+            self.world.late.pop(which % len(self.world.late))()
+
+    def _clear(self, keep):
+        self.world.clear(keep=keep)
+        self.is_marked = False
+
+    def _mark(self, state):
+        self.world.mark(state)
+        self.is_marked = True
+
+    def _lose(self, steps):
+        self.world.lose(self.world.current)
+        for step in steps:
+            self.do(step)
+
+    def _enter(self, which):
+        runs = self.world.flow.runs
+        if which >= len(runs) or self.world.state != "failed" or "a person" in OPEN:
+            return
+        run = runs[-1 - which]
+        others = {other.run_id for other in self.works()} - {run.run_id}
+        if not others and run.was_told(self.world.clears) not in (404, 409) and run.end != "failed":
+            self.world.enter(run.run_id)
+            self._clear(True)
+
+    @rule(fault=st.sampled_from(range(20)), script=SCRIPT)
+    @precondition(lambda self: self.world.state in READY)
+    def a_try(self, fault, script):
+        self.do(("try", fault, script))
+
+    @rule(word=WORDS)
+    @precondition(lambda self: self.world.flow.runs and self.has_url)
+    def a_word(self, word):
+        self.do(word)
+
+    @rule(step=st.sampled_from([("clear", True), ("clear", False), ("mark", "failed"), ("mark", "success")]))
+    @precondition(lambda self: self.world.processes)
+    def a_person(self, step):
+        self.do(step)
+
+    @rule(which=st.integers(0, 2))
+    @precondition(lambda self: self.world.flow.runs and self.world.state == "failed")
+    def a_person_enters_a_run(self, which):
+        self.do(("enter", which))
+
+    @rule(which=st.integers(0, 3))
+    @precondition(lambda self: self.world.late)
+    def a_late_repeat(self, which):
+        self.do(("late", which))
+
+    # What must hold.
+
+    def result(self):
+        """Return the run of a green task, None if it has not ended so by itself."""
+        world = self.world
+        if world.state != "success" or self.is_marked:
+            return None
+        run_id = (world.xcoms.get("return_value") or {}).get("run_id")
+        return next((run for run in world.flow.runs if run.run_id == run_id), None)
+
+    def works(self):
+        """Return the runs that work, of those since the last Clear."""
+        clears, result = self.world.clears, self.result()
+        return [
+            run
+            for run in self.world.flow.runs
+            if not run.end
+            and (run is result or (run.was_told(clears) == 200 if self.asks else run.clears == clears))
+        ]
+
+    def check(self):
+        world, result = self.world, self.result()
+        works = [run.run_id for run in self.works()]
+        assert len(works) <= 1 or self.policy == "start_again", f"Runs {works} work"
+        if result is not None:
+            assert result.was_told(world.clears) in (None, 200) or result.end == "success", (
+                "It was told to stop"
+            )
+            assert result.end == "success" or not self.waits, "It has not ended"
+        for process in world.processes:
+            # Of two runs that a proxy has made of one request, nobody knows the other.
+            for run in {run.url: run for run in process.runs}.values():
+                assert is_mentioned(run, process.said), f"Run {run.run_id} goes unmentioned: {process.said}"
+            allowed = isinstance(process.error, WorkflowAutomationError | AirflowRuntimeError | None)
+            assert allowed or type(process.error) is RuntimeError, repr(process.error)
+        self.check_secrets()
+
+    def check_secrets(self):
+        world = self.world
+        said = "".join(process.said for process in world.processes)
+        shown = f"{said}{world.rows.entries}{world.xcoms}{world.responses}"
+        assert KEY.value not in shown
+        for run in world.flow.runs:
+            assert run.url is None or run.url.partition("token=")[2] not in shown
+
+    def teardown(self):
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        for _ in range(12):
+            if world.state not in READY or world.state == "awaiting_input":
+                break
+            world.try_()
+            self.check()
+        self.check_end()
+
+    def check_end(self):
+        """Check what no retry can make good any more."""
+        world = self.world
+        if world.state == "awaiting_input":
+            if any(run.end and run.clears == world.clears for run in world.flow.runs):
+                world.try_()
+                self.check()
+            return
+        assert world.state in ("success", "failed"), world.state
+        last = world.last
+        if self.is_marked or world.state == "success" or not isinstance(last.error, WorkflowAutomationError):
+            return
+        for run in world.flow.runs:
+            may_work = run.clears == world.clears and run.was_told(world.clears) not in (404, 409)
+            is_said = last.error.code in (Code.START_UNKNOWN, Code.UNIDENTIFIED)
+            if may_work and not (run.end or is_said or is_mentioned(run, str(last.error))):
+                # A gateway has lied: no run was started. This one is told to stop.
+                assert self.asks, f"Run {run.run_id} goes unmentioned: {last.error}"
+                assert world.flow.says("started", run, **self.named(run)) in (404, 409), last.error
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _airflow(airflow_home):
+    with airflow(airflow_home):
+        yield
+
+
+@pytest.mark.no_cover
+@pytest.mark.timeout(3600)
+def test_whatever_happens():
+    seed, end = int(os.environ.get("FUZZ_SEED", "0")), time.process_time() + SECONDS
+    while time.process_time() < end:
+        machine = type("Task", (Task,), {"_hypothesis_internal_use_seed": seed})
+        try:
+            run_state_machine_as_test(machine, settings=SETTINGS)
+        except BaseException as error:
+            error.add_note(f"To repeat it, and see less of it: make fuzz FUZZ_SEED={seed}")
+            raise
+        seed += 1
