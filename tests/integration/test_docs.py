@@ -25,7 +25,7 @@ from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution import retry
-from workflow_automation_provider.execution.batch_state import ItemStatus
+from workflow_automation_provider.execution.batch_record import ItemStatus
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator

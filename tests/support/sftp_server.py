@@ -32,6 +32,8 @@ class SFTPServer:
         self.port = 0
         self.reads: list[int] = []
         """The sizes of what it sent, in bytes."""
+        self.room: int | None = None
+        """How many more bytes fit on its disk, None if there is no limit."""
 
     @property
     def conn_id(self) -> str:
@@ -66,6 +68,13 @@ class SFTPServer:
                 content: bytes = super().read(file_obj, offset, size)  # type: ignore[assignment]
                 counting.reads.append(len(content))
                 return content
+
+            def write(self, file_obj: object, offset: int, data: bytes) -> int:
+                if counting.room is not None:
+                    counting.room -= len(data)
+                    if counting.room < 0:
+                        raise asyncssh.SFTPFailure("No space left on device")
+                return super().write(file_obj, offset, data)  # type: ignore[return-value]
 
         key = asyncssh.generate_private_key("ssh-ed25519")
         server = await asyncssh.listen(

@@ -18,7 +18,7 @@ from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.upload_body import measure, upload_body
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.batch_source import BatchSource
 from workflow_automation_provider.execution.callback import read
 from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook

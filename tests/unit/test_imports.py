@@ -84,7 +84,7 @@ def test_dag_file():
     only_tasks = [
         "workflow_automation_provider.client.protocol",
         "workflow_automation_provider.execution.batch",
-        "workflow_automation_provider.execution.batch_state",
+        "workflow_automation_provider.execution.batch_record",
         "workflow_automation_provider.execution.start",
         "workflow_automation_provider.execution.start_record",
         "workflow_automation_provider.execution.store",

@@ -74,14 +74,11 @@ PUBLIC = {
         "WorkflowAutomationError.accepted": "Accepted.NO",
         "WorkflowAutomationError.reason": "property",
     },
-    "execution.batch.engine": {"OnRejected": "'fail', 'skip'"},
-    "execution.batch.report": {"PROGRESS_XCOM": "'progress'"},
-    "execution.batch.results": {
+    "execution.batch": {"OnRejected": "'fail', 'skip'", "PROGRESS_XCOM": "'progress'"},
+    "execution.batch_source": {"Batch": "a type"},
+    "execution.batch_record": {
         "BatchCounts": "total, started, rejected, unknown, remaining",
         "BatchSummary": "total, started, rejected, unknown, remaining, path",
-    },
-    "execution.batch.source": {"Batch": "a type"},
-    "execution.batch_state": {
         "BatchItem": "index, status, run_id, run_link, flow_id, response, why",
         "ItemStatus": "'started', 'unidentified', 'rejected', 'unknown', 'not started'",
     },
@@ -234,11 +231,9 @@ PUBLIC = {
 PARTLY_PUBLIC = {
     "client.files",
     "client.protocol",
-    "execution.batch.engine",
-    "execution.batch.report",
-    "execution.batch.results",
-    "execution.batch.source",
-    "execution.batch_state",
+    "execution.batch",
+    "execution.batch_record",
+    "execution.batch_source",
     "execution.start",
     "execution.start_record",
     "execution.upload",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from workflow_automation_provider import exceptions
 from workflow_automation_provider.exceptions import (
     Accepted,
+    BatchInterruptedError,
     BusyError,
     Code,
     FileUnavailableError,
@@ -20,19 +23,11 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.errors import (
-    BatchState,
-    batch_error,
-    changed_meanwhile,
-    changed_since,
-    interrupted,
-    items_error,
-    missing_since,
-    task_ended,
-    too_many_unknown,
-)
+from workflow_automation_provider.execution.batch_record import BatchRecord
+from workflow_automation_provider.execution.batch_source import Item
 from workflow_automation_provider.execution.errors import EarlierTry, task_error
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.testing.context import StateStore, make_context
 
 GOLDEN = Path(__file__).parent / "golden" / "task_errors.txt"
 """Renewed by ``python -m tests.unit.test_task_errors``: read the difference before it is committed."""
@@ -41,6 +36,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
 
 WITH_STORE: Any = {"task_state_store": object()}
 WITHOUT_STORE: Any = {}
+
+BATCH: Any = TriggerFlowBatchOperator(task_id="batch", batch=[])
 
 KINDS = [getattr(exceptions, name) for name in exceptions.__all__ if name.endswith("Error")]
 # Those of a class that has another code by itself.
@@ -89,49 +86,53 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
         yield "with its run", task_error(error, WITH_STORE, run_id="7")
     yield "with a run without an id", task_error(missing, WITH_STORE, run_id="")
     yield "with its run, without a store", task_error(missing, WITHOUT_STORE, run_id="7")
-    operator = TriggerFlowBatchOperator(task_id="batch", batch=[])
     for error in batch_errors():
-        yield "of a batch", operator._failure(cast("Any", WITH_STORE), error)
+        yield "of a batch", BATCH._failure(cast("Any", WITH_STORE), error)
 
 
 def batch_errors() -> Iterator[WorkflowAutomationError]:
     """Yield one error of each kind that a batch ends with."""
     rejected = RejectedError("No.", code=Code.KEY_REJECTED, status=401)
-    yield batch_error(rejected, batch(started=2, remaining=3, place="the entries", is_stopped=True))
-    yield batch_error(task_ended(), batch(remaining=5, is_stopped=True))
-    yield batch_error(too_many_unknown(17, "POST was sent."), batch(unknown=3, remaining=2, is_stopped=True))
-    for is_continued in (True, False):
-        broken = interrupted(
-            OSError(5, "Key demo"), lambda text: text.replace("demo", "…"), is_continued=is_continued
-        )
-        yield batch_error(broken, batch(started=2, remaining=3, place="an entry", is_logged=True))
-    for number in (1, 2):
-        for name in ("unknown", "unidentified", "rejected"):
-            failed = items_error(
-                **{**dict.fromkeys(("unknown", "unidentified", "rejected"), 0), name: number}
-            )
-            counts = {"rejected" if name == "rejected" else "unknown": number}
-            assert failed
-            yield batch_error(
-                failed,
-                batch(
-                    **counts, unidentified=number * (name == "unidentified"), output_path="/data/out.jsonl"
-                ),
-            )
-    assert items_error(unknown=0, unidentified=0, rejected=0) is None
-    for error in (changed_since("batch[1]", 1), missing_since(4, 3, 2), changed_meanwhile("batch[1]")):
-        yield batch_error(error, batch(started=2, remaining=-2, total=0))
+    yield batch(5, "started", "started").told(rejected, is_stopped=True)
+    yield batch(5).told(NotSentError("The task was ended."), is_stopped=True)
+    yield batch(5, "unknown").told(OutcomeUnknownError("POST was sent."), is_stopped=True)
+    record = batch(5, "started")
+    record.is_logged = True
+    yield record.told(BatchInterruptedError("The batch was interrupted."))
+    for status in ("unknown", "unidentified", "rejected"):
+        for number in (1, 2):
+            record = batch(5, *["started"] * (5 - number), *[status] * number)
+            error = record.worst(fails_if_rejected=True)
+            assert error
+            yield record.told(error, output_path="/data/out.jsonl" if number == 2 else None)
+    assert batch(1, "started").worst(fails_if_rejected=True) is None
+    assert batch(1, "rejected").worst(fails_if_rejected=False) is None
+    record = batch(0, "started", "started")
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: record.is_missing(Item(1, b"{}", b"other.", "batch[1]")),
+        lambda: record.has_all(1),
+    )
+    for attempt in attempts:
+        with pytest.raises(InvalidRequestError) as caught:
+            attempt()
+        yield record.told(caught.value)
+    unread = BatchRecord(cast("Any", make_context(BATCH, try_number=2)))
+    yield unread.told(BatchInterruptedError("The batch was interrupted by RuntimeError."))
 
 
-def batch(*, total: int = 5, **facts: Any) -> BatchState:
-    counts = {name: facts.pop(name, 0) for name in ("started", "rejected", "unknown", "remaining")}
-    facts = {
-        "unidentified": 0,
-        "table": "batch[3]  rejected: No." * bool(counts["rejected"]),
-        "place": "",
-        **facts,
-    }
-    return BatchState(counts={"total": total, **counts}, **facts)
+def batch(total: int, *statuses: str) -> BatchRecord:
+    """Return what a second try knows of a batch of which the first items ended so."""
+    store = StateStore()
+    first, second = (
+        BatchRecord(cast("Any", make_context(BATCH, try_number=number, store=store))) for number in (1, 2)
+    )
+    first.write([Item(index, b"{}", b"digest", "") for index in range(len(statuses))], [])
+    first.write(
+        [], [cast("Any", {"index": n, "status": status, "why": "No."}) for n, status in enumerate(statuses)]
+    )
+    second.read()
+    second.total = total
+    return second
 
 
 def rendered() -> str:

@@ -47,24 +47,6 @@ LEFT_TO_AIRFLOW = (BusyError, NotSentError, FileUnavailableError)
 """Errors after which Airflow may retry a task, because nothing was done."""
 
 
-def max_wait(waits: int) -> float:
-    """
-    Return the longest wait without a ``Retry-After``, in seconds.
-
-    :param waits: number of waits before it
-    """
-    return _WAITS[min(waits, len(_WAITS) - 1)]
-
-
-def uncounted(asked: float) -> float:
-    """
-    Return how much of a wait does not count as time in which the service was busy, because it asked for it.
-
-    :param asked: ``Retry-After``, in seconds
-    """
-    return asked if asked <= _MAX_ASKED else 0.0
-
-
 class FlowRetryPolicy(RetryPolicyBase):
     """Retry after the service's ``Retry-After`` instead of ``retry_delay`` (Airflow 3.3+)."""
 
@@ -104,12 +86,19 @@ class SendRetrier:
         self.log = log
         self.is_ended = is_ended
 
-    def send(self, send: Callable[[], _Result], *, retry_unknown: bool = False) -> _Result:
+    def send(
+        self,
+        send: Callable[[], _Result],
+        *,
+        retry_unknown: bool = False,
+        after: WorkflowAutomationError | None = None,
+    ) -> _Result:
         """
         Send a request, and retry while the service is busy or cannot be reached, until the time is up.
 
         :param send: sends the request once
         :param retry_unknown: whether to retry after an unknown outcome as well
+        :param after: the error of a first attempt that was made already
         :return: what the last attempt returned
         :raises WorkflowAutomationError: what it raised
         """
@@ -119,6 +108,8 @@ class SendRetrier:
         while True:
             attempt += 1
             try:
+                if after and attempt == 1:
+                    raise after
                 return send()
             except retryable as error:
                 took = time.monotonic() - began
@@ -129,14 +120,14 @@ class SendRetrier:
                     )
                 if wait is None or not self._waits(error, wait):
                     raise
-                asked += uncounted(error.retry_after or 0.0)
+                asked += _uncounted(error.retry_after)
 
     def _wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
         """Return the seconds to wait before the next attempt, None if there is no time for another."""
         asked = error.retry_after or 0.0
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
-        wait = asked + random.uniform(0, max_wait(attempt - 1))  # noqa: S311 - for jitter, not for cryptography
-        free = uncounted(asked)
+        wait = asked + random.uniform(0, _WAITS[min(attempt, len(_WAITS)) - 1])  # noqa: S311 - for jitter, not for cryptography
+        free = _uncounted(asked)
         if left < max(_MIN_LEFT, asked - free):
             return None
         return min(wait, left + free)
@@ -145,14 +136,20 @@ class SendRetrier:
         """Wait, and return whether another attempt may be made: not if Airflow ended the task."""
         if not self.is_ended():
             self.log.warning("%s %s Retrying in %.1f s.", error.reason, error.consequence, seconds)
-            self._sleep(seconds)
+            self.sleep(seconds)
         if is_ended := self.is_ended():
             self.log.warning("Airflow ended the task: nothing more is sent.")
         return not is_ended
 
-    def _sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
+        """Wait, until Airflow has ended the task."""
         # In short naps, because a signal handler cannot end a longer one: setting a threading.Event there may
         # deadlock.
         deadline = time.monotonic() + seconds
         while not self.is_ended() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_INTERVAL))
+
+
+def _uncounted(asked: float | None) -> float:
+    """Return how much of a wait does not count as time in which the service was busy, because it asked for it."""
+    return asked if asked and asked <= _MAX_ASKED else 0.0

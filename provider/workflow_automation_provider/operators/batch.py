@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.batch.engine import OnRejected
-    from workflow_automation_provider.execution.batch.results import BatchSummary
-    from workflow_automation_provider.execution.batch.source import Batch
-    from workflow_automation_provider.execution.batch_state import BatchItem
+    from workflow_automation_provider.execution.batch import OnRejected
+    from workflow_automation_provider.execution.batch_record import BatchItem, BatchSummary
+    from workflow_automation_provider.execution.batch_source import Batch
     from workflow_automation_provider.execution.start import OnUnknownStart
 
 __all__ = ["TriggerFlowBatchOperator"]
@@ -114,26 +114,29 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.batch.engine import BatchPlan
-        from workflow_automation_provider.execution.batch.starter import (
-            BatchStarter,
-            with_previous_tries_noted,
-        )
-        from workflow_automation_provider.execution.batch_state import BatchRecord
+        from workflow_automation_provider.execution.batch import BatchStarter
+        from workflow_automation_provider.execution.batch_record import BatchRecord
 
-        record = BatchRecord(context)
+        record = BatchRecord(context, start_again=self.on_unknown_start == "start_again")
         record.use()
-        with with_previous_tries_noted(record):
-            plan = BatchPlan(
+        try:
+            starter = BatchStarter(
+                record,
+                self._open_hook(),
+                self._retrier,
+                context,
                 batch=self.batch,
                 flow_id=self._rendered_flow_id(),
                 max_concurrency=self.max_concurrency,
                 max_starts_per_second=self.max_starts_per_second,
-                on_unknown_start=self.on_unknown_start,
-                on_rejected=self.on_rejected,
+                start_again=self.on_unknown_start == "start_again",
+                fails_if_rejected=self.on_rejected == "fail",
                 output_path=self._rendered_output_path(),
             )
-            starter = BatchStarter(record, self._open_hook(), self._retrier, context, plan)
+        except InvalidRequestError as error:
+            with contextlib.suppress(Exception):  # the error says that it could not be read
+                record.read()
+            raise record.told(error) from error.__cause__
         return starter.start()
 
     def _event_extra(self, result: list[BatchItem] | BatchSummary) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 What the page **Flow runs** says of a task's entries: no I/O, and nothing of Airflow.
 
 An entry counts if it has the task instance's ``max_tries``, which a Clear changes. The entries are those of
-:mod:`~workflow_automation_provider.execution.start_record`, ``wait_state``, ``batch_state`` and ``callback``.
+:mod:`~workflow_automation_provider.execution.start_record`, ``wait_state``, ``batch_record`` and ``callback``.
 """
 
 from __future__ import annotations

@@ -137,6 +137,13 @@ def test_retry_after_is_waited_for_and_jitter_beside_it(clock, largest_jitter):
     assert call.waits == [5 + 1, 0 + 2]
 
 
+def test_an_attempt_that_was_made_already_counts(clock, largest_jitter):
+    began, call = clock.now, Call(BUSY)
+    assert sent(call, after=busy(5)) is DONE
+    assert clock.now - began == pytest.approx(5 + 1 + 2)
+    assert sent(call, seconds=0, after=NOT_SENT) is NOT_SENT
+
+
 @pytest.mark.parametrize("kind", [NotSentError, OutcomeUnknownError])
 def test_retry_after_is_waited_for_whatever_the_outcome(clock, smallest_jitter, kind):
     """Such as a 502 that came before all of the request was sent."""

@@ -196,7 +196,7 @@ def test_a_busy_service_is_waited_for_by_all(batch, service, log):
     assert times_started(service) == Counter(range(300))
     text = log()
     # Not by each thread.
-    assert text.count("The batch continues in") == text.count("Starting 300 runs of")
+    assert text.count("Retrying in") == text.count("Starting 300 runs of")
     at = [datetime.fromisoformat(request.at) for request in service.journal.requests()]
     gaps = [(late - early).total_seconds() for early, late in itertools.pairwise(at)]
     assert max(gaps) >= 0.9
@@ -259,6 +259,17 @@ def test_starts_per_second(batch, service):
     began = time.monotonic()
     batch(rows(21), max_starts_per_second=20)
     assert time.monotonic() - began >= 1.0
+
+
+@pytest.mark.no_cover
+def test_what_is_sent_again_is_spread_as_well(batch, service):
+    for n in range(5):
+        service.faults.add("busy", inputs={"n": n})
+    items = batch(rows(10), max_starts_per_second=4, send_retry_timeout=60)
+    assert statuses(items) == {"started": 10}
+    at = [datetime.fromisoformat(request.at) for request in service.journal.requests()]
+    assert len(at) == 15
+    assert min((late - early).total_seconds() for early, late in itertools.pairwise(at[::2])) >= 0.3
 
 
 SECRET = "the-customers-secret"

@@ -1,9 +1,13 @@
-"""The items of a batch: the same from a list as from a file, and a wrong one is named without being shown."""
+"""The items of a batch: the same from a list as from a file. The output file is whole or what it was before."""
 
 from __future__ import annotations
 
+import gc
 import json
+import stat
 import tracemalloc
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 from airflow.sdk import ObjectStoragePath
@@ -11,7 +15,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.execution.batch.source import MAX_LINE, BatchSource
+from workflow_automation_provider.execution.batch_source import (
+    MAX_LINE,
+    BatchSource,
+    check_output,
+    write_output,
+)
+
+from ..starts import TaskTimeout
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.execution.batch_record import BatchItem
 
 JSON = st.recursive(
     st.none()
@@ -163,3 +177,114 @@ def test_a_path_that_is_never_that_of_a_file(tmp_path, path, why):
     (tmp_path / "batch.jsonl").write_text("{}")
     with pytest.raises(InvalidRequestError, match=f"batch is .*: .*{why}"):
         read(path.format(folder=tmp_path))
+
+
+# The output
+
+WHOLE: list[BatchItem] = [{"index": n, "status": "started", "run_id": f"{n}"} for n in range(3)]
+TEXT = b"".join(json.dumps(item).encode() + b"\n" for item in WHOLE)
+
+
+def breaking_off(number=2, size=1):
+    """Yield some items, and are interrupted like a task at its ``execution_timeout``."""
+    for n in range(number):
+        yield {"index": n, "status": "started", "run_id": "x" * size}
+    raise TaskTimeout
+
+
+def test_an_interruption_leaves_a_local_file_as_it_was(tmp_path):
+    path = tmp_path / "output.jsonl"
+    check_output(str(path), BatchSource([], None))
+    assert [*tmp_path.iterdir()] == []
+    write_output(str(path), WHOLE)
+    assert path.read_bytes() == TEXT
+    with pytest.raises(TaskTimeout):
+        write_output(str(path), breaking_off())
+    assert path.read_bytes() == TEXT
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_link_and_the_mode_of_a_file_stay(tmp_path):
+    path, link = tmp_path / "output.jsonl", tmp_path / "link.jsonl"
+    path.touch()
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_output(str(link), WHOLE)
+    assert link.is_symlink()
+    assert path.read_bytes() == TEXT
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    pytest.importorskip("s3fs")
+    moto_server = pytest.importorskip("moto.server")
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    access = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+    endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+    client = pytest.importorskip("boto3").client("s3", endpoint_url=endpoint, **access)
+    client.create_bucket(Bucket="bucket")
+    extra = {"endpoint_url": endpoint, "region_name": "us-east-1"}
+    connection = {"conn_type": "aws", "login": "testing", "password": "testing", "extra": extra}
+    # Airflow keeps the file system of a connection.
+    names = [f"s3_{uuid4().hex}" for _ in range(2)]
+    for name in names:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
+    yield client, *names
+    server.stop()
+
+
+@pytest.mark.parametrize("number", [2, 60], ids=["at once", "in parts"])
+def test_an_interruption_aborts_an_upload(s3, number):
+    s3, name, _ = s3
+    output = f"s3://{name}@bucket/output.jsonl"
+    check_output(output, BatchSource([], None))
+    write_output(output, WHOLE)
+    with pytest.raises(TaskTimeout):
+        write_output(output, breaking_off(number, 1024**2))
+    gc.collect()
+    assert s3.get_object(Bucket="bucket", Key="output.jsonl")["Body"].read() == TEXT
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="bucket")
+
+
+def test_a_bucket_that_is_not_there_is_found_before_anything_is_started(s3):
+    _, name, _ = s3
+    with pytest.raises(InvalidRequestError, match="nowhere"):
+        check_output(f"s3://{name}@nowhere/output.jsonl", BatchSource([], None))
+
+
+def test_who_may_write_need_not_be_allowed_to_look(s3, monkeypatch):
+    s3, name, _ = s3
+    path = ObjectStoragePath(f"s3://{name}@bucket/{name}/output.jsonl")
+    monkeypatch.setattr(type(path.fs), "exists", lambda *_: False)
+    check_output(str(path), BatchSource([], None))
+    assert "Contents" not in s3.list_objects_v2(Bucket="bucket", Prefix=name)
+
+
+def test_an_object_of_a_batch_is_recognized(s3):
+    _, name, other = s3
+    source = BatchSource(f"s3://{name}@bucket/batch.jsonl", None)
+    for url in ("s3://bucket/batch.jsonl", f"s3a://{other}@bucket/batch.jsonl"):
+        assert source.is_read_from(url)
+    for url in (f"s3://{name}@bucket/other.jsonl", f"s3://{name}@other/batch.jsonl", "/bucket/batch.jsonl"):
+        assert not source.is_read_from(url)
+
+
+def test_a_file_of_sftp_is_replaced_at_once(sftp):
+    path, url = sftp.folder / "output.jsonl", sftp.url("output.jsonl")
+    check_output(url, BatchSource([], None))
+    write_output(url, [])
+    write_output(url, WHOLE)
+    assert path.read_bytes() == TEXT
+    sftp.room = 100_000  # some of it is written
+    with pytest.raises(FileUnavailableError, match="No space"):
+        write_output(url, [{"index": n, "run_id": "x" * 1000} for n in range(1000)])
+    assert sftp.room < 0
+    assert path.read_bytes() == TEXT
+    assert [*sftp.folder.iterdir()] == [path]
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(InvalidRequestError, match="Is a directory"):
+        check_output(str(tmp_path), BatchSource([], None))

@@ -1,4 +1,9 @@
-"""Read the items of a batch in order, as often as needed, from a list, an XCom or a JSON Lines file."""
+"""
+The files of a batch: its items, and the output.
+
+The items are read in order, as often as needed, from a list, an XCom or a JSON Lines file. The output is written whole, once, at
+the end; until then, what was there stays.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,12 @@ import hashlib
 import io
 import json
 import os
+import secrets
+import shutil
+import stat
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
@@ -25,12 +34,13 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.paths import check_regular, is_same_file, local_path, shown
-from workflow_automation_provider.execution.ledger import DIGEST_BYTES
 from workflow_automation_provider.hooks.stored_files import stored_at
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
+
+DIGEST_BYTES = 6
+"""Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
 
 # How many elements of an XCom are fetched at once: one by one, each costs a request to Airflow.
 _SLICE = 500
@@ -77,9 +87,8 @@ class BatchSource:
         self._is_file = isinstance(batch, str | os.PathLike | ObjectStoragePath)
         if self._is_file:
             _check_path(str(batch))
-        elif isinstance(batch, bytes | bytearray) or not (
-            hasattr(batch, "__getitem__") and _has_slices(batch)
-        ):
+        # A list, a tuple, or Airflow's lazy sequence of a mapped task's XComs.
+        elif isinstance(batch, bytes | bytearray) or not isinstance(batch, Sequence):
             raise InvalidRequestError(
                 f"batch is {kind_of(batch)}: expected a list of inputs objects, or the path or URL of a JSON Lines file."
             )
@@ -119,7 +128,7 @@ class BatchSource:
 
         :param path: local path, or URL of an object store, with or without a connection
         """
-        return self._is_file and is_same_file(str(self._batch), path)
+        return self._is_file and _is_same_file(str(self._batch), path)
 
     def _elements(self) -> Iterator[tuple[str, object, None]]:
         batch = cast("Sequence[Any]", self._batch)
@@ -147,10 +156,8 @@ class BatchSource:
                     inputs = json.loads(
                         encoded.decode(), object_pairs_hook=_members, parse_float=str, parse_int=str
                     )
-                except _RepeatedNameError as error:
-                    raise InvalidRequestError(
-                        f"{place} has {error.args[0]!r:.60} twice: expected each name once."
-                    ) from None
+                except InvalidRequestError as error:
+                    raise InvalidRequestError(f"{place} {error.message}") from None
                 except (ValueError, RecursionError):
                     # Without the original message, which may quote the line.
                     raise InvalidRequestError(
@@ -178,7 +185,7 @@ class BatchSource:
             yield file
 
     def _open(self) -> IO[bytes]:
-        path = local_path(str(self._batch))
+        path = _local(str(self._batch))
         if path is None:
             try:
                 if isinstance(self._batch, ObjectStoragePath):
@@ -195,7 +202,7 @@ class BatchSource:
             if fs.isdir(key):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return io.BufferedReader(_Stored(fs.open(key, "rb", block_size=_BLOCK)), _BUFFER)
-        check_regular("batch", str(self._batch))
+        _check_regular("batch", str(self._batch))
         return open(path, "rb")  # noqa: PTH123 - as it is given, closed by _opened
 
     def _unavailable(self, error: Exception) -> WorkflowAutomationError:
@@ -204,7 +211,7 @@ class BatchSource:
 
     @property
     def _name(self) -> str:
-        return shown(self._batch)
+        return _shown(self._batch)
 
 
 class _Stored(io.RawIOBase):
@@ -226,21 +233,13 @@ class _Stored(io.RawIOBase):
         super().close()
 
 
-class _RepeatedNameError(Exception):
-    """An object has a name twice, of which Python would silently drop the first."""
-
-
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's members, each once: of others, the service may take the first or the last."""
     members = dict(pairs)
     if len(members) < len(pairs):
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise _RepeatedNameError(name)
+        raise InvalidRequestError(f"has {name!r:.60} twice: expected each name once.")
     return members
-
-
-def _has_slices(batch: object) -> bool:
-    # A list, a tuple, or Airflow's lazy sequence of a mapped task's XComs; not a mapping.
-    return isinstance(batch, Sequence) and not isinstance(batch, Mapping)
 
 
 def _check_path(text: str) -> None:
@@ -252,3 +251,142 @@ def _check_path(text: str) -> None:
     check_rendered("batch", text)
     if error := unusable_path("batch", without_credentials(text)):
         raise error
+
+
+def check_output(path: str, source: BatchSource) -> None:
+    """
+    Check that the output can be written, before anything is started for which there would be no file then.
+
+    :param path: local path, or URL that Airflow's object storage writes
+    :param source: what must not be overwritten
+    :raises InvalidRequestError: if it is the file of the batch or no regular file, or there is no folder or bucket for it
+    :raises FileUnavailableError: if it cannot be written for another reason
+    """
+    if path.endswith("/"):
+        raise InvalidRequestError(f"output_path is {_shown(path)}, a folder: expected a file.")
+    if source.is_read_from(path):
+        raise InvalidRequestError(
+            f"output_path is {_shown(path)}, the file of the batch: expected another file."
+        )
+    _check_regular("output_path", path)
+    try:
+        if (local := _local(path)) is None:
+            _check_store(*stored_at("output_path", path))
+        else:
+            _write_beside(os.path.realpath(local), ())
+    except Exception as error:  # object stores raise all kinds of exceptions
+        what = _unwritable(path, error)
+        if isinstance(error, FileNotFoundError):
+            raise InvalidRequestError(what, next_step="Create its folder or bucket first.") from None
+        kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
+        raise kind(what) from None
+
+
+def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
+    """
+    Write the results of all items as JSON Lines, or nothing.
+
+    :raises FileUnavailableError: if they cannot be written
+    """
+    lines = (json.dumps(item).encode() + b"\n" for item in items)
+    try:
+        if (local := _local(path)) is None:
+            # An object appears whole. A file of SFTP grows while it is written.
+            grows = path.lower().startswith(("sftp://", "ssh://"))
+            _upload(*stored_at("output_path", path), lines, beside=grows)
+        else:
+            _write_beside(os.path.realpath(local), lines, replaces=True)
+    except Exception as error:  # object stores raise all kinds of exceptions
+        raise FileUnavailableError(_unwritable(path, error)) from error
+
+
+def _unwritable(path: str, error: Exception) -> str:
+    why = getattr(error, "strerror", None) or f"{type(error).__name__}: {without_credentials(str(error))}"
+    return f"output_path is {_shown(path)}, which cannot be written: {why}."
+
+
+def _write_beside(path: str, lines: Iterable[bytes], *, replaces: bool = False) -> None:
+    """Write a file beside another, and rename it to that, or else delete it."""
+    if os.path.isdir(path):  # noqa: PTH112 - as it is given
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    beside = _beside(path)
+    try:
+        with open(beside, "xb") as file:  # noqa: PTH123
+            file.writelines(lines)
+        if replaces:
+            if os.path.exists(path):  # noqa: PTH110
+                shutil.copymode(path, beside)
+            os.replace(beside, path)  # noqa: PTH105
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)  # noqa: PTH108
+
+
+def _check_store(fs: Any, key: str) -> None:
+    """Check that there is a bucket, or else that an object can be written beside the one that is meant."""
+    bucket = key.partition("/")[0]
+    if not bucket or fs.exists(bucket):
+        return
+    # Who may write need not be allowed to look.
+    beside = _beside(key)
+    fs.pipe_file(beside, b"")
+    with contextlib.suppress(Exception):
+        fs.rm_file(beside)
+
+
+def _upload(fs: Any, key: str, lines: Iterable[bytes], *, beside: bool) -> None:
+    """Write a file of a store once all of it is there: not every store can discard a part."""
+    written = _beside(key) if beside else key
+    with tempfile.NamedTemporaryFile() as file:
+        file.writelines(lines)
+        file.flush()
+        try:
+            fs.put_file(file.name, written)
+            if beside:
+                fs.mv(written, key)
+        except BaseException:
+            if beside:
+                with contextlib.suppress(Exception):
+                    fs.rm_file(written)
+            raise
+
+
+def _beside(path: str) -> str:
+    folder, separator, _ = path.rpartition("/")
+    return f"{folder}{separator}.output-{secrets.token_hex(8)}"
+
+
+def _local(path: str) -> str | None:
+    """Return the local path that a path or URL means, None for a URL of a store."""
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        return path
+    return rest if scheme.lower() in ("file", "local") else None
+
+
+def _shown(path: object) -> str:
+    return repr(without_credentials(str(path)))
+
+
+def _check_regular(name: str, path: str) -> None:
+    """Check that a path is not that of a pipe or a device, which cannot be read twice or replaced."""
+    local = _local(path)
+    try:
+        mode = os.stat(local).st_mode if local is not None else 0  # noqa: PTH116 - as it is given
+    except (OSError, ValueError):
+        return  # opening it says why
+    if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InvalidRequestError(f"{name} is {_shown(path)}, a pipe or a device: expected a regular file.")
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Return whether two paths or URLs mean the same file: also through a link, another scheme or connection."""
+    local, other_local = _local(one), _local(other)
+    try:
+        if local is None and other_local is None:
+            (fs, key), (other_fs, other_key) = (stored_at("output_path", url) for url in (one, other))
+            return bool(fs.protocol == other_fs.protocol and key == other_key)
+        # Compares devices and inodes, which a hard link shares.
+        return local is not None and other_local is not None and os.path.samefile(local, other_local)  # noqa: PTH121
+    except Exception:  # of a store as well; who opens the file says why
+        return False

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.batch_state import BatchRecord
-from workflow_automation_provider.execution.ledger import DIGEST_BYTES
+from workflow_automation_provider.execution.batch_record import BatchRecord
+from workflow_automation_provider.execution.batch_source import DIGEST_BYTES, Item
 from workflow_automation_provider.testing.context import StateStore
 
 LIMIT = 65_535  # of [state_store] max_value_storage_bytes, which Airflow warns of
@@ -44,14 +44,19 @@ def record_of(context, store, **options):
     return BatchRecord(context(store, task_id="batch", **options))
 
 
+def opened(*indexes):
+    return [Item(index, b"{}", digest(index), f"batch[{index}]") for index in indexes]
+
+
 def state(record):
-    """Return what the entries say: the digest and the result of each item, None where it has no result."""
-    found: dict[int, tuple[bytes, object]] = {}
-    for entry in record.read(record.ledger()):
-        for index, its_digest in entry.opened:
-            found[index] = (its_digest, None)
-        for item in entry.results:
-            found[item["index"]] = (found[item["index"]][0], item)
+    """Return what the entries say: the result of each item, None where it has none."""
+    record.read()
+    found: dict[int, object] = {}
+    for item in record.in_order():
+        if item["status"] == "not started":
+            continue
+        assert not record.is_missing(*opened(item["index"]))  # or the digest is another
+        found[item["index"]] = None if item["status"] == "unknown" else item
     return found
 
 
@@ -78,15 +83,15 @@ def histories(draw):
 @given(history=histories(), run_id=st.text(min_size=1, max_size=200))
 def test_what_was_written_is_read(context, history, run_id):
     store = SizedStore()
-    expected: dict[int, tuple[bytes, object]] = {}
+    expected: dict[int, object] = {}
     for number, writes in enumerate(history, start=1):
         record = record_of(context, store, try_number=number)
         assert state(record) == expected
-        for opened, done in writes:
+        for more, done in writes:
             results = [started(index, run_id) for index in done]
-            record.write([(index, digest(index)) for index in opened], results)
-            expected |= {index: (digest(index), None) for index in opened}
-            expected |= {item["index"]: (digest(item["index"]), item) for item in results}
+            record.write(opened(*more), results)
+            expected |= dict.fromkeys(more)
+            expected |= {item["index"]: item for item in results}
     assert state(record_of(context, store, try_number=9)) == expected
     assert all(size <= LIMIT for size in store.sizes)
 
@@ -101,7 +106,7 @@ def test_100_000_items_stay_inside_the_limits(context):
             for index in range(first - 1000, first)
             if first
         ]
-        record.write([(index, digest(index)) for index in range(first, first + 1000)], results)
+        record.write(opened(*range(first, first + 1000)), results)
     assert max(store.sizes) <= LIMIT
     assert len(store._entries) < 2000
     assert len(state(record_of(context, store, try_number=2))) == 100_000
@@ -112,7 +117,7 @@ def test_an_interruption_at_a_new_entry_leaves_no_gap(context, monkeypatch, is_w
     """Reading ends at a gap, and what is beyond it would be read once the gap is filled."""
     store = SizedStore()
     record = record_of(context, store)
-    record.write([(0, digest(0)), (1, digest(1))], [started(0, "1" * 20_000)])
+    record.write(opened(0, 1), [started(0, "1" * 20_000)])
 
     def interrupt(*arguments, **options):
         if is_written:
@@ -125,22 +130,22 @@ def test_an_interruption_at_a_new_entry_leaves_no_gap(context, monkeypatch, is_w
             record.write([], [started(1)])
     record.write([], [started(1)])
     assert [*store._entries] == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
-    assert state(record_of(context, store))[1] == (digest(1), started(1))
+    assert state(record_of(context, store))[1] == started(1)
 
 
 def test_results_that_were_not_written_are_written_again(context):
     store = SizedStore()
     record = record_of(context, store)
-    record.write([(0, digest(0)), (1, digest(1))], [])
+    record.write(opened(0, 1), [])
     store.failing = True
     with pytest.raises(RuntimeError):
-        record.write([(2, digest(2))], [started(0)])
+        record.write(opened(2), [started(0)])
     store.failing = False
     record.write([], [started(0), started(1)])
     # What that write would have opened is not open.
     assert state(record_of(context, store, try_number=2)) == {
-        0: (digest(0), started(0)),
-        1: (digest(1), started(1)),
+        0: started(0),
+        1: started(1),
     }
 
 
@@ -149,29 +154,25 @@ def test_a_clear_starts_over(context, entries):
     store = SizedStore()
     for number in range(1, entries + 1):
         record = record_of(context, store, try_number=number)
-        list(record.read(record.ledger()))
-        record.write([(number, digest(number))], [])
+        record.read()
+        record.write(opened(number), [])
     cleared = {"try_number": entries + 1, "max_tries": entries + 4}
     record = record_of(context, store, **cleared)
     assert state(record) == {}
-    ledger = record.ledger()
-    assert list(record.read(ledger)) == []
-    assert ledger.was_cleared
-    record.write([(7, digest(7))], [])
+    assert record.was_cleared
+    record.write(opened(7), [])
     # What is left of the time before the Clear does not come back.
     again = record_of(context, store, try_number=entries + 2, max_tries=entries + 4)
-    assert state(again) == {7: (digest(7), None)}
-    ledger = again.ledger()
-    assert list(again.read(ledger))
-    assert ledger.was_cleared == (entries > 1)
+    assert state(again) == {7: None}
+    assert again.was_cleared == (entries > 1)
 
 
 def test_entries_are_numbered_and_named(context):
     store = SizedStore()
     for number in (1, 2):
         record = BatchRecord(context(store, try_number=number))
-        list(record.read(record.ledger()))
-        record.write([(number, digest(number))], [])
+        record.read()
+        record.write(opened(number), [])
     assert [*store._entries] == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
     assert all(a < b for a, b in pairwise(store._entries))
 
@@ -179,8 +180,8 @@ def test_entries_are_numbered_and_named(context):
 def test_a_write_that_airflow_repeats_undoes_no_later_one(context):
     store = SizedStore()
     record = record_of(context, store)
-    record.write([(0, digest(0))], [])
+    record.write(opened(0), [])
     late = store.get("workflow_automation_batch_0")
     record.write([], [started(0)])
     store.set("workflow_automation_batch_0", late)
-    assert state(record_of(context, store, try_number=2)) == {0: (digest(0), started(0))}
+    assert state(record_of(context, store, try_number=2)) == {0: started(0)}
