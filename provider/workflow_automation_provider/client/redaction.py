@@ -77,15 +77,15 @@ class Redactor:
 
     def add(self, secret: str) -> None:
         """Withhold another secret, as strictly as the API key."""
-        forms, letters = _forms(secret, _MIN_KEY), _letters(_ascii(secret))
-        shortened = {letters[start : start + _PART] for start in range(len(letters) - _PART + 1)}
-        self._key, self._all = self._key | forms, self._all | forms | shortened
+        letters = _letters(_ascii(secret))
+        self._key |= _forms(secret, _MIN_KEY) | _shortened(letters, len(letters) * 3 // 4)
+        self._all |= self._key | _shortened(letters)
 
     def reveals(self, text: str, *, key_only: bool = False) -> bool:
         """
         Return whether a text contains a secret, or twelve consecutive letters and digits of the API key.
 
-        :param key_only: whether only the whole API key counts
+        :param key_only: whether only the API key counts, or at least three quarters of it in a row
         """
         raw = _ascii(text)
         # As it is, too: what stands before a secret may begin an escape sequence that ends in it.
@@ -162,6 +162,11 @@ def _forms(secret: str, least: int) -> frozenset[bytes | re.Pattern[bytes]]:
     plain = {form for form in map(_letters, (raw, _ESCAPE.sub(_decode, raw))) if len(form) >= least}
     word = re.compile(rb"(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(raw), re.IGNORECASE)
     return frozenset(forms | plain if plain or not raw else {*forms, word})
+
+
+def _shortened(letters: bytes, size: int = _PART) -> frozenset[bytes]:
+    size = max(size, _PART)
+    return frozenset(letters[start : start + size] for start in range(len(letters) - size + 1))
 
 
 def _decode(escape: re.Match[bytes]) -> bytes:

@@ -60,7 +60,8 @@ def checked_busy_statuses(statuses: Iterable[int]) -> frozenset[int]:
 
 
 def _text(value: Any, _: Mapping[str, Any]) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    # No float, which may have lost digits.
+    if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError("text")
     return str(value).strip()
 

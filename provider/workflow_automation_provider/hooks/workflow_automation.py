@@ -303,7 +303,7 @@ class WorkflowAutomationHook(BaseHook):
             with suppress(Exception):
                 flow = self.extra.flow_id
         connection: Connection | None = self.__dict__.get("connection")
-        secret = connection.password if connection else None
+        secret = (connection.password or "").strip() if connection else ""
         if flow is not None:
             flow = None if secret and secret in str(flow) else str(flow)
         conn_id = self.workflow_automation_conn_id

@@ -15,6 +15,7 @@ from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.exceptions import (
     RejectedError,
+    UnidentifiedError,
     WorkflowAutomationError,
 )
 
@@ -61,6 +62,16 @@ def test_success_that_echoes_the_key(service, client, key, wire_log):
     assert response == run.response == WITHHELD
     assert WITHHELD in wire_log.text
     nowhere(key, wire_log.text + json.dumps(run.response) + repr(run) + response)
+
+
+def test_run_id_that_is_most_of_the_key(service, client, key):
+    service.faults.add("response", body=json.dumps({"run_id": key[1:]}), times=2)
+    run = trigger_flow(client, {})
+    assert run.run_id is None
+    nowhere(key[1:], repr(run) + json.dumps(run.response))
+    failure = trigger_flow(client, {}, "demo-flow")
+    check(failure, UnidentifiedError, "run_id contained the API key")
+    nowhere(key[1:], everything(failure))
 
 
 @pytest.mark.parametrize("line", ["X-Echo : {}", "X-Echo: a\x00{}", "{}", "X Echo: {}"])

@@ -144,7 +144,7 @@ def test_null_and_empty_are_not_set(connect, empty):
 
 
 WRONG: dict[str, list[Any]] = {
-    "flow_id": [["hush-1"], {"hush-1": 1}, True],
+    "flow_id": [["hush-1"], {"hush-1": 1}, True, 1e20],
     "timeout": ["hush-1", 0, -1, "nan", "inf", 1e300, True, [1]],
     "key_expires_on": ["hush-1", "2026-13-01", "31.12.2026", 1801353600, ["x"]],
     "file_format": ["hush-1", {"a": "hush-1"}, {}, [1], "{hush-1", 5],
@@ -164,6 +164,7 @@ WRONG: dict[str, list[Any]] = {
         "hush-1",
         ["hush-1"],
         {"X-A": ["hush-1"]},
+        {"X-A": 1.5},
         {"X A": "hush-1"},
         {"X-A": "hush-1\n"[:-1] + "\u00e9"},
         {"X-API-Key": "hush-1"},
@@ -251,6 +252,13 @@ def test_key_in_the_flow_id(connect, flow_id):
         with pytest.raises(InvalidRequestError, match="flow_id") as caught:
             prepare()
         assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["hush-hush", " hush-hush\n"])
+def test_key_in_the_argument_flow_id(connect, password):
+    with pytest.raises(InvalidRequestError, match="flow_id") as caught:
+        connect(host="service.example", password=password).trigger_flow({}, "hush-hush")
+    assert "hush" not in f"{caught.value}{vars(caught.value)}"
 
 
 @pytest.mark.parametrize("key", ["hush 1", "hush\n1", "hüsh", "hush\x00"])
