@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pendulum
-from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task
 
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -26,7 +25,7 @@ def check_key(conn_id: str, params: dict) -> str:
     days = (expires_on - datetime.now(UTC).date()).days
     message = f"The API key of {conn_id} expires on {expires_on}, in {days} days"
     if days < params["days"]:
-        raise AirflowFailException(message)
+        raise ValueError(message)
     return message
 
 

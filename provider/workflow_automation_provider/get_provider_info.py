@@ -11,7 +11,7 @@ __all__ = ["ASSET_SCHEME", "get_provider_info"]
 _INTEGRATION = "Workflow Automation"
 
 ASSET_SCHEME = "workflow-automation"
-"""The scheme of the URIs of flows and runs as assets."""
+"""The scheme of the URIs of flows as assets."""
 
 _ASSET_URIS = {
     "schemes": [ASSET_SCHEME],

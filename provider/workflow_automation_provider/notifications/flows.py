@@ -26,7 +26,7 @@ class FlowNotifier(BaseNotifier):
     Start a run of a flow from a callback: ``on_failure_callback``, ``on_success_callback``, a deadline alert.
 
     A callback must not change what it reports on. So this raises no errors, but logs them, and sends the request once:
-    the connection's ``timeout`` bounds it.
+    the connection's ``timeout`` bounds each part of it.
 
     **Airflow may call a callback twice, or not at all**, if a process is killed. Unlike a task, a callback has
     no record: each call starts a run. Give the flow an input by which it can tell that it was started twice. If a

@@ -26,11 +26,11 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     Returns a summary: ``run_id``, the number of ``files``, their ``bytes``, the ``request_count``, and the
     first ``requests``, each with the names of its first ``files``, their ``count``, their ``bytes`` and the
     service's ``response``. Confirmed requests are recorded (Airflow 3.3+): a retry sends only what is missing.
-    Clearing the task sends everything again.
+    Clearing the task sends everything again; on Airflow 3.4, clearing the whole DAG run does not.
 
     Follows section 4.3 of the interface.
 
-    :param run_id: the run that the files belong to: text, a number, or what a trigger returned
+    :param run_id: the run that the files belong to: its ID, or what a trigger returned
         (``trigger.output``), whose ``flow_id`` is then also used (templated)
     :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object
         storage reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and

@@ -38,7 +38,7 @@ Option          Default           Meaning
                                   object leaves out is as in the first call
 ``body``        none              the body instead of the three above: a string, sent as it is, or any JSON value
 ``token``       none              a value for the URL's query parameter ``token`` instead of its own
-``attempts``    4                 how often to send it: again if there is no response, or one of 408, 429 or 5xx
+``attempts``    4                 how often to send it: again without a response, and on 408, 429 and 5xx but 501
 ``wait``        1                 seconds before the second attempt, doubled for each one after it; longer where
                                   the response has a ``Retry-After`` in seconds
 ``input``       ``callback_url``  the name of the input that holds the URL; a run matches only if it is an http(s)

@@ -234,7 +234,7 @@ def test_it_is_given_up(run, receiver):
     assert len(receiver.received) == 2
 
 
-@pytest.mark.parametrize("status", [400, 404, 409, 413, 302])
+@pytest.mark.parametrize("status", [400, 404, 409, 413, 501, 302])
 def test_what_cannot_help_is_not_sent_again(run, receiver, status):
     receiver.responses.append((status, {"Location": receiver.url}, b""))
     (callback,) = run(wait=0)

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 _TIMEOUT = 30.0
 _MAX_WAIT = 60.0
 _MAX_RESPONSE = 64 * 1024
-_RETRIED = {408, 429}
+_RETRIED = {408, 429, *range(500, 600)} - {501}
 # httpx would load the default certificates for None, which takes longer than a call.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -178,7 +178,7 @@ class _Sending:
                     break
             self.response = self._safe(body.decode("utf-8", errors="replace"))[:LONG_STRING]
             await response.aclose()
-        if self.status not in _RETRIED and self.status < 500:
+        if self.status not in _RETRIED:
             return None
         seconds = response.headers.get("retry-after", "")
         return float(seconds) if seconds.isascii() and seconds.isdecimal() else 0.0
