@@ -23,6 +23,9 @@ def trigger(region: str, day: str) -> dict:
     return {"region": region, "day": day}
 
 
+# [END howto_nightly]
+
+
 with DAG(
     dag_id="workflow_automation_nightly",
     schedule="0 2 * * *",
@@ -34,4 +37,3 @@ with DAG(
 ):
     day = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
     trigger.partial(day=day).expand(region=["north", "south", "west"])
-# [END howto_nightly]
