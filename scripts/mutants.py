@@ -59,7 +59,7 @@ GROUPS = (
     ),
     (("execution/retry.py",), ("tests/unit/execution/test_retry.py",)),
     (
-        ("execution/upload.py", "execution/upload_record.py"),
+        ("execution/upload.py",),
         (
             "tests/unit/execution/test_upload.py",
             "tests/unit/execution/test_wait*.py",

@@ -176,8 +176,7 @@ class FlowRun:
 
     @functools.cached_property
     def _uploads(self) -> Uploader:
-        from workflow_automation_provider.execution.upload import Uploader
-        from workflow_automation_provider.execution.upload_record import UploadRecord
+        from workflow_automation_provider.execution.upload import Uploader, UploadRecord
 
         return Uploader(UploadRecord(self._context, of_own_run=True), self._hook, self._retrier)
 

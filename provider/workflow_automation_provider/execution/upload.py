@@ -1,45 +1,53 @@
 """
-Upload the files for a run: which files, in which requests, without those that an earlier try uploaded.
+Upload the files for a run, and remember how far that is.
 
-Each file is resolved and measured only once.
+Each file is resolved and measured only once. The record is one entry: a digest of what decides the requests, and how many of them
+the service confirmed. A retry with the same digest goes on after these; with another one, it sends all files. An upload may
+repeat requests, so nothing else needs to be certain.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.files import Element, File, version_of
+from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.protocol import Request, identifier
-from workflow_automation_provider.exceptions import (
-    WorkflowAutomationError,
-)
-from workflow_automation_provider.execution.confirmed_files import MAX_FILES, identities_of, without
-from workflow_automation_provider.execution.upload_progress import (
-    Progress,
-    count_of,
-    name_of,
-    names_of,
-    size_of,
-)
+from workflow_automation_provider.exceptions import WorkflowAutomationError
+from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.hooks.sources import FileSource, resolve
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.client.files import Element, FileFormat
+    from airflow.sdk import Context
+
+    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.upload_record import ConfirmedRequest, UploadRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+UPLOAD_KEY = "workflow_automation_upload"
+"""The entry of the task state store."""
 
 # The response to an upload is a short text; this much of it is kept, because it becomes an XCom.
 _KEPT_RESPONSE = 2000
 
-# Names of a request, and requests of a result, that are kept: what can be read, whatever their number.
-_KEPT_NAMES = 20
-_KEPT_REQUESTS = 20
+# Names of a request, and requests of a result, that are kept: what can be read, whatever their number. As many names are logged
+# as can be read at a glance.
+_KEPT_NAMES, _KEPT_REQUESTS, _LOGGED_NAMES = 20, 20, 10
 
 # Stands for a run that is not started yet.
 _ANY_RUN = "0"
+
+# Seconds between two lines of progress.
+_INTERVAL = 15.0
+
+_MIB = 1024 * 1024
 
 
 class UploadRequest(TypedDict):
@@ -87,21 +95,40 @@ class FilesToUpload:
     max_request_bytes: int | None = None
 
 
+class UploadRecord(TaskRecord):
+    """
+    How many requests the service confirmed.
+
+    :param of_own_run: whether the same task starts the run. A Clear then starts another run, which has none of the
+        files, or keeps the run, which has all of them
+    """
+
+    def __init__(self, context: Context, *, of_own_run: bool = False) -> None:
+        super().__init__(context)
+        self._of_own_run = of_own_run
+
+    def read(self) -> tuple[str, int, list[str]]:
+        """Return the digest of an upload, how many of its requests were confirmed, and the responses to the first of them."""
+        entry = self._read(UPLOAD_KEY)
+        if not entry or not (self._of_own_run or self._counts(entry)):
+            return "", 0, []
+        return entry["digest"], entry["confirmed"], entry["responses"]
+
+    def confirmed(self, digest: str, number: int, responses: list[str]) -> None:
+        """Record that so many requests are confirmed."""
+        self._set(UPLOAD_KEY, {"digest": digest, "confirmed": number, "responses": responses})
+
+
 class Uploader:
     """
-    Send the files that no earlier try sent.
+    Send the requests that no earlier try sent.
 
     :param record: what earlier tries sent
     :param hook: sends the requests; closed afterwards
     :param retrier: how long to keep retrying each request while the service is busy or cannot be reached
     """
 
-    def __init__(
-        self,
-        record: UploadRecord,
-        hook: WorkflowAutomationHook,
-        retrier: SendRetrier,
-    ) -> None:
+    def __init__(self, record: UploadRecord, hook: WorkflowAutomationHook, retrier: SendRetrier) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
@@ -140,43 +167,42 @@ class Uploader:
                 ) from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
-        elements = resolve(what.files) if self._prepared is None else self._prepared
-        self.elements = elements
-        self._log.info("Uploading %s for run %s.", count_of(elements), run_id)
-        confirmed, missing = self._without_confirmed(elements, f"{flow_id} {run_id}")
-        requests = self._requests(run_id, flow_id, missing, what) if missing else []
-        progress = Progress(sum(len(request.content) for request in requests), self._log)
-        for number, request in enumerate(requests, start=1):
-            confirmed.append(self._send(request, f"{flow_id} {run_id}", len(confirmed), progress))
-            self._log_confirmed(number, requests, confirmed[-1], progress)
+        self.elements = resolve(what.files) if self._prepared is None else self._prepared
+        self._log.info("Uploading %s for run %s.", _count_of(self.elements), run_id)
+        requests = self._requests(run_id, flow_id, self.elements, what)
+        file_format = what.file_format or self._hook.extra.file_format
+        digest = _digest([flow_id, run_id, file_format], requests)
+        done, responses = self._confirmed(digest, requests)
+        progress = Progress(sum(len(request.content) for request in requests[done:]), self._log)
+        for number, request in enumerate(requests[done:], start=done + 1):
+            response = self._send(request, number, progress)
+            if number <= _KEPT_REQUESTS:
+                responses.append(response)
+            self._confirm(digest, number, responses)
+            if number == len(requests):
+                self._log_last(requests[done:], response)
+            elif progress.is_due():
+                self._log.info(
+                    "Request %d of %d confirmed. The service said: %s",
+                    number,
+                    len(requests),
+                    one_line(response),
+                )
         return {
             "run_id": run_id,
-            "files": len(elements),
-            "bytes": size_of(elements),
-            "request_count": len(confirmed),
-            "requests": confirmed[:_KEPT_REQUESTS],
+            "files": len(self.elements),
+            "bytes": _size_of(self.elements),
+            "request_count": len(requests),
+            "requests": [
+                {
+                    "files": [_name_of(element) for element in request.files[:_KEPT_NAMES]],
+                    "count": len(request.files),
+                    "bytes": _size_of(request.files),
+                    "response": response,
+                }
+                for request, response in zip(requests, responses, strict=False)
+            ],
         }
-
-    def _log_confirmed(
-        self, number: int, requests: Sequence[Request], confirmed: UploadRequest, progress: Progress
-    ) -> None:
-        """Log the last request of an upload, and of a long one some of those before."""
-        response = one_line(confirmed["response"])
-        if number == len(requests):
-            sent = (element for request in requests for element in request.files)
-            count = sum(len(request.files) for request in requests)
-            of = f" in {number:,} requests" if number > 1 else ""
-            self._log.info(
-                "Uploaded %s%s: %s. The service said: %s",
-                f"{count:,} file{'' if count == 1 else 's'}",
-                of,
-                names_of(sent, count),
-                response,
-            )
-        elif progress.is_due():
-            self._log.info(
-                "Request %d of %d confirmed. The service said: %s", number, len(requests), response
-            )
 
     def _requests(
         self, run_id: str, flow_id: str | None, elements: Sequence[Element], what: FilesToUpload
@@ -190,76 +216,143 @@ class Uploader:
             max_request_bytes=what.max_request_bytes,
         )
 
-    def _send(self, request: Request, target: str, already: int, progress: Progress) -> UploadRequest:
-        """Send one request, with retries."""
-        # Computed before the files are read: a file that changes later is not the one that was confirmed.
-        identities = identities_of(request.files, target)
-        try:
-            return self._retrier.send(
-                lambda: self._send_once(request, target, identities, progress),
-                retry_unknown=True,
+    def _confirmed(self, digest: str, requests: Sequence[Request]) -> tuple[int, list[str]]:
+        """Return how many of the requests earlier tries sent, and the responses to the first of them."""
+        earlier, done, responses = self._record.read()
+        if not done:
+            return 0, []
+        if earlier != digest:
+            self._log.warning(
+                "What is to be uploaded is not what an earlier try uploaded in %d requests, or it is for another run: "
+                "sending all of it.",
+                done,
             )
+            return 0, []
+        self._log.info("An earlier try sent %d of %d requests.", done, len(requests))
+        return done, responses
+
+    def _send(self, request: Request, number: int, progress: Progress) -> str:
+        """Send one request, with retries; return as much of the response as is kept."""
+
+        def send() -> str:
+            progress.begin()
+            return self._hook.send_upload(request, sent=progress.sent, begun=progress.begun)
+
+        try:
+            response = self._retrier.send(send, retry_unknown=True)
         except WorkflowAutomationError:
-            if already:
+            if number > 1:
                 self._log.warning(
                     "%d requests were confirmed before this one. A retry sends the rest; clearing the task sends all files again.",
-                    already,
+                    number - 1,
                 )
             raise
-
-    def _send_once(
-        self, request: Request, target: str, identities: list[str], progress: Progress
-    ) -> UploadRequest:
-        """Send one request, and record that it was confirmed."""
-        progress.begin()
-        response = self._hook.send_upload(request, sent=progress.sent, begun=progress.begun)
         progress.confirmed()
-        confirmed: UploadRequest = {
-            "files": [name_of(element) for element in request.files[:_KEPT_NAMES]],
-            "count": len(request.files),
-            "bytes": size_of(request.files),
-            "response": response[:_KEPT_RESPONSE],
-        }
-        self._confirm({**confirmed, "target": target, "identities": identities})
-        return confirmed
+        return response[:_KEPT_RESPONSE]
 
-    def _confirm(self, request: ConfirmedRequest) -> None:
+    def _confirm(self, digest: str, number: int, responses: list[str]) -> None:
         try:
-            self._record.confirmed(request)
+            self._record.confirmed(digest, number, responses)
         except Exception:
             # The files are there: failing now would send them again.
             self._log.exception(
                 "The request was confirmed, but that could not be recorded: a retry would repeat it."
             )
 
-    def _without_confirmed(
-        self, elements: Sequence[Element], target: str
-    ) -> tuple[list[UploadRequest], list[Element]]:
-        """Return the requests that earlier tries sent, and the elements that were in none of them."""
-        recorded = self._record.read(target)
-        # For a run_id that has changed since, nothing was sent yet.
-        earlier = [request for request in recorded if request["target"] == target]
-        if not earlier:
-            return [], list(elements)
-        if too_many := sum(not request["identities"] for request in earlier):
-            self._log.warning(
-                "%d confirmed requests had more than %s files each, which are not recorded: all files of these requests are "
-                "sent again.",
-                too_many,
-                f"{MAX_FILES:,}",
-            )
-        confirmed = (text for request in earlier for text in request["identities"])
-        missing = without(elements, target, confirmed)
+    def _log_last(self, requests: Sequence[Request], response: str) -> None:
+        count = sum(len(request.files) for request in requests)
+        names = islice((element for request in requests for element in request.files), _LOGGED_NAMES)
+        rest = f" and {count - _LOGGED_NAMES:,} more" if count > _LOGGED_NAMES else ""
         self._log.info(
-            "An earlier try uploaded %d of them; %s to go.", len(elements) - len(missing), count_of(missing)
+            "Uploaded %s%s: %s%s. The service said: %s",
+            f"{count:,} file{'' if count == 1 else 's'}",
+            f" in {len(requests):,} requests" if len(requests) > 1 else "",
+            ", ".join(_name_of(element) or "a mapping" for element in names),
+            rest,
+            one_line(response),
         )
-        return [_summary(request) for request in earlier], missing
 
 
-def _summary(request: ConfirmedRequest) -> UploadRequest:
-    return {
-        "files": request["files"][:_KEPT_NAMES],
-        "count": request["count"],
-        "bytes": request["bytes"],
-        "response": request["response"],
-    }
+class Progress:
+    """
+    Log how much of an upload is sent, at most once in 15 seconds, so not at all that of a short one.
+
+    :param size: of all bodies, in bytes
+    """
+
+    def __init__(self, size: int, log: Any) -> None:
+        self._size = size
+        self._log = log
+        self._confirmed = self._sent = 0
+        self._name = "a mapping"
+        self._logged = time.monotonic()
+
+    def begin(self) -> None:
+        """Begin with a request, also with one that is sent again."""
+        self._sent = 0
+
+    def begun(self, element: Element) -> None:
+        """Note which element is being sent."""
+        self._name = _name_of(element) or "a mapping"
+
+    def sent(self, size: int) -> None:
+        """Note that so many bytes were sent."""
+        self._sent += size
+        done = self._confirmed + self._sent
+        if done < self._size and self.is_due():
+            percent = 100 * done / self._size
+            sizes = mebibytes(done), mebibytes(self._size)
+            self._log.info("Sent %s of %s (%d %%). Sending %s.", *sizes, percent, self._name)
+
+    def confirmed(self) -> None:
+        """Note that the current request was confirmed."""
+        self._confirmed += self._sent
+        self._sent = 0
+
+    def is_due(self) -> bool:
+        """Return whether a line may be logged, and count it if so."""
+        now = time.monotonic()
+        if now - self._logged < _INTERVAL:
+            return False
+        self._logged = now
+        return True
+
+
+def _digest(target: list[Any], requests: Sequence[Request]) -> str:
+    """
+    Identify requests, without reading a file.
+
+    :raises FileUnavailableError: if a file can no longer be looked at
+    """
+    digest = hashlib.sha256(encode("upload", target))
+    for request in requests:
+        digest.update(f"\n{len(request.files)}".encode())
+        for element in request.files:
+            if isinstance(element, File):
+                names = [element.name, element.content_type, element.source]
+                what = json.dumps([*names, element.size, str(version_of(element))]).encode()
+            else:
+                what = encode("files", element)
+            digest.update(b"\n" + what)
+    return digest.hexdigest()
+
+
+def mebibytes(size: float) -> str:
+    """Format a number of bytes in MiB, or in bytes below 0.1 MiB."""
+    return f"{size / _MIB:,.1f} MiB" if size >= _MIB / 10 else f"{size:.0f} bytes"
+
+
+def _count_of(elements: Sequence[Element]) -> str:
+    """Return the number and the size of elements, as text."""
+    count = len(elements)
+    return f"{count:,} file{'' if count == 1 else 's'} of {mebibytes(_size_of(elements))}"
+
+
+def _size_of(elements: Iterable[Element]) -> int:
+    """Return the total size of the files among the elements."""
+    return sum(element.size for element in elements if isinstance(element, File))
+
+
+def _name_of(element: Element) -> str | None:
+    """Return the name of a file, as logs and XComs can show it; None for a mapping."""
+    return one_line(element.name) if isinstance(element, File) else None

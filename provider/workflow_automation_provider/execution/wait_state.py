@@ -20,7 +20,6 @@ from typing import Any
 from workflow_automation_provider.execution.callback import WAIT_KEY, Answer, end_key
 from workflow_automation_provider.execution.claim import ClaimRecord
 from workflow_automation_provider.execution.store import TaskRecord
-from workflow_automation_provider.execution.upload_record import FIRST_CONFIRMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,10 @@ class WaitRecord(TaskRecord):
 
     def has_uploaded(self) -> bool:
         """Return whether files of the task's run were uploaded."""
-        return self._read(FIRST_CONFIRMED) is not None
+        # Not at the top: it imports object storage, which is slow.
+        from workflow_automation_provider.execution.upload import UPLOAD_KEY
+
+        return self._read(UPLOAD_KEY) is not None
 
     def close(self, digest: str | None) -> Answer | None:
         """

@@ -95,8 +95,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     def _run_once(self, context: Context) -> UploadResult:
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
-        from workflow_automation_provider.execution.upload_record import UploadRecord
+        from workflow_automation_provider.execution.upload import FilesToUpload, Uploader, UploadRecord
 
         record = UploadRecord(context)
         record.use()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import json
-import os
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +16,7 @@ from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     RejectedError,
 )
-from workflow_automation_provider.execution import confirmed_files, upload_progress
+from workflow_automation_provider.execution import upload as uploads
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
@@ -120,7 +117,7 @@ class TestResult:
     def test_of_a_long_response_the_start_is_kept(self, service, store, attempt, log):
         service.faults.add("response", operation="upload", body=json.dumps("a" * 2000 + "b"))
         (request,) = upload({"row": 1}).execute(attempt())["requests"]
-        assert request["response"] == store.entries[f"{KEY}_0"]["request"]["response"] == "a" * 2000
+        assert request["response"] == store.entries[KEY]["responses"][0] == "a" * 2000
         assert "a" * 2000 in (text := log())
         assert "a" * 2000 + "b" not in text
 
@@ -166,98 +163,61 @@ class TestRequests:
 
 
 class TestWhatIsSentAgain:
-    def test_a_file_that_changed(self, service, attempt, write):
-        path, row = write("a", "1"), {"row": 1}
-        upload(path, row).execute(attempt())
-        upload(write("a", "2"), row, {"row": 2}).execute(attempt(try_number=2))
-        assert uploaded(service) == [["a", row], ["a", {"row": 2}]]
+    """All of it, where anything differs that decides the requests; else nothing that was confirmed."""
 
-    def test_a_file_of_the_same_name_elsewhere(self, service, attempt, tmp_path, write):
-        (tmp_path / "b").mkdir()
-        upload(write("a")).execute(attempt())
-        # The same file but for its path.
-        (tmp_path / "b" / "a").hardlink_to(tmp_path / "a")
-        upload(tmp_path / "b" / "a").execute(attempt(try_number=2))
-        assert uploaded(service) == [["a"], ["a"]]
-
-    def test_what_was_sent_for_another_run(self, service, attempt, write):
-        files = [write("a"), {"row": 1}]
-        for try_number, run_id in enumerate(["1001", "1002", "1001"], start=1):
-            upload(*files, run_id=run_id).execute(attempt(try_number=try_number))
-        assert [upload.run_id for upload in service.uploads] == ["1001", "1002"]
-
-    @pytest.mark.parametrize(("once", "now", "again"), [(1, 2, 1), (2, 2, 0), (2, 1, 0), (1, 3, 2)])
-    def test_a_file_that_is_named_more_often(self, service, attempt, write, once, now, again):
-        path = write("a")
-        upload(*[path] * once).execute(attempt())
-        result = upload(*[path] * now).execute(attempt(try_number=2))
-        assert uploaded(service) == [["a"] * once, ["a"] * again][: 1 + bool(again)]
-        assert result["files"] == now
-
-    def test_what_identifies_a_file_stays_the_same_in_the_next_version(self, store, attempt, write):
-        """A try may run with a newer version of the provider than the one before it."""
-        path, row = write("a"), {"b": 1, "ä": [None]}
-        upload(path, row).execute(attempt())
-        state = os.stat(path)  # noqa: PTH116 - as the provider does
-        fingerprint = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
-        identities = [
-            f"demo-flow 1001 {path!r} 1 {fingerprint}",
-            f"demo-flow 1001 {json.dumps(row, separators=(',', ':'))}",
-        ]
-        (kept,) = store.entries[f"{KEY}_0"]["request"]["identities"]
-        assert base64.b64decode(kept) == b"".join(
-            hashlib.sha256(identity.encode()).digest()[:12] for identity in identities
-        )
-
-
-class TestListingThatChanges:
-    """Between two tries, files are added, removed and written again."""
-
-    @pytest.fixture
-    def folder(self, tmp_path):
-        folder = tmp_path / "files"
-        folder.mkdir()
-        for number in range(12):
-            (folder / f"{number:02}").write_text("x")
-        return folder
-
-    @pytest.mark.parametrize("per_entry", [1000, 2])
-    @pytest.mark.parametrize("per_request", [5, 3, 1])
-    def test_what_was_confirmed_is_not_sent_again_and_what_is_new_is(
-        self, service, attempt, folder, monkeypatch, per_entry, per_request
-    ):
-        monkeypatch.setattr(confirmed_files, "MAX_PER_ENTRY", per_entry)
-        let_fail(service, "busy", after=10 // per_request - 1)
-        with pytest.raises(BusyError):
-            upload(f"{folder}/*", files_per_request=per_request).execute(attempt())
-        sent = [name for request in uploaded(service) for name in request]
-        (folder / "00a").write_text("new")
-        (folder / "01").write_text("written again")
-        (folder / "02").unlink()
-        (folder / "99").write_text("new")
-        result = upload(f"{folder}/*", files_per_request=per_request).execute(attempt(try_number=2))
-        again = [name for request in uploaded(service) for name in request][len(sent) :]
-        expected = {path.name for path in folder.iterdir()} - {*sent} | {"01"}
-        assert again == sorted(expected)
-        assert result["files"] == 13
-
-    def test_only_a_request_of_too_many_files_is_sent_again(self, service, attempt, folder, monkeypatch, log):
-        monkeypatch.setattr(confirmed_files, "MAX_FILES", 7)
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"run_id": "1002"},
+            {"file_format": {"a": "name"}},
+            {"file_format": {"b": "name"}},
+            {"files_per_request": 3},
+            {"max_request_bytes": 62},
+        ],
+    )
+    def test_what_was_sent_otherwise(self, service, attempt, write, other, log):
+        usual = {"flow_id": "demo-flow", "files_per_request": 2, "file_format": {"c": "name"}}
+        files = [write("a"), {"row": 1}, write("b"), write("c")]
         let_fail(service, "busy", after=1)
         with pytest.raises(BusyError):
-            upload(f"{folder}/*", files_per_request=8).execute(attempt())
-        let_fail(service, "busy", after=2)
-        with pytest.raises(BusyError):
-            upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=2))
-        upload(f"{folder}/*", files_per_request=5).execute(attempt(try_number=3))
-        assert [len(files) for files in uploaded(service)] == [8, 5, 5, 2]
-        assert mentions(log(), "1 confirmed", "more than 20,000")
+            upload(*files, **usual).execute(attempt())
+        upload(*files, **{**usual, **other}).execute(attempt(try_number=2))
+        sent = uploaded(service)[1:]
+        assert [element for request in sent for element in request][1] == {"row": 1}
+        assert sum(map(len, sent)) == 4
+        assert mentions(log(), "not what an earlier try uploaded in 1 requests")
 
-    def test_files_in_a_set_have_the_same_order_in_each_try(self, service, context, folder):
-        files: Any = {f"{folder}/{number:02}" for number in range(12)}
-        UploadFilesOperator(task_id="upload", run_id="1001", files=files, file_format="name").execute(
-            context(task_id="upload")
-        )
+    @pytest.mark.parametrize("change", ["content", "place", "order", "number", "mapping"])
+    def test_another_list(self, service, attempt, tmp_path, write, change, log):
+        path, row = write("a", "1"), {"row": 1}
+        files: list[Any] = [path, row]
+        upload(*files).execute(attempt())
+        match change:
+            case "content":
+                write("a", "2")
+            case "place":  # the same file but for its path
+                (tmp_path / "b").mkdir()
+                (tmp_path / "b" / "a").hardlink_to(tmp_path / "a")
+                files = [str(tmp_path / "b" / "a"), row]
+            case "order":
+                files = [row, path]
+            case "number":
+                files = [path, row, path]
+            case "mapping":
+                files = [path, {"row": 2}]
+        upload(*files).execute(attempt(try_number=2))
+        assert len(service.uploads) == 2
+        assert len(uploaded(service)[1]) == len(files)
+        # And that is what a third try compares with.
+        upload(*files).execute(attempt(try_number=3))
+        assert len(service.uploads) == 2
+
+    def test_files_in_a_set_have_the_same_order_in_each_try(self, service, attempt, write):
+        files: Any = {write(f"{number:02}") for number in range(12)}
+        for number in (1, 2):
+            UploadFilesOperator(task_id="upload", run_id="1001", files=files, file_format="name").execute(
+                attempt(try_number=number)
+            )
         assert uploaded(service) == [[f"{number:02}" for number in range(12)]]
 
 
@@ -266,29 +226,13 @@ class TestVeryMany:
 
     def test_state_and_result_are_bounded(self, service, store, attempt):
         rows = [{"row": number} for number in range(2500)]
-        result = upload(*rows).execute(attempt())
-        assert set(store.entries) == {f"{KEY}_0", f"{KEY}_0_1", f"{KEY}_0_2"}
-        assert max(len(json.dumps(entry)) for entry in store.entries.values()) < 18_000
-        assert len(json.dumps(result)) < 1000
+        result = upload(*rows, files_per_request=50).execute(attempt())
+        assert set(store.entries) == {KEY}
+        assert store.entries[KEY]["confirmed"] == 50
+        assert len(json.dumps(store.entries[KEY])) < 1000
+        assert len(json.dumps(result)) < 7000
         assert result["requests"][0]["files"] == [None] * 20
-        assert result["requests"][0]["count"] == 2500
-
-    @pytest.mark.parametrize("entry", ["_0", "_0_1"])
-    def test_without_one_of_its_entries_a_request_was_not_confirmed(self, service, store, attempt, entry):
-        original = store.set
-
-        def fail(key, value, *, retention=None):
-            if key == f"{KEY}{entry}":
-                raise RuntimeError("No store")
-            original(key, value, retention=retention)
-
-        store.set = fail
-        rows = [{"row": number} for number in range(1001)]
-        upload(*rows).execute(attempt())
-        store.set = original
-        for try_number in (2, 3):
-            upload(*rows).execute(attempt(try_number=try_number))
-        assert [len(files) for files in uploaded(service)] == [1001, 1001]
+        assert result["requests"][0]["count"] == 50
 
     def test_a_result_has_the_first_requests(self, attempt):
         result = upload(*[{"row": number} for number in range(25)], files_per_request=1).execute(attempt())
@@ -313,7 +257,7 @@ class TestLog:
     def _slow(self, monkeypatch):
         """Have each look at the clock be 6 seconds after the last."""
         now = iter(range(0, 10_000, 6))
-        monkeypatch.setattr(upload_progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        monkeypatch.setattr(uploads, "time", SimpleNamespace(monotonic=lambda: next(now)))
 
     @pytest.mark.usefixtures("_slow")
     def test_progress_counts_the_requests_before(self, context, write, log):
@@ -341,7 +285,7 @@ class TestLog:
         assert mentions(text, "1 requests", "confirmed", "retry")
         upload(*files, files_per_request=1).execute(attempt(try_number=2))
         text = log()
-        assert mentions(text, "uploaded 1 of", "2 files of 6 bytes")
+        assert mentions(text, "sent 1 of 3 requests")
         assert mentions(text, "2 files", "2 requests", "b, c.")
 
 
@@ -375,11 +319,6 @@ class TestRecord:
         assert mentions(caught.value.message, "<a>", f"({why})")
         assert (uploaded(service), store.entries) == ([], {})
 
-    def test_where_all_was_sent_the_key_may_have_expired_since(self, service, attempt, connect):
-        first = upload({"row": 1}).execute(attempt())
-        connect(flow_id="demo-flow", key_expires_on="2026-01-01")
-        assert upload({"row": 1}).execute(attempt(try_number=2)) == first
-
 
 # A record that fails ---------------------------------------------------------------------------------------
 
@@ -390,14 +329,14 @@ class TestRecordThatFails:
 
         def fail_for_confirmed(key, value, *, retention=None):
             keys.append(key)
-            if key == f"{KEY}_0":
+            if key == KEY:
                 raise RuntimeError("No store")
             original(key, value, retention=retention)
 
         store.set = fail_for_confirmed
         result = upload({"row": 1}).execute(attempt())
         assert len(result["requests"]) == len(service.uploads) == 1
-        assert f"{KEY}_0" in keys
+        assert KEY in keys
         assert "not be recorded" in log()
 
 

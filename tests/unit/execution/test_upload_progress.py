@@ -10,7 +10,7 @@ import time
 import pytest
 
 from workflow_automation_provider.client.files import File
-from workflow_automation_provider.execution.upload_progress import Progress, mebibytes, names_of
+from workflow_automation_provider.execution.upload import Progress, mebibytes
 
 MIB = 1024 * 1024
 LOG = logging.getLogger("of the task")
@@ -84,13 +84,3 @@ def test_a_short_upload_is_not_told_of(clock, logged):
     clock(14.9)
     progress.sent(90 * MIB)
     assert logged() == []
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(1, "0.csv"), (3, "0.csv, 1.csv, 2.csv"), (12, ", 9.csv and 2 more"), (1010, "and 1,000 more")],
-)
-def test_the_first_names_are_told(count, text):
-    names = names_of(files(*range(count)), count)
-    assert names.endswith(text)
-    assert names.count(".csv") == min(count, 10)

@@ -157,7 +157,7 @@ class TestToken:
     def test_in_the_response_to_an_upload(self, service, task, token, expect_nowhere):
         service.faults.add("response", operation="upload", body={"of": token})
         error = task.fail(RunTimeoutError, files=[{"name": "a"}], completion_timeout=BRIEF)
-        assert "workflow_automation_upload_0" in task.entries
+        assert "workflow_automation_upload" in task.entries
         expect_nowhere(error)
 
     def test_in_the_response_to_an_upload_of_a_later_try(
@@ -169,7 +169,7 @@ class TestToken:
         service.faults.add("response", operation="upload", body={"run": {"callback_url": endpoint.urls[0]}})
         task.retry()
         task.park(files=[{"name": "a"}])
-        assert task.entries["workflow_automation_upload_0"]["request"]["response"] == WITHHELD
+        assert task.entries["workflow_automation_upload"]["responses"] == [WITHHELD]
         expect_nowhere()
 
     def test_each_run_has_its_own(self, service, task, endpoint):
