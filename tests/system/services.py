@@ -66,6 +66,7 @@ class Service:
         """Script a fault for a DAG run."""
         self.control.add_fault(kind, inputs={"case": case}, **options)
 
-    def struck(self, case: str) -> bool:
+    def struck(self, case: str, **inputs: Any) -> bool:
         """Tell whether the faults of a DAG run have all struck."""
-        return all(f["remaining"] == 0 for f in self.control.faults() if f.get("inputs") == {"case": case})
+        wanted = {"case": case, **inputs}
+        return all(f["remaining"] == 0 for f in self.control.faults() if f.get("inputs") == wanted)

@@ -74,7 +74,7 @@ def test_kill_in_the_middle_of_a_batch(
 
     stack.api.trigger("system_batch", case, {"batch": str(batch), "output": str(output)})
     pid = stack.api.running("system_batch", case, "trigger")
-    wait_for("a third of the batch", lambda: len(started()) > items / 3)
+    wait_for("the fault", lambda: service.struck(case, n=items // 2))
     stack.kill_worker_of(pid)
     killed = time.monotonic()
 
