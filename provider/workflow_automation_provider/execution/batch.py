@@ -308,15 +308,15 @@ class BatchStarter:
     def _save_what_is_known(self) -> None:
         """Record and log the results of the items in flight, now that the batch is stopped."""
         jobs = [*self._open.values()]
-        lost = [job for job in jobs if job.is_under_way]
+        lost = []
         for job in jobs:
-            if job in lost:
+            if job.is_under_way:
+                lost.append(job)
                 job.end("unknown", "It had no response when the batch was interrupted.")
             elif not job.result:
                 job.end("not started", "The batch was interrupted.")
             self._settle(job)
-        # Those that are lost are not recorded: the next try says so as well.
-        results = [job.settled for job in jobs if job.settled and job not in lost]
+        results = [job.settled for job in jobs if job.settled and job not in lost]  # or the next try says so
         try:
             # The write that opens them raised, but may be durable.
             self._record.write([job.item for job in jobs if not job.is_open], [])

@@ -133,7 +133,7 @@ class Sender:
             job.is_taken = True
             try:
                 run = self._request(with_inputs(template, job.item.inputs))
-                if run:
+                if run is not None:
                     job.result = self._started(job.item.index, run)
                 else:
                     job.end("not started", "The batch was stopped.")

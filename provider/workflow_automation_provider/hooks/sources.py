@@ -272,6 +272,12 @@ class _Stored:
             raise InvalidRequestError(
                 f"{file.source} has no known size, which an upload requires: copy it to a file first."
             )
+        if info.get("contentEncoding") == "gzip":
+            # Google Cloud Storage lists the size of what it has, and returns it decompressed.
+            raise InvalidRequestError(
+                f"{file.source} is stored with Content-Encoding: gzip, so the size of its content is unknown: store it "
+                "without that, or copy it to a file first."
+            )
         return file
 
     def _unreadable(self, error: Exception) -> FileUnavailableError:

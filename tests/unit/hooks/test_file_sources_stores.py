@@ -106,3 +106,10 @@ def test_what_stores_tell(store, monkeypatch, states):
         fingerprints.append(file.fingerprint())
     assert fingerprints[0] == fingerprints[1]  # to be read is no change
     assert fingerprints[1] != fingerprints[2]
+
+
+@pytest.mark.parametrize("source", [f"{URL}/top.csv", lambda: ObjectStoragePath(f"{URL}/top.csv")])
+def test_an_object_that_is_decompressed_on_the_way_is_refused(store, monkeypatch, source):
+    monkeypatch.setattr(store, "told", {"generation": "1", "contentEncoding": "gzip"})
+    with pytest.raises(InvalidRequestError, match=r"top\.csv' is stored with Content-Encoding: gzip"):
+        resolve(source() if callable(source) else source)
