@@ -239,18 +239,19 @@ def test_a_kill_at_any_time_leaves_the_output_file_as_it_was(batch, service, tmp
 def test_the_output_of_a_batch_that_is_timed_out(batch, service, tmp_path):
     """In the last try; the next one would go on."""
     path = tmp_path / "output.jsonl"
-    service.faults.add("delay", seconds=0.05, times=None)
+    # 16 at a time, so that all take longer than both tries together.
+    service.faults.add("delay", seconds=0.2, times=None)
     with interrupted(1):
-        batch(rows(500), output_path=str(path))
+        batch(rows(200), output_path=str(path))
     assert not path.exists()
     with interrupted(1):
-        batch(rows(500), output_path=str(path), try_number=4)
+        batch(rows(200), output_path=str(path), try_number=4)
     items = read_items(path)
-    assert len(items) == 500
+    assert len(items) == 200
     runs = {run.inputs["n"]: run.run_id for run in service.runs}
-    assert 0 < len(runs) < 500
+    assert 0 < len(runs) < 200
     assert {item["index"]: item["run_id"] for item in items if item["status"] == "started"} == runs
-    rest = [item["n"] for item in select_failed(tmp_path, rows(500), path)]
+    rest = [item["n"] for item in select_failed(tmp_path, rows(200), path)]
     assert rest == [item["index"] for item in items if item["status"] == "not started"]
     assert rest
     assert not runs.keys() & set(rest)
@@ -370,9 +371,9 @@ def test_the_log_has_the_response_that_the_record_of_a_start_lacks(workflow_auto
 @pytest.mark.parametrize("items", [rows(30), 5])
 @pytest.mark.parametrize("error", [RuntimeError("The store is gone"), KeyError("store")])
 def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, service, items, error):
-    service.faults.add("reject", status=401, inputs={"n": 500})
+    service.faults.add("reject", status=401, inputs={"n": 100})
     with pytest.raises(RejectedError):
-        batch(rows(1000))
+        batch(rows(200))
     started = len(service.runs)
     assert started
 

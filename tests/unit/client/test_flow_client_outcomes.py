@@ -1,4 +1,4 @@
-"""What a POST can come to: each row of the table, for each operation, over real HTTP."""
+"""What a POST can come to, over real HTTP; ``tests/unit/test_fault_table.py`` has what each fault does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import socket
-from typing import Any
 
 import httpcore
 import pytest
@@ -20,7 +19,6 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
-    UnidentifiedError,
 )
 from workflow_automation_provider.testing import Key, LocalService
 
@@ -111,44 +109,7 @@ def test_loopback_is_never_reached_through_a_proxy_of_the_environment(service, m
         assert trigger_flow(client, {}).run_id == "1001"
 
 
-# Started, response unusable --------------------------------------------------------------------------------
-
-UNUSABLE: dict[str, tuple[str, dict[str, Any], str]] = {
-    "empty": ("empty", {}, "empty"),
-    "no content": ("empty", {"status": 204}, "empty"),
-    "blank": ("garbage", {"body": " \r\n "}, "empty"),
-    "not JSON": ("garbage", {"body": "thanks"}, "not JSON"),
-    "truncated": ("truncate", {}, "cut off"),
-    "too large": ("endless", {"limit": 3_000_000}, "1024 KiB"),
-    "endless": ("endless", {}, "1024 KiB"),
-}
-
-
-@pytest.mark.parametrize("name", UNUSABLE)
-def test_unusable_response_of_a_trigger(service, client, trigger, name, key):
-    kind, options, words = UNUSABLE[name]
-    service.faults.add(kind, operation=trigger.operation, **options)
-    failure = fail(trigger, client, service, key=key, effects=1)
-    check(failure, UnidentifiedError, words, status=options.get("status", 201))
-
-
-@pytest.mark.parametrize("name", UNUSABLE)
-def test_any_response_body_confirms_an_upload(service, client, name, upload):
-    kind, options, _ = UNUSABLE[name]
-    upload.prepare(service)
-    service.faults.add(kind, operation="upload", **options)
-    assert isinstance(upload.send(client), str)
-    assert len(upload.requests(service)) == len(service.uploads) == 1
-
-
 # RejectedError -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [400, 404, 422])
-def test_rejected(service, client, attempt, status, key):
-    service.faults.add("reject", operation=attempt.operation, status=status, body="Sorry: no such luck.")
-    failure = fail(attempt, client, service, key=key, effects=0)
-    check(failure, RejectedError, status=status, quote="Sorry: no such luck.")
 
 
 @pytest.mark.parametrize("status", [302, 307])
@@ -169,12 +130,6 @@ def test_redirect_to_no_address_is_rejected_as_well(service, client, attempt, lo
 
 
 # BusyError ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [425, 429])
-def test_busy(service, client, attempt, status, key):
-    service.faults.add("busy", operation=attempt.operation, status=status, retry_after="0")
-    check(fail(attempt, client, service, key=key, effects=0), BusyError, status=status, retry_after=0)
 
 
 @pytest.mark.parametrize("status", [403, 503])
@@ -260,32 +215,6 @@ def test_proxy_that_lets_nothing_through(raw_server, attempt, status, key):
 
 def unknown(attempt, client, key, service=None, *, effects=0):
     return check(fail(attempt, client, service, key=key, effects=effects), OutcomeUnknownError)
-
-
-@pytest.mark.parametrize(
-    ("kind", "effects"),
-    [("drop_before", 0), ("reset_before", 0), ("drop_after", 1), ("reset_after", 1)],
-)
-def test_connection_lost(service, client, attempt, kind, effects, key):
-    service.faults.add(kind, operation=attempt.operation)
-    failure = unknown(attempt, client, key, service, effects=effects)
-    check(failure, OutcomeUnknownError, status=None)
-
-
-@pytest.mark.parametrize(("kind", "effects"), [("hang_before", 0), ("hang_after", 1)])
-def test_read_timeout(service, attempt, kind, effects, key):
-    service.faults.add(kind, operation=attempt.operation)
-    with FlowClient(service.base_url, api_key=key, timeout=0.4) as client:
-        failure = unknown(attempt, client, key, service, effects=effects)
-    check(failure, OutcomeUnknownError, "0.4 s", status=None)
-
-
-@pytest.mark.parametrize("status", [302, 303, 408, 500, 503])
-def test_response_of_a_gateway_after_the_effect(service, client, trigger, status, key):
-    headers = {"Location": f"https://x.example/{key}", "Retry-After": "5"}
-    service.faults.add("status_after", operation=trigger.operation, status=status, headers=headers)
-    failure = unknown(trigger, client, key, service, effects=1)
-    assert (failure.status, failure.retry_after) == (status, 5)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,10 @@ from workflow_automation_provider.execution.callback import (
 from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-from ..claims import ISSUED
-from ..starts import KEY, trigger
+from ..starts import KEY
+
+ISSUED: list[str] = []
+"""The tokens that the task has made, in order: the service's journal withholds them."""
 
 WAIT = "workflow_automation_wait"
 
@@ -259,11 +261,3 @@ def issued(monkeypatch):
 
     ISSUED.clear()
     monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", issue)
-
-
-@pytest.fixture
-def claims(endpoint, issued):
-    def make(**options):
-        return trigger(**{"on_unknown_start": "claim", "claim_timeout": timedelta(seconds=5), **options})
-
-    return make

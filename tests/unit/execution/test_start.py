@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import random
 import re
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,7 +16,6 @@ from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
     InvalidRequestError,
-    NotSentError,
     OutcomeUnknownError,
     RejectedError,
     UnidentifiedError,
@@ -30,7 +25,7 @@ from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import KEY, MAYBE, interrupted, mentions, requests, trigger
+from ..starts import KEY, MAYBE, mentions, requests, trigger
 
 LOOK = "Look in the workflow's list of runs."
 
@@ -76,46 +71,6 @@ def test_who_clears_the_task_is_told_of_its_other_runs(service, start, fault):
     assert "other runs" in caught.value.next_step
 
 
-@pytest.mark.parametrize("same_try", [True, False])
-def test_an_interruption_while_it_waits_leaves_a_doubt(service, store, context, start, log, same_try):
-    service.faults.add("hang_after", seconds=5)
-    now = context(store, task_id="customers")
-    with interrupted(1):
-        start(now=now)
-
-    assert mentions(log(), "Interrupted", MAYBE)
-    assert store.entries[f"{KEY}/ada"]["state"] == "starting"
-    if same_try:
-        with pytest.raises(InvalidRequestError, match="was already used"):
-            start(now=now)
-    else:
-        with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
-            start(try_number=2)
-    assert requests(service) == 1
-
-
-def test_a_start_that_cannot_be_taken_back_leaves_a_doubt(service, store, context, start, log):
-    service.faults.add("reject")
-    store.failures["delete"] = 2
-    now = context(store, task_id="customers")
-    with pytest.raises(RejectedError) as caught:
-        start(now=now)
-
-    assert caught.value.accepted is Accepted.NO
-    assert mentions(log(), "no run", "not be recorded")
-    with pytest.raises(InvalidRequestError, match="was already used"):
-        start(now=now)
-    with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
-        start(try_number=2)
-    assert requests(service) == 1
-
-
-def test_a_clear_starts_another_run(service, store, context, start):
-    start()
-    cleared = context(store, task_id="customers", try_number=2, max_tries=4)
-    assert start(now=cleared)["run_id"] == "1002"
-
-
 @pytest.mark.parametrize("fault", [None, "reject", "busy"])
 @pytest.mark.parametrize("customer", ["ada", "bob"])
 def test_a_name_stands_for_one_run(service, store, context, start, fault, customer):
@@ -149,13 +104,6 @@ def test_two_of_one_name_at_once(service, store, context, start):
         thread.join()
     assert sorted(outcomes) == ["1001", "rejected"]
     assert requests(service) == 1
-
-
-def test_what_was_asked_for_is_recorded(store, context, start):
-    start(inputs={"a": 1})
-    assert store.entries[f"{KEY}/ada"]["request"] == sha256(b'None {"a":1}').hexdigest()[:32]
-    trigger().execute(context(store))
-    assert store.entries[KEY]["request"] == store.entries[f"{KEY}/ada"]["request"]
 
 
 @pytest.mark.parametrize("other", [{"inputs": {"customer": "bob"}}, {"flow_id": "demo-flow"}])
@@ -275,15 +223,6 @@ def test_a_wrong_argument_does_not_hide_what_an_earlier_try_did(
     assert requests(service) == 1
 
 
-def test_a_start_from_before_a_clear_is_not_mentioned(service, store, context, start):
-    start("ada")
-    now = context(store, task_id="customers", try_number=2, max_tries=4)
-    with pytest.raises(InvalidRequestError) as caught:
-        start("ada", now=now, send_retry_timeout=-1)
-    assert "But try" not in str(caught.value)
-    assert caught.value.accepted is Accepted.NO
-
-
 def test_the_page_names_the_longest_name(store, start):
     page = (Path(__file__).parents[3] / "docs" / "taskflow.md").read_text(encoding="utf-8")
     (longest,) = re.findall(r"at most (\d+) characters", page)
@@ -299,17 +238,10 @@ def test_without_a_store_the_log_says_once_what_that_means(service, context, log
     assert log().count("before Airflow 3.3") == 1
 
 
-def test_a_service_that_is_not_there(service, store, start):
-    service.stop()
-    with pytest.raises(NotSentError, match="workflow_automation_default"):
-        start()
-    assert store.entries == {}
-
-
 @pytest.mark.parametrize(("asked", "waited_for"), [("600", True), ("601", False)])
 def test_a_busy_service_is_waited_for_up_to_ten_minutes(service, context, monkeypatch, asked, waited_for):
     waits = []
-    monkeypatch.setattr(SendRetrier, "_sleep", lambda _, seconds: waits.append(seconds))
+    monkeypatch.setattr(SendRetrier, "sleep", lambda _, seconds: waits.append(seconds))
     monkeypatch.setattr(random, "uniform", lambda low, _: low)
     service.faults.add("busy", retry_after=asked)
     if waited_for:
@@ -328,21 +260,6 @@ def test_outside_of_a_task_there_is_no_context():
 # What an earlier try may have started -----------------------------------------------------------------------
 
 
-def test_a_run_of_which_nothing_is_known_is_not_started_again(monkeypatch, service, store, context):
-    """The record then holds an empty result."""
-    service.faults.add("response", body="null")
-    connection = {
-        "conn_type": "workflow_automation",
-        "host": service.base_url,
-        "password": service.keys[0].value,
-    }
-    monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", json.dumps(connection))
-    for try_number in (1, 2):
-        now = context(store, task_id="customers", try_number=try_number)
-        assert trigger_flow_once("ada", context=now) == {}
-    assert len(service.runs) == 1
-
-
 @pytest.mark.parametrize(("fault", "kind"), [("reject", RejectedError), ("busy", BusyError)])
 def test_a_doubt_is_part_of_the_error_of_a_later_try(service, store, start, fault, kind):
     service.faults.add("drop_after")
@@ -358,39 +275,6 @@ def test_a_doubt_is_part_of_the_error_of_a_later_try(service, store, start, faul
     assert how_to_continue(name="ada") in caught.value.next_step
     # The record still names the try that may have started it, and when.
     assert store.entries[f"{KEY}/ada"] == first
-
-
-def test_a_second_doubt_is_of_the_later_try(service, store, start, log):
-    service.faults.add("drop_after", times=2)
-    for try_number in (1, 2):
-        with pytest.raises(OutcomeUnknownError):
-            start(on_unknown_start="start_again", try_number=try_number)
-    assert store.entries[f"{KEY}/ada"]["try_number"] == 2
-    text = log()
-    assert "could not be recorded" not in text
-    assert "'start_again'" in text
-
-
-def test_a_doubt_that_cannot_be_put_back_is_logged(service, store, start, log):
-    service.faults.add("drop_after")
-    with pytest.raises(OutcomeUnknownError):
-        start(on_unknown_start="start_again")
-    service.faults.add("reject")
-    store.failures["set starting"] = 0
-    puts = []
-
-    real = store.set
-
-    def fail_second(key, value, *, retention=None):
-        puts.append(key)
-        if puts.count(f"{KEY}/ada") == 2:
-            raise RuntimeError("No store")
-        real(key, value, retention=retention)
-
-    store.set = fail_second
-    with pytest.raises(RejectedError):
-        start(on_unknown_start="start_again", try_number=2)
-    assert "not be recorded" in log()
 
 
 @pytest.mark.parametrize("try_number", [1, 4])
@@ -442,66 +326,6 @@ def test_a_key_in_the_wrong_place_is_not_shown(service, start):
     with pytest.raises(InvalidRequestError, match="flow_id contains") as caught:
         start(flow_id=f"flow-{service.keys[0].value}")
     assert service.keys[0].value not in str(caught.value)
-
-
-def test_a_probe_that_cannot_be_deleted_does_not_matter(service, store, start):
-    store.failures["delete"] = 1
-    assert start(try_number=2)["run_id"] == "1001"
-
-
-def test_threads_of_a_later_try_read_at_the_same_time(service, store, context):
-    """Each checks the store by a probe of its own."""
-    now = context(store, task_id="customers", try_number=2)
-    barrier = threading.Barrier(4)
-    read = store.get
-
-    def get(key, default=None):
-        entry = read(key, default)
-        if "_probe/" in key:
-            barrier.wait(10)
-        return entry
-
-    store.get = get
-    with ThreadPoolExecutor(4) as pool:
-        runs = list(pool.map(lambda name: trigger_flow_once(name, context=now, send_retry_timeout=0), "abcd"))
-    assert len({run["run_id"] for run in runs}) == 4
-
-
-@pytest.mark.parametrize("how", ["fails once", "slow"])
-def test_what_may_be_deleted_again_later_is_not_written_again_in_this_try(
-    service, store, context, start, how, monkeypatch
-):
-    """Airflow's SDK repeats a request without a response, and the API server may carry out the first one last."""
-    service.faults.add("busy", retry_after=0)
-    if how == "slow":
-        delete = store.delete
-
-        monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN", "0.2")
-
-        def delete_slowly(key):
-            time.sleep(0.2)
-            delete(key)
-
-        store.delete = delete_slowly
-    else:
-        store.failures["delete"] = 1
-
-    now = context(store, task_id="customers")
-    with pytest.raises(RuntimeError, match="slow to delete"):
-        start(send_retry_timeout=60, now=now)
-    with pytest.raises(InvalidRequestError):
-        start(now=now)
-
-    assert requests(service) == 1
-    assert f"{KEY}/ada" not in store.entries
-    assert start(try_number=2)["run_id"] == "1001"
-
-
-def test_a_start_without_a_url_has_no_token_to_revoke(service, store, context):
-    service.faults.add("drop_after")
-    with pytest.raises(OutcomeUnknownError) as caught:
-        trigger().execute(context(store))
-    assert len(caught.value.consequence.splitlines()) == 1
 
 
 def test_a_name_whose_run_was_returned_is_in_use(service, store, context, start):

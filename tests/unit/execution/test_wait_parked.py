@@ -17,9 +17,8 @@ from workflow_automation_provider.execution.callback import PATH, claim_key
 from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
 from workflow_automation_provider.execution.wait_state import WaitRecord
 
-from ..claims import ISSUED
 from ..starts import TIMEOUT, mentions, requests
-from .conftest import WAIT
+from .conftest import ISSUED, WAIT
 
 EDITED = {"wait_for_completion": False}
 

@@ -80,8 +80,8 @@ def test_connections_are_kept(batch, service, monkeypatch):
         return create(*arguments, **named)
 
     monkeypatch.setattr(socket, "create_connection", count)
-    batch(rows(300))
-    assert len(service.runs) == 300
+    batch(rows(100))
+    assert len(service.runs) == 100
     assert len(connections) <= 16
 
 
@@ -192,11 +192,11 @@ def test_doubts_here_and_there_do_not_end_it(batch, service):
 
 def test_a_busy_service_is_waited_for_by_all(batch, service, log):
     service.faults.add("busy", retry_after="1", inputs={"n": 20})
-    assert len(batch(rows(300), send_retry_timeout=30)) == 300
-    assert times_started(service) == Counter(range(300))
+    assert len(batch(rows(120), send_retry_timeout=30)) == 120
+    assert times_started(service) == Counter(range(120))
     text = log()
     # Not by each thread.
-    assert text.count("Retrying in") == text.count("Starting 300 runs of")
+    assert text.count("Retrying in") == text.count("Starting 120 runs of")
     at = [datetime.fromisoformat(request.at) for request in service.journal.requests()]
     gaps = [(late - early).total_seconds() for early, late in itertools.pairwise(at)]
     assert max(gaps) >= 0.9
@@ -244,14 +244,14 @@ def test_a_service_that_stays_away(batch, service, fault, kind):
 
 def test_a_retry_starts_the_rest(batch, service):
     fault = service.faults.add("busy", times=None, retry_after="30", inputs={"late": True})
-    items = [*rows(20), *({"n": n, "late": True} for n in range(20, 120))]
+    items = [*rows(20), *({"n": n, "late": True} for n in range(20, 60))]
     with pytest.raises(BusyError, match="30 s") as caught:
         batch(items)
     assert "second run" not in caught.value.next_step
     assert caught.value.retry_after == 30
     fault.remaining = 0
-    assert [item["status"] for item in batch(items, try_number=2)] == ["started"] * 120
-    assert times_started(service) == Counter(range(120))
+    assert [item["status"] for item in batch(items, try_number=2)] == ["started"] * 60
+    assert times_started(service) == Counter(range(60))
 
 
 @pytest.mark.no_cover

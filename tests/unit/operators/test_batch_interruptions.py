@@ -52,14 +52,14 @@ def stated_runs(text):
 def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tmp_path, fail_at, to_file):
     output = {"output_path": str(tmp_path / "output.jsonl")} if to_file else {}
     with pytest.raises(WorkflowAutomationError, match="The store is gone") as caught:
-        batch(rows(400), store=failing(service, fail_at), retries=0, **output)
+        batch(rows(250), store=failing(service, fail_at), retries=0, **output)
     runs = {run.inputs["n"]: run.run_id for run in service.runs}
-    assert caught.value.consequence == counts(400, started=len(runs))
+    assert caught.value.consequence == counts(250, started=len(runs))
     assert caught.value.accepted is Accepted.YES
     if to_file:
         assert str(tmp_path / "output.jsonl") in caught.value.next_step
         items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
-        assert len(items) == 400
+        assert len(items) == 250
         assert {item["index"]: item["run_id"] for item in items if item["status"] == "started"} == runs
     else:
         (where,) = [line for line in str(caught.value).splitlines() if "workflow_automation_batch_" in line]
@@ -74,9 +74,9 @@ def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tm
 def test_a_store_that_fails_is_left_to_the_next_try(batch, service, tmp_path):
     output = tmp_path / "output.jsonl"
     with pytest.raises(WorkflowAutomationError) as caught:
-        batch(rows(400), store=failing(service, 4), output_path=str(output))
+        batch(rows(200), store=failing(service, 4), output_path=str(output))
     assert not isinstance(caught.value, AirflowFailException)
-    assert caught.value.consequence == counts(400, started=len(service.runs))
+    assert caught.value.consequence == counts(200, started=len(service.runs))
     assert not output.exists()
 
 
@@ -107,7 +107,7 @@ def test_what_a_failed_write_was_to_open_is_not_in_doubt(batch, service, is_dura
 def test_whatever_fails_no_input_is_sent_twice_and_each_is_accounted_for(batch, service, tmp_path, seed):
     chance = random.Random(seed)
     kinds = ["drop_before", "drop_after", "status_after", "reject", "busy", "garbage", "stale", "reset_after"]
-    for n in range(300):
+    for n in range(120):
         if chance.random() < 0.1:
             service.faults.add(chance.choice(kinds), inputs={"n": n})
     output = tmp_path / "output.jsonl"
@@ -120,7 +120,7 @@ def test_whatever_fails_no_input_is_sent_twice_and_each_is_accounted_for(batch, 
 
         try:
             batch(
-                rows(300),
+                rows(120),
                 try_number=number,
                 store=store,
                 output_path=str(output),
@@ -149,7 +149,7 @@ def test_whatever_fails_no_input_is_sent_twice_and_each_is_accounted_for(batch, 
 def test_on_kill_stops_all_threads(batch, service):
     def kill_soon(task):
         def wait_and_kill():
-            while len(service.journal.requests()) < 100:
+            while len(service.journal.requests()) < 40:
                 time.sleep(0.001)
             task.on_kill()
 
@@ -157,15 +157,15 @@ def test_on_kill_stops_all_threads(batch, service):
 
     service.faults.add("delay", seconds=0.02, times=None)
     with pytest.raises(NotSentError):
-        batch(rows(500), before=kill_soon)
+        batch(rows(200), before=kill_soon)
     sent = len(service.journal.requests())
-    assert sent < 500
+    assert sent < 200
     time.sleep(0.3)
     assert len(service.journal.requests()) == sent
     service.faults.clear()
     # What had been sent is recorded, and nothing is in doubt.
-    assert statuses(batch(rows(500), try_number=2)) == {"started": 500}
-    assert times_started(service) == Counter(range(500))
+    assert statuses(batch(rows(200), try_number=2)) == {"started": 200}
+    assert times_started(service) == Counter(range(200))
 
 
 def test_on_kill_ends_a_wait_for_a_busy_service(batch, service):
@@ -188,18 +188,18 @@ def test_a_task_that_was_ended_before_sends_nothing(batch, service):
 
 
 def test_an_execution_timeout_leaves_nothing_in_doubt_that_had_a_response(batch, service, log):
-    service.faults.add("delay", seconds=0.1, times=None)
+    service.faults.add("delay", seconds=0.2, times=None)
     before = signal.getsignal(signal.SIGALRM)
     with interrupted(1.0):
-        batch(rows(500))
+        batch(rows(200))
     assert signal.getsignal(signal.SIGALRM) is before
     text = log()
-    assert counts(500, started=len(service.runs)) in text
+    assert counts(200, started=len(service.runs)) in text
     assert mentions(text, "state store", "workflow_automation_batch_0")
-    assert 0 < len(service.runs) < 500
+    assert 0 < len(service.runs) < 200
     service.faults.clear()
-    assert statuses(batch(rows(500), try_number=2)) == {"started": 500}
-    assert times_started(service) == Counter(range(500))
+    assert statuses(batch(rows(200), try_number=2)) == {"started": 200}
+    assert times_started(service) == Counter(range(200))
 
 
 def test_without_a_store_it_says_once_what_it_cannot_promise(service, log, context, request):

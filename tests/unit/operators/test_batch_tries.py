@@ -46,25 +46,25 @@ def test_a_clear_starts_all_anew(batch, service, log):
 def test_what_a_killed_try_left_open(batch, service, on_unknown_start):
     """The process is gone: what it had opened and not recorded may have been sent."""
     with pytest.raises(WorkflowAutomationError, match="Killed"):
-        batch(rows(200), store=failing(service, 3, "Killed"), max_concurrency=4)
+        batch(rows(60), store=failing(service, 3, "Killed"), max_concurrency=4)
     before = times_started(service)
-    assert 0 < len(before) < 200
+    assert 0 < len(before) < 60
     if on_unknown_start == "fail":
         with pytest.raises(OutcomeUnknownError) as caught:
-            batch(rows(200), try_number=2, on_unknown_start="fail")
+            batch(rows(60), try_number=2, on_unknown_start="fail")
         lost = [line for line in str(caught.value).splitlines() if line.startswith("batch[")]
         assert 0 < len(lost) <= 16
         assert all("Try 1 " in line for line in lost)
         assert max(times_started(service).values()) == 1
         # And a third one says the same.
         with pytest.raises(OutcomeUnknownError) as again:
-            batch(rows(200), try_number=3, on_unknown_start="fail")
+            batch(rows(60), try_number=3, on_unknown_start="fail")
         assert [line for line in str(again.value).splitlines() if line.startswith("batch[")] == lost
     else:
-        items = batch(rows(200), try_number=2, on_unknown_start="start_again")
-        assert statuses(items) == {"started": 200}
-        assert times_started(service).keys() == {*range(200)}
-        assert sum(times_started(service).values()) <= 200 + 16
+        items = batch(rows(60), try_number=2, on_unknown_start="start_again")
+        assert statuses(items) == {"started": 60}
+        assert times_started(service).keys() == {*range(60)}
+        assert sum(times_started(service).values()) <= 60 + 16
 
 
 def test_start_again_is_left_to_the_next_try(batch, service):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from datetime import datetime, timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -15,11 +14,7 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
-    RejectedError,
-    UnidentifiedError,
 )
-from workflow_automation_provider.execution.errors import how_to_continue
-from workflow_automation_provider.execution.start import request_digest
 
 from ..starts import KEY, MAYBE, TaskTimeout, interrupted, mentions, requests, trigger
 
@@ -38,21 +33,7 @@ class TestTries:
         assert result == {"run_id": "1001", "run_link": link(service, 1001), "flow_id": "demo-flow"}
         assert [run.by for run in service.runs] == ["key"]
         assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
-        assert store.writes == [(KEY, "starting", 0), (KEY, "started", 1)]
-        assert datetime.fromisoformat(store.entries[KEY]["at"]).utcoffset() == timedelta(0)
-        assert store.entries[KEY].pop("sent") <= store.entries[KEY]["at"]
-        assert store.entries[KEY] | {"at": ""} == {
-            "state": "started",
-            "at": "",
-            "conn_id": "workflow_automation_default",
-            "flow_id": "demo-flow",
-            "result": result,
-            "try_number": 1,
-            "max_tries": 3,
-            "clear_number": 0,
-            "request": request_digest({"a": 1}, None),
-        }
-        assert store.retentions[KEY] is NEVER_EXPIRE
+        assert {*store.retentions.values()} == {NEVER_EXPIRE}
         assert f"Started run 1001: {link(service, 1001)}" in (text := log())
         assert "before Airflow 3.3" not in text
 
@@ -103,25 +84,6 @@ class TestTries:
         assert trigger().execute(now) == {"run_id": "7", "flow_id": "demo-flow"}
         assert now["ti"].pushed == {}
 
-    @pytest.mark.parametrize("lost", [1, 3])
-    @pytest.mark.parametrize("again", [{"try_number": 2}, {"task_reschedule_count": 1}])
-    def test_a_404_for_the_record_starts_no_second_run(self, service, store, context, again, lost):
-        first = trigger().execute(context(store))
-        store.lost = [KEY] * lost
-        now = context(store, try_number=again.get("try_number", 1))
-
-        assert trigger().execute({**now, **again}) == first
-        assert requests(service) == 1
-        assert store.entries.keys() == {KEY}
-
-    def test_a_store_that_forgets_starts_no_second_run(self, service, store, context):
-        trigger().execute(context(store))
-        store.lost = [KEY, KEY, "workflow_automation_probe"]
-        with pytest.raises(RuntimeError, match="task state store"):
-            trigger().execute(context(store, try_number=2))
-        assert requests(service) == 1
-        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
-
     def test_a_run_id_forges_no_line_of_the_log(self, service, store, context, log):
         service.faults.add("response", body={"run_id": "1\nStarted run 2: x", "run_link": "http://a\nb"})
         run = trigger().execute(context(store))
@@ -135,45 +97,6 @@ class TestTries:
         assert trigger().execute(context(store, try_number=2)) == {"run_id": "77"}
         assert requests(service) == 0
 
-    def test_a_start_of_unknown_outcome_is_not_repeated(self, service, store, context):
-        service.faults.add("drop_after")
-        errors = []
-        for try_number in (1, 2):
-            with pytest.raises(OutcomeUnknownError, match=MAYBE) as caught:
-                trigger().execute(context(store, try_number=try_number))
-            errors.append(caught.value)
-            assert isinstance(caught.value, AirflowFailException)
-            assert (caught.value.code, caught.value.conn_id) == (
-                "start-unknown",
-                "workflow_automation_default",
-            )
-            assert how_to_continue() in caught.value.next_step
-        assert f"Try 1 ({store.entries[KEY]['at']})" in errors[1].message
-        assert requests(service) == 1
-
-    def test_a_run_of_unknown_id_is_not_started_again(self, service, store, context):
-        service.faults.add("garbage")
-        errors = []
-        for try_number in (1, 2):
-            with pytest.raises(UnidentifiedError, match="not JSON") as caught:
-                trigger(flow_id="demo-flow").execute(context(store, try_number=try_number))
-            errors.append(caught.value)
-            assert isinstance(caught.value, AirflowFailException)
-            assert (caught.value.code, caught.value.flow_id) == ("unidentified", "demo-flow")
-            assert how_to_continue() in caught.value.next_step
-        assert errors[0].message in errors[1].message
-        assert f"Try 1 ({store.entries[KEY]['at']})" in errors[1].consequence
-        assert requests(service) == 1
-
-    @pytest.mark.parametrize("status", [408, 503])
-    def test_a_gateway_that_asks_to_retry_later_gets_no_second_run(self, service, store, context, status):
-        """As Varnish does, if the service failed after the request was forwarded to it."""
-        service.faults.add("status_after", status=status, headers={"Retry-After": "1"})
-        with pytest.raises(OutcomeUnknownError, match=MAYBE) as caught:
-            trigger(send_retry_timeout=30).execute(context(store))
-        assert isinstance(caught.value, AirflowFailException)
-        assert requests(service) == 1
-
     def test_start_again_accepts_a_second_run(self, service, store, context, log):
         service.faults.add("drop_after")
         with pytest.raises(OutcomeUnknownError, match=MAYBE) as caught:
@@ -185,35 +108,6 @@ class TestTries:
         assert result["run_id"] == "1002"
         assert mentions(log(), "Try 1", MAYBE, "on_unknown_start", "'start_again'")
         assert store.entries[KEY]["result"] == result
-
-    def test_a_doubt_outlives_a_try_that_started_nothing(self, service, store, context, log):
-        service.faults.add("drop_after")
-        service.faults.add("busy", retry_after="0")
-        with pytest.raises(OutcomeUnknownError):
-            trigger(on_unknown_start="start_again").execute(context(store))
-        with pytest.raises(BusyError):
-            trigger(on_unknown_start="start_again").execute(context(store, try_number=2))
-        assert mentions(log(), "no run", "earlier try")
-        with pytest.raises(AirflowFailException, match=MAYBE):
-            trigger().execute(context(store, try_number=3))
-
-    @pytest.mark.parametrize(
-        ("fault", "error"),
-        [
-            (("reject", {}), AirflowFailException),
-            (("busy", {"status": 429}), BusyError),
-            (("busy", {"status": 425, "retry_after": "0"}), BusyError),
-        ],
-    )
-    def test_nothing_started_leaves_nothing_behind(self, service, store, context, log, fault, error):
-        kind, options = fault
-        service.faults.add(kind, **options)
-        with pytest.raises(error):
-            trigger().execute(context(store))
-        assert store.entries == {}
-        assert "earlier try" not in log()
-
-        assert trigger().execute(context(store, try_number=2))["run_id"] == "1001"
 
     def test_without_a_store_the_log_says_what_that_means(self, service, context, log):
         assert trigger().execute(context())["run_id"] == "1001"
@@ -274,28 +168,6 @@ class TestAfterTheStart:
         now = context(store, push_error=RuntimeError("No database"))
         assert trigger().execute(now)["run_id"] == "1001"
         assert mentions(log(), "link", "could not be stored")
-
-    def test_a_record_that_cannot_be_completed(self, service, store, context, log):
-        store.failures["set started"] = 2
-        assert trigger().execute(context(store))["run_id"] == "1001"
-        assert mentions(log(), "Run 1001", "not be recorded", MAYBE.lower())
-        assert (store.entries[KEY]["state"], store.entries[KEY]["result"]) == ("starting", {})
-
-    def test_a_record_that_cannot_tell_of_a_run_without_an_id(self, service, store, context, log):
-        service.faults.add("garbage")
-        store.failures["set unidentified"] = 1
-        with pytest.raises(AirflowFailException, match="not JSON"):
-            trigger().execute(context(store))
-        assert "record could not be completed" in log()
-        assert store.entries[KEY]["state"] == "starting"
-
-    def test_a_record_that_is_taken_back_at_the_second_attempt(self, service, store, context, log):
-        service.faults.add("reject")
-        store.failures["delete"] = 1
-        with pytest.raises(AirflowFailException, match="400"):
-            trigger().execute(context(store))
-        assert store.entries == {}
-        assert "not be recorded" not in log()
 
 
 class TestInterrupted:
@@ -414,26 +286,6 @@ class TestTwice:
         assert operator.execute(now)["run_id"] == "1001"
         with pytest.raises(AirflowFailException, match=ALREADY):
             operator.execute(now)
-
-    def test_not_even_if_it_started_nothing(self, service, store, context):
-        operator, now = trigger(), context(store)
-        service.faults.add("reject")
-        with pytest.raises(RejectedError):
-            operator.execute(now)
-        with pytest.raises(AirflowFailException, match=ALREADY):
-            operator.execute(now)
-        assert requests(service) == 1
-
-    def test_a_rescheduled_task_is_executed_again_in_the_same_try(self, service, store, context):
-        """With the same number and the same id, as dag.test() does it in one process on Airflow 3.4."""
-        service.faults.add("drop_after")
-        service.faults.add("busy")
-        operator = {"on_unknown_start": "start_again"}
-        with pytest.raises(OutcomeUnknownError):
-            trigger(**operator).execute(context(store))
-        with pytest.raises(BusyError):
-            trigger(**operator).execute(context(store, try_number=2))
-        assert trigger(**operator).execute(context(store, try_number=2))["run_id"] == "1002"
 
     def test_without_a_store_it_is_executed_once_in_a_try(self, service, context):
         operator, now = trigger(), context()
