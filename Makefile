@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
+.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,7 +49,7 @@ test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Stora
 bench-import: $(VENV)/bench ## Measure what importing the operators costs, compared with other providers (about 2 minutes)
 	@$(VENV)/bin/python benchmarks/imports.py
 
-bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 7 minutes)
+bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 4 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
 
 bench-upload: $(VENV)/bench ## Measure uploads, compared with HttpHook, httpx, curl and boto3 (about 8 minutes); ARGS="s3-many …" for some
@@ -63,6 +63,10 @@ bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, co
 
 bench-page: $(VENV)/bench ## Measure what the page of the flow runs costs, compared with Airflow's own list (about 1 minute)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/page.py
+
+model: ARGS ?= model
+model: $(STAMP) ## Explore all states of the record's model (about 3 minutes); ARGS=by-hand for the large ones, ARGS="2 1 0 0 wait" for one
+	@$(VENV)/bin/python tests/model/explore.py $(ARGS)
 
 mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
@@ -97,6 +101,7 @@ lint-types: $(STAMP)
 	@$(RUN) mypy
 	@$(RUN) mypy scripts tests/support tests/typing
 	@$(RUN) mypy --explicit-package-bases tests/unit tests/integration tests/docs
+	@$(RUN) mypy tests/model
 	@$(RUN) mypy tests/crash
 	@$(RUN) mypy tests/system
 

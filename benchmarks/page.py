@@ -1,9 +1,10 @@
 """
 Measure what the page **Flow runs** costs, beside Airflow's own list of task instances: ``make bench-page``.
 
-An API server with PostgreSQL has 300,000 task instances that ended, each with an entry, and 500 that wait. The page
+An API server with PostgreSQL has 300,000 task instances that ended, each with two entries, 500 that wait, and 10 batches with
+2,000 entries each. The page
 is asked for as a browser does that leaves it open, and so is Airflow's endpoint that the UI lists task instances with,
-for its largest page, 100 rows, in turn; the page of the runs counts and sorts all 500, and shows 200.
+for its largest page, 100 rows, in turn; the page of the runs counts and sorts all 510, and shows 200.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     import psutil
 
 OLD, PER_DAG_RUN, WAITING, ROUNDS = 300_000, 100, 500, 30
+BATCHES, ENTRIES = 10, 2_000
 LIST = "/workflow-automation/runs/"
 THEIRS = "/api/v2/dags/~/dagRuns/~/taskInstances?state=awaiting_input&limit=100&order_by=-start_date"
 
-# A waiting task has four entries; a third of the flows have said something.
+# A waiting task has three entries; a third of the flows have said something. One in a hundred old tasks failed last week.
 FILL = f"""
 SET LOCAL session_replication_role = replica;  -- without the checks of foreign keys, which take most of the time
 
@@ -46,22 +48,31 @@ SELECT r, 'flows-' || r % 20, 'run-' || r, 'manual', 'success', now(), now(), 0
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r;
 
 INSERT INTO task_instance (id, dag_id, run_id, task_id, map_index, state, try_number, max_tries, pool, pool_slots,
-    queue, priority_weight, hostname, unixname, start_date, updated_at, operator, custom_operator_name, next_kwargs)
+    queue, priority_weight, hostname, unixname, start_date, end_date, updated_at, operator, custom_operator_name,
+    next_kwargs)
 SELECT gen_random_uuid(), 'flows-' || r % 20, 'run-' || r, 'trigger', i,
-    CASE WHEN r <= {WAITING // PER_DAG_RUN} THEN 'awaiting_input' ELSE 'success' END, 1, 3, 'default_pool', 1,
-    'default', 1, '', '', now() - i * interval '1 second', now(), 'TriggerFlowOperator', '', '{{"timeout": 86400}}'
+    CASE WHEN r <= {WAITING // PER_DAG_RUN} THEN 'awaiting_input' WHEN i = 0 THEN 'failed' ELSE 'success' END,
+    1, 3, 'default_pool', 1, 'default', 1, '', '', now() - i * interval '1 second',
+    now() - r * interval '1 hour', now(), 'TriggerFlowOperator', '', :parked
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i;
 
 INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
-SELECT r, 'flows-' || r % 20, 'run-' || r, 'trigger', i, 'workflow_automation_start', :start, now()
+SELECT r, 'flows-' || r % 20, 'run-' || r, 'trigger', i, 'workflow_automation_start/1/0', :start, now()
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i;
 
 INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
-SELECT r, 'flows-' || r % 20, 'run-' || r, 'trigger', i, e.key, e.value, now()
-FROM generate_series(1, {WAITING // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i, (VALUES
-    ('workflow_automation_wait', :wait), ('workflow_automation_token/d/3', '{{"open": true}}'),
-    ('workflow_automation_claim/3', '{{"digest": "d"}}'), ('workflow_automation_word/d', :word)) e (key, value)
-WHERE e.key NOT LIKE '%word%' OR i % 3 = 0;
+SELECT r, 'flows-' || r % 20, 'run-' || r, 'trigger', i, e2.key, e.value, now()
+FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i, (VALUES
+    ('outcome/1/0', :outcome), ('run/d', :run), ('word/d', :word)) e (name, value),
+    concat('workflow_automation_', e.name) e2 (key)
+WHERE e.name = 'outcome/1/0' OR r <= {WAITING // PER_DAG_RUN} AND (e.name = 'run/d' OR i % 3 = 0);
+
+-- Batches of many entries.
+UPDATE task_instance SET state = 'running', task_id = 'batch'
+WHERE run_id = 'run-{OLD // PER_DAG_RUN}' AND map_index < {BATCHES};
+INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
+SELECT {OLD // PER_DAG_RUN}, dag_id, run_id, task_id, map_index, 'workflow_automation_batch/' || n, :batch, now()
+FROM task_instance, generate_series(0, {ENTRIES - 1}) n WHERE task_id = 'batch';
 
 ANALYZE;
 """
@@ -69,14 +80,20 @@ ANALYZE;
 
 def fill(url: str) -> None:
     """Write what the page is to find, and what not."""
-    attempt = {"try_number": 1, "max_tries": 3, "clear_number": 0}
-    at = "2026-01-01T00:00:00+00:00"
+    at, until = "2026-01-01T00:00:00+00:00", "2126-01-01T00:00:00+00:00"
     run = {"run_id": "1001", "run_link": "https://app.example.com/runs/1001", "flow_id": "nightly"}
     target = {"conn_id": "workflow_automation_default", "flow_id": "nightly"}
     values = {
-        "start": {**attempt, "state": "started", "at": at, "sent": at, "result": run, **target},
-        "wait": {**attempt, "digest": "d", "since": at},
+        "start": {"at": at, "max_tries": 3, "token": "d", "waits": True, **target},
+        "outcome": {"kind": "run", "at": at, "run": run},
+        "run": {"claim": {"at": at, "run_id": "1001"}},
         "word": {"message": "Reading orders", "progress": 0.5, "at": at},
+        "batch": {
+            "max_tries": 3,
+            "counts": {"total": 400, "started": 280, "remaining": 120},
+            "digests": "A" * 1000,
+        },
+        "parked": {"waiting": {"since": at, "until": until}},
     }
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -108,7 +125,7 @@ def measure(airflow: Airflow) -> None:
                     cpu[path] += cpu_of(server) - before
         page = http.get(LIST).text
     assert page.count("<tr") == 201
-    assert f"all {WAITING}" in page
+    assert f"all {WAITING + BATCHES}" in page
     refresh = int(page.partition('data-seconds="')[2].partition('"')[0])
     report(took, cpu, refresh)
 
@@ -116,7 +133,9 @@ def measure(airflow: Airflow) -> None:
 def report(took: dict[str, list[float]], cpu: dict[str, float], refresh: int) -> None:
     """Print the figures."""
     centile: Callable[[list[float]], float] = lambda values: sorted(values)[math.ceil(0.95 * len(values)) - 1]  # noqa: E731
-    print(f"{OLD:,} old entries, {WAITING} waiting tasks, {ROUNDS} requests each\n")
+    print(
+        f"{2 * OLD:,} old entries, {WAITING} waiting tasks, {BATCHES} batches of {ENTRIES:,} entries, {ROUNDS} requests each\n"
+    )
     print("| | median | 95 % | CPU of the API server |\n| --- | --- | --- | --- |")
     for path, name in ((LIST, "Flow runs"), (THEIRS, "Airflow's task instances, a page of 100")):
         median, most = (value * 1000 for value in (statistics.median(took[path]), centile(took[path])))

@@ -30,8 +30,8 @@ from airflow_launcher.api import FINISHED, AirflowApi
 from undisturbed import undisturbed_airflow
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
-STARTS, ROUNDS = 60, 12
-AIM, CLAIM_AIM = 1.2, 1.1
+STARTS, ROUNDS = 20, 4
+AIM, CLAIM_AIM = 1.4, 1.05
 LOST = 40
 FIRST_STEP = 1.0  # seconds after the start, so that the task waits for it
 

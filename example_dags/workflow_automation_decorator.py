@@ -2,7 +2,7 @@
 Start a run for each customer whose name a function turns into inputs, with the decorator ``@task.trigger_flow``.
 
 All that holds for ``TriggerFlowOperator`` holds for these tasks: each starts one run, also if it is retried, and has the
-button Flow run.
+button Open run.
 """
 
 from __future__ import annotations

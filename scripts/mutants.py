@@ -41,16 +41,21 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 # Files of the package, and the tests that must notice every change to them.
 GROUPS = (
     (("client/responses.py", "client/redaction.py"), ("tests/unit/client",)),
-    (("execution/ledger.py",), ("tests/unit/execution/test_ledger.py",)),
     (
         (
             "execution/claim.py",
-            "execution/store.py",
-            "execution/start_record.py",
+            "execution/ledger.py",
+            "execution/record.py",
             "execution/start.py",
+            "execution/store.py",
+            "execution/wait.py",
         ),
         (
+            "tests/unit/execution/test_claim*.py",
+            "tests/unit/execution/test_ledger*.py",
+            "tests/unit/execution/test_record*.py",
             "tests/unit/execution/test_start*.py",
+            "tests/unit/execution/test_wait*.py",
             "tests/unit/notifications",
             "tests/unit/operators/test_flows_*.py",
             "tests/unit/test_every_kill.py",

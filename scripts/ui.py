@@ -133,7 +133,7 @@ Airflow   {airflow.url}   user {USER}, password {PASSWORD}
 Service   {service.url}   shows the runs it started
 Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
 
-Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Flow run.
+Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Open run.
 Then workflow_automation_trigger_upload, …_wait and …_claim; the others are recipes.
 The connections are under Admin → Connections.
 Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.

@@ -1,4 +1,4 @@
-"""The "Flow run" button of a task instance."""
+"""The "Open run" button of a task instance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class FlowRunLink(BaseOperatorLink):
     """Link to the run in the application, as soon as the run is known, while the task is still running."""
 
-    name = "Flow run"
+    name = "Open run"
     _last: ClassVar[tuple[object, str] | None] = None
     """The task instance that this process executed last, and its link, empty where there is none."""
 
@@ -32,21 +32,22 @@ class FlowRunLink(BaseOperatorLink):
         return "_link_FlowRunLink"
 
     @classmethod
-    def persist(cls, context: Context, run_link: str | None) -> None:
+    def persist(cls, context: Context, run_link: str | None, *, at_once: bool = True) -> None:
         """
         Store the link to a run. A failure is only logged, because the run was started.
 
         :param run_link: URL as the service gave it, None where there is none yet. It is stored only if it is http or
             https, because a browser would run a ``javascript:`` link
+        :param at_once: whether the task goes on: at its end, Airflow stores the link itself
         """
         link = run_link if run_link and _is_web_address(run_link) else ""
         cls._last = context["ti"], link
-        if link:
+        if link and at_once:
             try:
                 context["ti"].xcom_push(key=cls().xcom_key, value=link)
             except Exception:
                 _log.warning(
-                    "The link to the run could not be stored: the Flow run button will be missing.",
+                    "The link to the run could not be stored: the Open run button will be missing.",
                     exc_info=True,
                 )
 

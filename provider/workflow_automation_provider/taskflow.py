@@ -15,12 +15,14 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, request_digest
-from workflow_automation_provider.execution.start_record import RunResult, StartRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from workflow_automation_provider.execution.ledger import RunResult
 
 __all__ = ["trigger_flow_once"]
 
@@ -76,15 +78,20 @@ def trigger_flow_once(
     try:
         _check_name(name)
         record = StartRecord(context, name)
+        request: str | None = None
         invalid: InvalidRequestError | None = None
         try:
             _check(on_unknown_start, send_retry_timeout)
-            record.request = request_digest(inputs, flow_id)
+            request = request_digest(inputs, flow_id)
         except InvalidRequestError as error:
             invalid = error
         record.use()
         starter = RunStarter(
-            record, hook, SendRetrier(send_retry_timeout, hook.log), on_unknown_start=on_unknown_start
+            record,
+            hook,
+            SendRetrier(send_retry_timeout, hook.log),
+            request=request,
+            on_unknown_start=on_unknown_start,
         )
         run = starter.start(lambda: hook.prepare_trigger(inputs, flow_id), invalid=invalid)
     except WorkflowAutomationError as error:

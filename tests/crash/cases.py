@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing import LocalService
     from workflow_automation_provider.testing.journal import SentCallback
 
-RECORD = "/workflow_automation_start"
+START, OUTCOME = "/workflow_automation_start/", "/workflow_automation_outcome/"
 
 
 class Flow:

@@ -110,11 +110,6 @@ class Deployment(Airflow):
             database.execute("ROLLBACK")
         return False
 
-    def records(self, dag_id: str, run_id: str) -> dict[int, dict[str, Any]]:
-        """Return the start records of a DAG run's task, by map index."""
-        entries = self._entries(dag_id, run_id)
-        return {index: entry for index, key, entry in entries if key == "workflow_automation_start"}
-
     def batches(self, dag_id: str, run_id: str) -> dict[int, list[dict[str, Any]]]:
         """Return the entries of a DAG run's batches, in the order in which they were written, by map index."""
         found: dict[int, list[tuple[int, dict[str, Any]]]] = {}

@@ -144,7 +144,7 @@ class Gate:
             return Response(status_code=400)
         path = request.url.path
         ti_id = _task_of(request)
-        if request.method == "GET" and "/workflow_automation_end" in path:
+        if request.method == "GET" and "/workflow_automation_run/" in path:
             self.looked[ti_id] = datetime.now(UTC)
         hold = next(
             (hold for hold in self._holds if hold.fits(self._run_ids.get(ti_id), request.method, path, body)),

@@ -5,8 +5,8 @@ Many mapped task instances at once, with random kills and random faults: what ho
 
 Among them are batches, of which the same holds for each item.
 
-No task instance has two runs; every run in the service's journal is in its task instance's start record, or
-named in its failure; every success has a run. Some task instances wait for their flow to call back: each result is
+No task instance has two runs; every run in the service's journal is its task instance's result, or named in its
+failure; every success has a run. Some task instances wait for their flow to call back: each result is
 delivered to its own task instance, and Airflow loses none: whatever failed was killed, or says why. A third have their
 runs claim their start, some late: there, several runs may be started, and what counts is how many worked: exactly one
 if the task succeeded, at most one if it failed. Any breach is an error that names the task instance.
@@ -243,28 +243,25 @@ def judge(
 ) -> list[str]:
     """Return the counts, once all holds for each task instance."""
     runs, worked = by_case(service.runs), by_case(service.journal.worked())
-    records = deployment.records("soak", run_id)
     counts: Counter[str] = Counter()
     breaches = []
     for found in task_instances(deployment, run_id, instances):
         index, state = found["map_index"], found["state"]
         claims = index in claiming
-        started, record = runs[f"{run_id}/{index}"], records.get(index, {})
+        started = runs[f"{run_id}/{index}"]
         if claims:
             counts[f"{state}, {len(started)} runs, of which {len(worked[f'{run_id}/{index}'])} worked"] += 1
             started = worked[f"{run_id}/{index}"]
         else:
             counts[f"{state}, {len(started)} runs"] += 1
-        recorded = record.get("result", {}).get("run_id")
+        result = deployment.api.xcom("soak", run_id, "trigger", map_index=index) if state == "success" else {}
         logs = deployment.logs("soak", run_id, map_index=index)
         if len(started) > 1:
             breaches.append("\n".join((f"{index}: the runs {started}", *logs)))
         # A flow may call back before its run is recorded: if the task is killed in between, it knows only the result.
-        expected = [[recorded]] if recorded or index not in waiting else [[run] for run in started]
-        if state == "success" and started not in expected:
-            breaches.append(
-                "\n".join((f"{index}: succeeded with the runs {started}, recorded is {recorded}", *logs))
-            )
+        returned = [result["run_id"]] if "run_id" in result or index not in waiting else started[:1]
+        if state == "success" and started != returned:
+            breaches.append("\n".join((f"{index}: succeeded with the runs {started}, and {result}", *logs)))
         if state != "success" and started:
             how = _told(logs, started[0])
             counts[f"run of a failed task, {how}"] += 1

@@ -1,8 +1,8 @@
 """
-Claims at two API servers against each other, against the task's revocation, and against a Clear.
+What runs say at two API servers at once, and against what the task, or a person, does at that moment.
 
-The task's half is what the execution API does for it: its entries are written, deleted and read without a lock. On
-SQLite, which has one lock for all; tests/system/test_callbacks.py has it on PostgreSQL.
+The task's half is what the execution API does for it: its entries are written and read without a lock. On SQLite,
+which has one lock for all; tests/system/test_callbacks.py has it on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from sqlalchemy import delete as sql_delete
 
 from airflow_launcher.ports import free_port
 from airflow_launcher.processes import Program
@@ -49,7 +52,7 @@ def _answers(http: httpx.Client) -> bool:
 
 @pytest.fixture(scope="module")
 def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
-    """Send what a run says to one of two endpoints; return the status."""
+    """Send what a run says to one of two endpoints, again while the database is locked; return the status."""
     ports = [free_port(), free_port()]
     with ExitStack() as stack:
         for port in ports:
@@ -65,9 +68,11 @@ def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
 
         def call(url: str, status: str = "running", server: int = 0, **fields: object) -> int:
             body = {"status": status, **fields}
-            while (found := clients[server].post(url, json=body).status_code) == 503:
-                time.sleep(0.1)  # it is to ask again
-            return found
+            while (found := clients[server].post(url, json=body)).status_code == 503:
+                if "deciding" in found.json()["detail"]:
+                    break
+                time.sleep(0.1)
+            return found.status_code
 
         yield call
 
@@ -78,10 +83,14 @@ def task(dag: Any) -> WaitingTask:
 
 
 def begin_again(task: WaitingTask) -> None:
-    """Let the task instance be as it was, but for its max_tries."""
+    """Have a Clear be counted, and let the task send once more."""
+    clear(task)
+    task.give(waits=False)
+
+
+def clear(task: WaitingTask) -> None:
     task.max_tries += 1
-    task.change(max_tries=task.max_tries, state="running")
-    task.renew()
+    task.change(max_tries=task.max_tries)
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
@@ -96,59 +105,46 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
     return [future.result() for future in futures]
 
 
-def test_two_tokens(task: WaitingTask, say: Say, note: Callable[[str], None]) -> None:
+def test_two_runs_of_one_start(task: WaitingTask, say: Say, note: Callable[[str], None]) -> None:
     winners: Counter[int] = Counter()
     for _ in range(50):
         begin_again(task)
-        first = task.url
-        task.renew()
-        second = task.url
-        found = at_once(partial(say, first, "started"), partial(say, second, "started", server=1))
+        calls = (partial(say, task.url, "started", server=server, run_id=server) for server in range(2))
+        found = at_once(*calls)
         assert sorted(found) == [200, 409]
-        assert [say(first), say(second)] == found
+        assert task.spoken.run_ids == {str(found.index(200))}
+        assert task.spoken.refused == (str(found.index(409)),)
         winners[found.index(200)] += 1
     note(f"claims: of 50 pairs, the first won {winners[0]}, the second {winners[1]}")
 
 
-def test_revocation(task: WaitingTask, say: Say, note: Callable[[str], None]) -> None:
-    """The task that reads no claim after it has deleted its token's entry can rely on it."""
-    claimed = 0
-    for _ in range(120):
+@pytest.mark.parametrize("status", ["started", "success"])
+def test_close(task: WaitingTask, say: Say, status: str, note: Callable[[str], None]) -> None:
+    """The task that reads nothing after it has closed its start can rely on it."""
+    begun = 0
+    for _ in range(100):
         begin_again(task)
-
-        def revoke() -> bool:
-            task.close()
-            return task.claim is not None
-
-        status, found = at_once(partial(say, task.url, "started"), revoke)
-        assert (status == 200) == found
-        assert status in (200, 404)
-        claimed += found
-        assert (task.claim is not None) == found
-    note(f"claims: of 120 against a revocation, {claimed} came first")
+        found, closed = at_once(partial(say, task.url, status), task.close)
+        assert found == (200 if closed.has_begun else 503)
+        assert task.spoken == closed
+        begun += closed.has_begun
+    note(f"claims: of 100 times {status!r} against a close, {begun} came first")
 
 
-def test_stop(task: WaitingTask, say: Say) -> None:
-    """A cleared task that returns its run, and a run that is told to stop: one of them knows of the other."""
-    for _ in range(40):
+def test_entered_run_is_told_to_stop(task: WaitingTask, say: Say, note: Callable[[str], None]) -> None:
+    """A task that continues with a run that a person entered, and that run, which a Clear stops: one knows of the other."""
+    stopped = 0
+    for _ in range(50):
         begin_again(task)
-        assert say(task.url, "started") == 200
-        claimed = task.max_tries
-        task.max_tries += 1
-        task.change(max_tries=task.max_tries)
-
-        def adopt() -> bool:
-            task.reopen()
-            task.max_tries -= 1
-            try:
-                return "stopped" not in task.claim
-            finally:
-                task.max_tries += 1
-
-        told, is_adopted = at_once(partial(say, task.url, "running", server=1), adopt)
-        assert (told, is_adopted) in [(200, True), (404, False)]
-        assert say(task.url) == (200 if is_adopted else 404)
-        assert task.max_tries == claimed + 1
+        assert say(task.url, "started", run_id="7") == 200
+        clear(task)
+        told, spoken = at_once(
+            partial(say, task.url, "running", server=1, run_id="7"), partial(task.enter_run, "7")
+        )
+        assert told == (404 if spoken.stopped else 200)
+        assert say(task.url, run_id="7") == told
+        stopped += told == 404
+    note(f"claims: of 50 runs that were entered, {stopped} were told to stop first")
 
 
 def test_clear(dag: Any, say: Say) -> None:
@@ -157,7 +153,20 @@ def test_clear(dag: Any, say: Say) -> None:
         before = task.url
         status, _ = at_once(partial(say, before, "started"), task.clear)
         assert status in (200, 404)
-        assert say(before) == say(before, "running") == 404
-        assert task.claim is None
-        task.renew()
+        assert say(before) == say(before, "started") == 404
+        task.give()
         assert say(task.url, "started", server=1) == 200
+
+
+def test_the_dag_run_is_deleted(dag: Any, say: Say) -> None:
+    for _ in range(20):
+        task = WaitingTask(dag, state="running")
+
+        def delete(run_id: str = task.run_id) -> None:
+            with create_session() as session:
+                session.execute(sql_delete(DagRun).where(DagRun.run_id == run_id))
+
+        calls = (partial(say, task.url, status, server=n) for n, status in enumerate(("started", "success")))
+        *found, _ = at_once(*calls, delete)
+        assert {*found} <= {200, 404}
+        assert [say(task.url, status) for status in ("started", "running", "success")] == [404] * 3

@@ -67,6 +67,6 @@ def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
     assert unknown.status_code == 404
     assert set(unknown.json()) == {"detail"}
     assert put.status_code == 405
-    assert all(task.row["status"] == "success" for task in tasks)
+    assert all(task.spoken.end for task in tasks)
     assert PATH in output
     assert [token for token in tokens if token in output] == []

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Answer, new_token
-from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
+from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Ended, new_token, read
+from workflow_automation_provider.execution.ledger import ENTERED
 from workflow_automation_provider.plugins import callback_endpoint
 from workflow_automation_provider.testing import CallbackEndpoint
 
@@ -70,7 +70,7 @@ def test_a_flow_that_called_back_settles_a_doubt(run_dag, service):
 
 @pytest.mark.parametrize("text", blocks("json"))
 def test_the_bodies_of_the_page_are_accepted(text):
-    assert Answer.read(text.encode())
+    assert read(text.encode())
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
@@ -84,7 +84,7 @@ def test_the_curl_command_of_the_page():
         }
         done = subprocess.run(["sh", "-c", call], env=environment, capture_output=True, text=True, check=True)
     body = json.loads(re.findall(r"-d '(.+)'", call)[0])
-    assert Answer.read(json.dumps(body).encode()).status == "success"
+    assert isinstance(read(json.dumps(body).encode()), Ended)
     assert "detail" in json.loads(done.stdout)
 
 
@@ -99,6 +99,6 @@ def test_the_responses_of_the_page_are_those_of_the_endpoint():
 def test_names_and_numbers_of_the_page():
     assert f"`{{callback_base_url}}{PATH}?token=…`" in TEXT
     assert f"location = {PATH} {{" in TEXT
-    assert f"`{SUPPLIED_RUN_KEY}`" in TEXT
+    assert f"`{ENTERED}`" in TEXT
     assert MAX_BODY == 64 * 1024
     assert TEXT.count("64 KiB") == 2

@@ -33,7 +33,7 @@ class LiveEntries:
     def set_state(self, dag_id: str, run_id: str, state: str, next_kwargs: object = None) -> None:
         """Have the only task of a DAG run be in a state."""
         self.run(
-            "UPDATE task_instance SET state = :state, try_number = 1, start_date = now(), max_tries = 0, "
+            "UPDATE task_instance SET state = :state, try_number = 1, start_date = now(), end_date = now(), max_tries = 0, "
             "next_kwargs = :next_kwargs WHERE dag_id = :dag_id AND run_id = :run_id",
             dag_id=dag_id,
             run_id=run_id,
@@ -43,7 +43,6 @@ class LiveEntries:
 
     def put(self, dag_id: str, dag_run_id: str, key: str, /, **value: object) -> None:
         """Write an entry of the only task of a DAG run."""
-        attempt = {"try_number": 1, "max_tries": 0, "clear_number": 0}
         self.run(
             "INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at) "
             "SELECT d.id, d.dag_id, d.run_id, t.task_id, t.map_index, :key, :value, now() "
@@ -53,7 +52,7 @@ class LiveEntries:
             dag_id=dag_id,
             run_id=dag_run_id,
             key=f"workflow_automation_{key}",
-            value=json.dumps({**attempt, **value}),
+            value=json.dumps(value),
         )
 
 

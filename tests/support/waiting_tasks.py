@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from workflow_automation_provider.execution.callback import (
-    PATH,
-    claim_key,
-    digest_of,
-    end_key,
-    new_token,
-    receipt_key,
-    token_key,
-    token_keys,
-    word_key,
-)
+from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
+from workflow_automation_provider.execution.ledger import Spoken, Start, frozen_key, run_key, word_key
 
 DAG_FILE = """
 from airflow.sdk import DAG
@@ -83,9 +74,9 @@ class WaitingTask:
         self.change(**{"state": "awaiting_input", "max_tries": 2, **values})
         with create_session() as session:
             ti = self._ti(session)
-            self.max_tries, self.token = ti.max_tries, new_token(ti.id)
-        self.enter("workflow_automation_wait")
-        self.open()
+            self.max_tries = ti.max_tries
+        self._starts = 0
+        self.give()
 
     def _ti(self, session: Any) -> Any:
         from airflow.models.taskinstance import TaskInstance
@@ -128,12 +119,6 @@ class WaitingTask:
 
         get_state_backend().set(self.scope, key, value)
 
-    def delete(self, key: str) -> None:
-        """Delete an entry, as the execution API does."""
-        from airflow.state import get_state_backend
-
-        get_state_backend().delete(self.scope, key)
-
     def read(self, key: str) -> Any:
         """Return an entry, as the execution API does."""
         from airflow.state import get_state_backend
@@ -141,35 +126,47 @@ class WaitingTask:
         value = get_state_backend().get(self.scope, key)
         return None if value is None else json.loads(value)
 
-    @property
-    def key(self) -> str:
-        return token_key(digest_of(self.token), self.max_tries)
+    def give(self, *, waits: bool = True, **fields: Any) -> None:
+        """Give out a token, for a start that follows the others."""
+        self.token = new_token(self.ti.id)
+        digest = digest_of(self.token)
+        self.write_start(**{"token": digest, "waits": waits, **fields})
 
-    def open(self) -> None:
-        """Let an answer count."""
-        self.enter(self.key)
+    def write_start(self, **fields: Any) -> None:
+        """Write a start after the others, as the task does."""
+        place: dict[str, Any] = {"try_number": 1, "number": self._starts}
+        self.start = Start(**{"at": datetime.now(UTC), "max_tries": self.max_tries, **place, **fields})
+        self._write(self.start)
+        self._starts += 1
 
-    def reopen(self) -> None:
-        """Let what its run says count again, once its token was deleted."""
-        self.enter(token_keys(digest_of(self.token), self.max_tries)[1])
+    def _write(self, start: Start) -> None:
+        self.enter(f"workflow_automation_start/{start.try_number}/{start.number}", json.dumps(start.entry))
 
-    def close(self) -> None:
-        """Let no answer count any more."""
-        self.delete(self.key)
+    def freeze(self) -> None:
+        """Have no run claim the start, as the task does where it is in doubt."""
+        self.enter(frozen_key(digest_of(self.token)))
+
+    def close(self) -> Spoken:
+        """Close the last start, and return what its run has said."""
+        self.freeze()
+        self._write(self.start)
+        return self.spoken
+
+    def enter_run(self, run_id: str) -> Spoken:
+        """Continue with the run that a person entered for the last start, and return what that has said."""
+        before = self.start
+        self.write_start(run={"run_id": run_id}, token=before.token, giver=before.place, waits=before.waits)
+        self._write(before)
+        return self.spoken
 
     @property
     def url(self) -> str:
         return f"{PATH}?token={self.token}"
 
-    def renew(self) -> None:
-        """Give out another token, for another send."""
-        self.token = new_token(self.ti.id)
-        self.open()
-
     @property
-    def claim(self) -> Any:
-        """The claim of a run, None if there is none."""
-        return self.read(claim_key(self.max_tries))
+    def spoken(self) -> Spoken:
+        """What the run has said, and was told."""
+        return Spoken.of(self.read(run_key(digest_of(self.token))))
 
     @property
     def word(self) -> Any:
@@ -184,21 +181,6 @@ class WaitingTask:
         with create_session() as session:
             clear_task_instances([self._ti(session)], session)
         self.max_tries = self.ti.max_tries
-
-    @property
-    def row(self) -> Any:
-        """The flow's answer, None if there is none."""
-        return self.read(end_key(digest_of(self.token)))
-
-    @property
-    def receipt(self) -> Any:
-        """What the endpoint keeps of an answer."""
-        return self.read(receipt_key(digest_of(self.token)))
-
-    def redact(self) -> None:
-        """Take over the answer, which had a secret in it."""
-        self.close()
-        self.delete(end_key(digest_of(self.token)))
 
     def change(self, **values: Any) -> None:
         from airflow.utils.session import create_session

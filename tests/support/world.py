@@ -201,7 +201,7 @@ class World:
             kwargs["event"] = {"error": "The time is up.", "error_type": "timeout"}
         try:
             process.result = method(context, **kwargs)
-            process.call("push", "return_value", lambda: self.xcoms.update(return_value=process.result))
+            process.call("push", "return_value", lambda: self._push(process, "return_value", process.result))
             self._report(process, "success", lambda: self.rows.end("success"))
         except Killed:
             process.state = "killed"
@@ -234,13 +234,18 @@ class World:
             report()
         self.rows.release(was_killed=False)
 
+    def _push(self, process: Process, key: str, value: Any) -> None:
+        """Keep an XCom, unless the task is another process's by now."""
+        if self.rows.is_running(process.ti_id):
+            self.xcoms[key] = value
+
     def _context(self, process: Process, row: Any, operator: Any, before: str | None) -> dict[str, Any]:
         dag_run = self.rows.dag_run
         names = ("id", "task_id", "dag_id", "run_id", "map_index", "try_number", "max_tries")
         regions = {"region_id", "region_index"} & set(dir(row))
 
         def push(key: str, value: Any) -> None:
-            process.call("push", key, lambda: self.xcoms.update({key: value}))
+            process.call("push", key, lambda: self._push(process, key, value))
 
         ti = SimpleNamespace(
             **{name: getattr(row, name) for name in (*names, *regions)},

@@ -25,7 +25,6 @@ _LISTEN = """() => {
     new MutationObserver(look).observe(document.body, {childList: true, subtree: true, characterData: true})
     return said
 }"""
-_FLOW_RUN = re.compile("^Flow run$")
 
 
 @contextmanager
@@ -101,13 +100,13 @@ class AirflowUi:
     def open_flow_run_tab(self, dag_id: str, run_id: str, task_id: str) -> FrameLocator:
         """Open the tab **Flow run** of a task instance, and return the frame that it is drawn in."""
         self.open_task(dag_id, run_id, task_id)
-        self.page.locator("a:not([target='_blank'])", has_text=_FLOW_RUN).click()
+        self.page.get_by_role("link", name="Flow run", exact=True).click()
         return self.page.frame_locator("iframe[title='Flow run']")
 
     @property
     def flow_run_link(self) -> Locator:
-        """The button **Flow run**, which opens the application; the tab of this name stays in Airflow."""
-        return self.page.locator("a[target='_blank']", has_text=_FLOW_RUN)
+        """The button **Open run**, which opens the application."""
+        return self.page.get_by_role("link", name="Open run", exact=True)
 
     def press_flow_run(self) -> Page:
         """Press the button, and return the page that it opens."""

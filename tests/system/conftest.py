@@ -25,7 +25,7 @@ __all__ = ["note", "pytest_terminal_summary"]
 ORDER = [
     "test_callbacks",
     "test_strangers",
-    "test_runs_page",
+    "test_page",
     "test_examples",
     "test_browser",
     "test_waits",

@@ -1,4 +1,4 @@
-"""The connection's form, the Test button and the link "Flow run", in a real browser."""
+"""The connection's form, the Test button and the link "Open run", in a real browser."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def slow_lane(stack: Stack, service: Service) -> Iterator[SlowLane]:
     slow_lane.stop()
 
 
-@pytest.mark.parametrize(("fault", "seconds"), [("delay", 30), ("hang_after", 60)])
+@pytest.mark.parametrize(("fault", "seconds"), [("delay", 15), ("hang_after", 60)])
 def test_kill_in_the_middle_of_a_trigger(
     stack: Stack, service: Service, note: Callable[[str], None], fault: str, seconds: float
 ) -> None:

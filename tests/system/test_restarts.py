@@ -25,7 +25,7 @@ def test_restart_in_the_middle_of_triggers(
 ) -> None:
     cases = [f"restart-{name}-{n}" for n in range(RUNS)]
     for case in cases:
-        service.add_fault("delay", case, seconds=25)
+        service.add_fault("delay", case, seconds=12)
         stack.api.trigger("system_trigger", case)
     wait_for("the faults", lambda: all(map(service.struck, cases)))
     server = getattr(stack, name)

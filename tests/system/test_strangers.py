@@ -25,7 +25,6 @@ from workflow_automation_provider.execution.callback import (
     PATH,
     digest_of,
     new_token,
-    token_key,
 )
 
 OLD = 300_000
@@ -38,7 +37,10 @@ MIB = 1024 * 1024
 NESTED = b'{"status": "success", "result": [' + b"[]," * 21_800 + b"[]]}"
 ANSWER = {"status": "success", "result": {"rows": 3}}
 
-# Tasks that ended long ago, each with the entry of a token.
+NO_TOKEN = "d" * 64
+START = json.dumps({"at": "2026-01-01T00:00:00+00:00", "max_tries": 3, "token": NO_TOKEN, "waits": True})
+
+# Tasks that ended long ago, each with its start.
 FILL = f"""
 SET LOCAL session_replication_role = replica;  -- without the checks of foreign keys, which take most of the time
 
@@ -50,8 +52,7 @@ SELECT gen_random_uuid(), 'old', 'run-' || r, 'trigger', i, 'success', 1, 3, 'de
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(1, {PER_DAG_RUN}) i;
 
 INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
-SELECT r, 'old', 'run-' || r, 'trigger', i,
-    'workflow_automation_token/' || encode(sha256(('' || r || '/' || i)::bytea), 'hex') || '/3', '{{}}', now()
+SELECT r, 'old', 'run-' || r, 'trigger', i, 'workflow_automation_start/1/0', '{START}', now()
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(1, {PER_DAG_RUN}) i;
 
 ANALYZE;
@@ -62,9 +63,8 @@ UPDATE task_instance SET state = 'awaiting_input', queued_by_job_id = 1
 WHERE run_id = 'run-7' AND map_index = 7 RETURNING id
 """
 
-ENTRY = """
-INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
-VALUES (7, 'old', 'run-7', 'trigger', 7, :key, '{}', now())
+GIVE = """
+UPDATE task_state_store SET value = replace(value, :old, :new) WHERE run_id = 'run-7' AND map_index = 7
 """
 
 
@@ -86,7 +86,7 @@ def waiting(airflow: Airflow) -> tuple[UUID, str]:
         connection.execute(text(FILL))
         ti_id: UUID = connection.execute(text(WAITING)).scalar_one()
         token = new_token(ti_id)
-        connection.execute(text(ENTRY), {"key": token_key(digest_of(token), 3)})
+        connection.execute(text(GIVE), {"old": NO_TOKEN, "new": digest_of(token)})
     engine.dispose()
     return ti_id, token
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +27,6 @@ WAITS = int(os.environ.get("WAITS", "60"))
 SCHEDULERS = int(os.environ.get("SCHEDULERS", "2"))
 LONGEST_DELAY = 12.0
 
-OBJECTS = "airflow.providers.common.io.state_store.backend.StateStoreObjectStorageBackend"
 RESULT = {"rows": 3}
 
 
@@ -107,31 +105,17 @@ def flows(stack: Stack) -> Iterator[LocalService]:
 
 
 @pytest.fixture(scope="module")
-def objects(stack: Stack) -> Path:
-    """Where a worker of its own keeps the values of the task state store, in place of the database."""
-    return stack.home / "objects"
-
-
-@pytest.fixture(scope="module")
-def schedulers_and_workers(stack: Stack, objects: Path) -> Iterator[None]:
-    objects.mkdir()
-    worker = ["celery", "worker", "-H", "worker-objects", "-q", "objects", "-c", "2", "-s"]
-    worker += ["--pid", str(stack.home / "worker-objects.pid")]
-    settings = {
-        "WORKERS__STATE_STORE_BACKEND": OBJECTS,
-        "COMMON_IO__STATE_STORE_OBJECTSTORAGE_PATH": f"file://{objects}",
-    }
+def schedulers(stack: Stack) -> Iterator[None]:
     with ExitStack() as components:
         for number in range(2, SCHEDULERS + 1):
             name = f"scheduler-{number}"
             components.enter_context(
                 stack.beside(name, "scheduler", "--skip-serve-logs", ready="Starting the scheduler")
             )
-        components.enter_context(stack.beside("worker-objects", *worker, ready="ready.", **settings))
         yield
 
 
-def called_at_once(stack: Stack, flows: LocalService, objects: Path) -> None:
+def called_at_once(stack: Stack, flows: LocalService) -> None:
     case = Case(stack, flows, "called_at_once")
     case.calls_back(result=RESULT)
     case.begin()
@@ -139,7 +123,7 @@ def called_at_once(stack: Stack, flows: LocalService, objects: Path) -> None:
     assert [call.status for call in case.called()] == [200]
 
 
-def called_while_it_parks(stack: Stack, flows: LocalService, objects: Path) -> None:
+def called_while_it_parks(stack: Stack, flows: LocalService) -> None:
     case = Case(stack, flows, "called_while_it_parks")
     flow = case.held_flow()
     case.begin()
@@ -151,56 +135,32 @@ def called_while_it_parks(stack: Stack, flows: LocalService, objects: Path) -> N
     assert [call.status for call in case.called()] == [200]
 
 
-def called_seconds_later(stack: Stack, flows: LocalService, objects: Path) -> None:
+def called_seconds_later(stack: Stack, flows: LocalService) -> None:
     case = Case(stack, flows, "called_seconds_later")
     case.calls_back(result=RESULT, delay=8)
     case.begin()
     case.succeeds()
 
 
-def stored_without_waking_the_task(stack: Stack, flows: LocalService, objects: Path) -> None:
+def stored_without_waking_the_task(stack: Stack, flows: LocalService) -> None:
     """As if the API server had been killed after it had stored the answer of a task that was about to park."""
     case = Case(stack, flows, "stored_without_waking_the_task")
     case.begin()
     # It is to look by itself, soon.
     wait_for("the task parked", lambda: case.state == "awaiting_input")
-    answer = {"status": "success", "result": RESULT, "at": "2026-01-01T00:00:00+00:00"}
+    said = {"end": {"status": "success", "result": RESULT, "at": "2026-01-01T00:00:00+00:00"}}
     stored = stack.query(
         "INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at) "
         "SELECT dag_run_id, dag_id, run_id, task_id, map_index, "
-        "regexp_replace(key, '^(workflow_automation_)token/([0-9a-f]+)/.*$', '\\1end/\\2'), :value, updated_at "
+        "'workflow_automation_run/' || (value::json->>'token'), :value, updated_at "
         "FROM task_state_store WHERE run_id = :run_id AND key LIKE :key RETURNING key",
-        value=json.dumps(answer),
+        value=json.dumps(said),
         run_id=case.run_id,
-        key="workflow_automation_token/%",
+        key="workflow_automation_start/%",
     )
     assert len(stored) == 1
     case.succeeds()
     assert not case.called()
-
-
-def kept_in_object_storage(stack: Stack, flows: LocalService, objects: Path) -> None:
-    case = Case(stack, flows, "kept_in_object_storage", "system_wait_objects")
-    flow = case.held_flow()
-    case.begin()
-    case.parked()
-    names = {path.name for path in (objects / case.dag_id / case.run_id).rglob("*") if path.is_file()}
-    assert {"workflow_automation_start", "workflow_automation_wait"} < names
-    in_database = "SELECT key FROM task_state_store WHERE run_id = :run_id AND value LIKE '%file://%'"
-    assert len(stack.query(in_database, run_id=case.run_id)) == len(names) == 3
-    flow.end()
-    case.succeeds()
-
-
-def in_doubt_and_kept_in_object_storage(stack: Stack, flows: LocalService, objects: Path) -> None:
-    case = Case(stack, flows, "in_doubt_and_kept_in_object_storage", "system_claim_objects")
-    flow = Flow()
-    case.calls_back(result=flow, started=0.5)
-    flows.faults.add("drop_after", inputs={"case": case.run_id})
-    case.begin()
-    case.parked()
-    flow.end()
-    case.succeeds()
 
 
 CASES = [
@@ -208,8 +168,6 @@ CASES = [
     called_while_it_parks,
     called_seconds_later,
     stored_without_waking_the_task,
-    kept_in_object_storage,
-    in_doubt_and_kept_in_object_storage,
 ]
 HELD = [f"parked-while-the-api-server-is-killed-{n}" for n in range(3)]
 
@@ -231,7 +189,7 @@ class Batch(Case):
 
 
 @pytest.fixture(scope="module")
-def batch(stack: Stack, flows: LocalService, schedulers_and_workers: None) -> Batch:
+def batch(stack: Stack, flows: LocalService, schedulers: None) -> Batch:
     batch = Batch(stack, flows, "batch", "system_wait_mapped", rows=WAITS)
     batch.begin()
     return batch
@@ -248,10 +206,10 @@ def held(stack: Stack, flows: LocalService, batch: Batch) -> list[tuple[Case, Fl
 
 @pytest.fixture(scope="module")
 def outcomes(
-    stack: Stack, flows: LocalService, objects: Path, held: list[tuple[Case, Flow]]
+    stack: Stack, flows: LocalService, held: list[tuple[Case, Flow]]
 ) -> Iterator[dict[Callable[..., None], Future[None]]]:
     with ThreadPoolExecutor(len(CASES)) as pool:
-        yield {run: pool.submit(run, stack, flows, objects) for run in CASES}
+        yield {run: pool.submit(run, stack, flows) for run in CASES}
 
 
 @pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)

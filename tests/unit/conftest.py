@@ -82,15 +82,20 @@ class StateStore:
         return copy.deepcopy(self.entries.get(key, default))
 
     def set(self, key, value, *, retention=None):
-        self._fail("set", f"set {value.get('state')}")
+        kind = self._kind(key)
+        self._fail("set", f"set {kind}")
         self.entries[key] = copy.deepcopy(value)
         self.retentions[key] = retention
-        self.writes.append((key, value.get("state"), self._requests()))
+        self.writes.append((kind, self._requests()))
 
     def delete(self, key):
         self._fail("delete")
         self.deleted.append(key)
         self.entries.pop(key, None)
+
+    @staticmethod
+    def _kind(key):
+        return key.removeprefix("workflow_automation_").partition("/")[0]
 
     def _fail(self, *operations):
         """Fail as often as a test says in ``failures``, by operation."""

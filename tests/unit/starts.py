@@ -11,11 +11,7 @@ import pytest
 from said import MAYBE_STARTED
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-KEY = "workflow_automation_start"
 MAYBE = MAYBE_STARTED
-
-TIMEOUT = {"error": "The response timeout has passed without a response.", "error_type": "timeout"}
-"""The event that the scheduler's sweep continues a parked task with, also one that the endpoint has woken."""
 
 
 def trigger(**arguments):

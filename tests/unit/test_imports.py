@@ -86,7 +86,7 @@ def test_dag_file():
         "workflow_automation_provider.execution.batch",
         "workflow_automation_provider.execution.batch_record",
         "workflow_automation_provider.execution.start",
-        "workflow_automation_provider.execution.start_record",
+        "workflow_automation_provider.execution.record",
         "workflow_automation_provider.execution.store",
         "workflow_automation_provider.hooks",
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
+from threading import Event
 
 import pytest
 
@@ -90,7 +92,6 @@ def test_only_a_post_is_heard(world, method):
     assert task.rows.entries == entries
 
 
-@pytest.mark.xfail(reason="point 16", strict=True)
 def test_a_slow_store_fails_no_task_that_was_asked_to_wait(world):
     task = world(one_look(retries=0, send_retry_timeout=60))
     task.faults.add("busy")
@@ -136,7 +137,6 @@ def test_a_task_returns_the_run_that_has_claimed_its_start(world):
     assert task.last.result["run_id"] == task.flow.runs[0].run_id
 
 
-@pytest.mark.xfail(reason="point 20", strict=True)
 def test_a_retry_reads_few_entries_whatever_its_number(world):
     task = world(waits(retries=100))
     task.try_()
@@ -144,3 +144,58 @@ def test_a_retry_reads_few_entries_whatever_its_number(world):
     reads = [call for call in task.try_().calls if call.kind == "get"]
     assert (len(task.processes), len(task.flow.runs), task.state) == (3, 1, "awaiting_input")
     assert len(reads) <= 12
+
+
+def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
+    task = world(waits(completion_timeout=timedelta(microseconds=1)))
+    lost: list[str] = []
+
+    def at(call):
+        if call.kind == "get" and call.name.startswith("workflow_automation_run/") and not lost:
+            lost.append(call.name)
+            assert task.flow.says("success") == 200
+            return "lost"
+        return None
+
+    task.until_end(at)
+    assert (task.state, len(lost)) == ("success", 1)
+
+
+def test_a_word_that_is_not_found_at_once_is_no_silence(world):
+    task = world(waits(heartbeat_timeout=timedelta(seconds=1)))
+    lost: list[str] = []
+
+    def at(call):
+        if call.name.startswith("workflow_automation_word/") and not lost:
+            lost.append(call.name)
+            assert task.flow.says("started") == 200
+            Event().wait(1)  # the time.sleep() of a task takes none here
+            assert task.flow.says("running") == 200
+            return "lost"
+        return None
+
+    task.try_(at)
+    assert (task.state, len(lost)) == ("awaiting_input", 1)
+
+
+def test_a_run_that_a_person_entered_is_waited_for_anew(world):
+    task = world(waits(completion_timeout=timedelta(seconds=1)))
+    task.try_()
+    assert task.flow.says("started", run_id=True) == 200
+    time.sleep(1)
+    assert task.until_end().state == "failed"
+    task.enter(task.flow.runs[0].run_id)
+    task.clear()
+    task.try_()
+    assert (task.state, len(task.flow.runs)) == ("awaiting_input", 1)
+    assert task.flow.says("success", run_id=True) == 200
+    assert task.until_end().state == "success"
+
+
+def test_a_setting_that_came_after_a_start_hides_it_not(world, monkeypatch):
+    task = world(one_look())
+    task.faults.add("drop_after")
+    task.try_()
+    monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
+    assert "try 1 " in str(task.until_end().error)
+    assert len(task.flow.runs) == 1

@@ -40,7 +40,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch_source import DIGEST_BYTES
-from workflow_automation_provider.execution.store import TaskRecord, attempt_of
+from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -140,17 +140,17 @@ class BatchRecord(TaskRecord):
     # Entries ------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read what earlier tries wrote since the last Clear, before anything is written."""
-        while fields := self._read(self._key(self._written)):
-            if not self._counts(fields):
+        """Read what earlier tries wrote, of which counts what came since the last Clear, before anything is written."""
+        while fields := self._store.read(self._key(self._written)):
+            self._written += 1  # also past a Clear, so that no entry is ever rewritten
+            if self._counts(fields):
+                self._add_entry(fields)
+            else:
                 self.was_cleared = True
-                break
-            self._written += 1
-            self._add_entry(fields)
         self._is_read = True
 
     def _add_entry(self, fields: dict[str, Any]) -> None:
-        number, digests = attempt_of(fields).try_number, base64.b64decode(fields["digests"])
+        number, digests = fields["try_number"], base64.b64decode(fields["digests"])
         why = f"Try {number} ended before its outcome was known, at {fields['at']} or later."
         opened = (index for first, last in fields["opened"] for index in range(first, last + 1))
         for position, index in enumerate(opened):

@@ -194,7 +194,7 @@ class Sender:
             self._retrier.sleep(self._next - time.monotonic())
             now = time.monotonic()
             # A thread that wakes up a little late does not delay those after it.
-            is_on_time = now - self._next < self._interval
+            is_on_time = now - self._next < self._interval / 2
             self._next = (self._next if is_on_time else now) + self._interval
         return self._goes_on
 

@@ -1,5 +1,5 @@
 """
-The callback of a flow: its URL, its token, and the entries of the task state store that belong to it.
+The callback of a flow: its URL, its token, and what it may say.
 
 The task makes the token and keeps only a hash of it; the endpoint in Airflow's API server (``plugins``) knows
 nothing but the tokens' hashes. Both read this module, so that they agree.
@@ -21,12 +21,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import json
 import re
 import secrets
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
@@ -57,25 +55,6 @@ _FIELDS = {
 }
 
 
-class ClaimRow(TypedDict, total=False):
-    """A run's claim, as an entry of the task state store."""
-
-    digest: str
-    """Hash of the token that the run was given."""
-    run_id: str
-    """What the run said, missing if nothing."""
-    run_link: str
-    """What the run said, missing if nothing."""
-    at: str
-    """When it claimed, as ISO 8601 text in UTC."""
-    stopped: str
-    """When it was first told to stop, missing if it was not."""
-
-
-def _row(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def new_token(ti_id: UUID) -> str:
     """
     Return a new token.
@@ -100,59 +79,6 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-START_KEY = "workflow_automation_start"
-"""Key of the entry of the task's start, which the endpoint reads."""
-
-STARTED_KEY = "workflow_automation_started"
-"""Key of another one that says the same of a run that was started: a late write of *starting* cannot undo it."""
-
-WAIT_KEY = "workflow_automation_wait"
-"""Key of the entry of its wait, likewise."""
-
-# The hash is part of the keys, because a value may be kept elsewhere ([workers] state_store_backend).
-
-
-def token_key(digest: str, max_tries: int) -> str:
-    """
-    Return the key of a token's entry, which the task writes: while it exists, the run may answer.
-
-    :param max_tries: of the task instance: a Clear changes it, and what was started before no longer counts
-    """
-    return f"workflow_automation_token/{digest}/{max_tries}"
-
-
-def token_keys(digest: str, max_tries: int) -> tuple[str, str]:
-    """
-    Return the keys of a token's entries: that of its send, and that by which a token that was deleted counts again.
-
-    Each is written once. A late repeat of its deletion, which Airflow makes if a request times out, cannot undo that.
-
-    :param max_tries: as for :func:`token_key`
-    """
-    key = token_key(digest, max_tries)
-    return key, f"{key}/again"
-
-
-def end_key(digest: str) -> str:
-    """Return the key of the entry with the flow's answer, which the endpoint writes for the task."""
-    return f"workflow_automation_end/{digest}"
-
-
-def receipt_key(digest: str) -> str:
-    """Return the key of the entry by which the endpoint recognizes the answer, also once the task has deleted it."""
-    return f"workflow_automation_receipt/{digest}"
-
-
-def claim_key(max_tries: int) -> str:
-    """Return the key of the entry with the claim of a run, which the endpoint writes: one until a Clear."""
-    return f"workflow_automation_claim/{max_tries}"
-
-
-def word_key(digest: str) -> str:
-    """Return the key of the entry with a run's last word, which the endpoint writes."""
-    return f"workflow_automation_word/{digest}"
-
-
 class Started(NamedTuple):
     """
     The claim of a run, at its first step.
@@ -163,10 +89,6 @@ class Started(NamedTuple):
 
     run_id: str | None = None
     run_link: str | None = None
-
-    def row(self, digest: str, at: str) -> ClaimRow:
-        """Return the entry to store."""
-        return cast("ClaimRow", _row(digest=digest, at=at, run_id=self.run_id, run_link=self.run_link))
 
 
 class Running(NamedTuple):
@@ -182,16 +104,8 @@ class Running(NamedTuple):
     progress: float | None = None
     run_id: str | None = None
 
-    def row(self, at: str) -> dict[str, Any]:
-        """
-        Return the entry to store.
 
-        :param at: when it came, as ISO 8601 text in UTC
-        """
-        return _row(at=at, message=self.message, progress=self.progress)
-
-
-class Answer(NamedTuple):
+class Ended(NamedTuple):
     """
     What a flow said of its end.
 
@@ -205,40 +119,8 @@ class Answer(NamedTuple):
     message: str | None = None
     run_id: str | None = None
 
-    @classmethod
-    def read(cls, body: bytes) -> Answer:
-        """
-        Parse the body of a callback that says how the run ended.
 
-        :raises ValueError: if it is not what a callback may say, naming the field and the kind of its value
-        """
-        said = read(body)
-        if not isinstance(said, cls):
-            raise ValueError("status is not that of an end; expected 'success' or 'failed'.")
-        return said
-
-    def row(self, at: str) -> dict[str, Any]:
-        """
-        Return the entry to store.
-
-        :param at: when it came, as ISO 8601 text in UTC
-        """
-        return _row(status=self.status, at=at, result=self.result, message=self.message, run_id=self.run_id)
-
-    def fingerprint(self, token: str) -> str:
-        """Return what tells two answers apart, and nothing else to those who do not know the token."""
-        named = [] if self.run_id is None else [self.run_id]
-        said = json.dumps([self.status, self.result, self.message, *named], sort_keys=True)
-        return hmac.new(token.encode(), said.encode(), hashlib.sha256).hexdigest()
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Answer | None:
-        """Return the answer of an entry, None if there is none yet."""
-        status: Status | None = next((s for s in get_args(Status) if s == row.get("status")), None)
-        return cls(status, row.get("result"), row.get("message"), row.get("run_id")) if status else None
-
-
-Said: TypeAlias = Started | Running | Answer
+Said: TypeAlias = Started | Running | Ended
 """What a flow can send."""
 
 
@@ -267,7 +149,7 @@ def read(body: bytes) -> Said:
         return Running(_text(fields, "message"), _progress(fields.get("progress")), run_id)
     check("result", fields.get("result"))
     (end,) = (word for word in get_args(Status) if word == status)
-    return Answer(end, fields.get("result"), _text(fields, "message"), run_id)
+    return Ended(end, fields.get("result"), _text(fields, "message"), run_id)
 
 
 def without_token(said: Said, token: str) -> Said:

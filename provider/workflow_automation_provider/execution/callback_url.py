@@ -1,4 +1,4 @@
-"""The URL of Airflow that a run is given among its inputs, with a token for one send of the request."""
+"""The URL of Airflow that a run is given among its inputs, with a token for one start."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
+_BACKEND = "airflow.state.metastore.MetastoreBackend"
+
 
 class CallbackUrl:
     """
@@ -33,14 +35,12 @@ class CallbackUrl:
         self._context = context
         self._name = name
         self._argument = argument
-        self._base = ""
-        self._build: Callable[[str], Request]
         self.digest = ""
-        """The hash of the token of the last request."""
+        """The hash of the token of the request."""
 
     def check(self) -> None:
         """
-        Check that Airflow can hear a run, before anything else is done.
+        Check that Airflow can hear a run, before it is started.
 
         :raises InvalidRequestError: if it cannot
         """
@@ -49,16 +49,16 @@ class CallbackUrl:
                 f"{self._argument} needs Airflow 3.3 or newer, which can park a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {self._argument} out.",
             )
-        if conf.getboolean("state_store", "clear_on_success", fallback=False):
+        if name := _unsupported():
             raise InvalidRequestError(
-                f"{self._argument} needs the task's state, which [state_store] clear_on_success deletes when the task "
-                "succeeds.",
-                next_step=f"Set clear_on_success to False, or leave {self._argument} out.",
+                f"{self._argument} needs the task's state in Airflow's database for as long as the task is there, and "
+                f"{name} is set.",
+                next_step=f"Leave {name} unset, or leave {self._argument} out.",
             )
 
-    def first(self, inputs: Mapping[str, Any], prepare: Callable[[Mapping[str, Any]], Request]) -> Request:
+    def request(self, inputs: Mapping[str, Any], prepare: Callable[[Mapping[str, Any]], Request]) -> Request:
         """
-        Build the request with a URL.
+        Build the request with a URL that has a new token.
 
         :param prepare: builds a request, given its inputs
         :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
@@ -70,16 +70,11 @@ class CallbackUrl:
             raise InvalidRequestError(
                 f"inputs already has {self._name!r}, the name of the callback URL: pass another callback_input."
             )
-        self._base = self._base_url()
-        self._build = lambda url: prepare({**inputs, self._name: url})
-        return self.next()
-
-    def next(self) -> Request:
-        """Build the same request with another token."""
+        base = self._base_url()
         token = new_token(self._context["ti"].id)
         self._hook.redact_also(token)
         self.digest = digest_of(token)
-        return self._build(f"{self._base}{PATH}?token={token}")
+        return prepare({**inputs, self._name: f"{base}{PATH}?token={token}"})
 
     def _base_url(self) -> str:
         extra = self._hook.extra
@@ -106,3 +101,12 @@ class CallbackUrl:
                 ),
             ) from None
         return base
+
+
+def _unsupported() -> str:
+    """Return the setting with which an entry may be deleted, or only referred to in the database; empty if there is none."""
+    if conf.getboolean("state_store", "clear_on_success", fallback=False):
+        return "[state_store] clear_on_success"
+    if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
+        return "[state_store] backend"
+    return "[workers] state_store_backend" if conf.get("workers", "state_store_backend", fallback="") else ""

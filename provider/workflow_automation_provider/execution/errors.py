@@ -15,13 +15,11 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.ledger import ENTERED
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-SUPPLIED_RUN_KEY = "workflow_automation_run"
-"""The entry of the task state store by which a person gives a task its run."""
 
 # Where there is no task state store.
 _WITHOUT_ENTRY = "mark the task as success: downstream tasks then get no run_id. A Clear starts another run."
@@ -111,7 +109,7 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     :param name: identifies a start within the task
     """
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
-    key = f"{SUPPLIED_RUN_KEY}/{name}" if name else SUPPLIED_RUN_KEY
+    key = f"{ENTERED}/{name}" if name else ENTERED
     return (
         "enter the run_id, and clear the task to continue with that run: without the entry, a Clear starts another one.\n"
         f"To enter it: the task instance's tab Storage, key {key}, value {value} with the quotes."

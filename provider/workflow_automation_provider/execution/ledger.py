@@ -1,374 +1,402 @@
 """
-The starts of one task instance: what earlier tries left, what may be sent, and what must be written. Read this first.
+What may be sent: the starts of one task instance, and what is decided by them. Read this first.
 
-A single start is a ledger of one item, a batch one of as many as it has. There is no I/O here, as in h11: a driver
-reads the entries of the task state store into the ledger, asks it, writes what it says, and sends.
+There is no I/O here, as in h11. :mod:`~.record` reads the entries of the task state store, :func:`decide` says what to do,
+and :mod:`~.start` does it. The endpoint in Airflow's API server reads the same entries.
 
-=============== ======================================= =====================================================
-State           Entered when                            What a later try does
-=============== ======================================= =====================================================
-*idle*          initially; the request was not sent,    sends
-                or was rejected as busy; or its run
-                was told to stop after its claim
-*open*          :meth:`Ledger.open`: written before     in doubt: a run may exist
-                the request is sent; left if the try
-                dies, or gets no response
-*started*       the response identified the run, or     returns that run
-                the run claimed its start
-*unidentified*  a run was started, its id is unknown    reports it: never sends; with a token, as in doubt
-*rejected*      the service rejected the request        reports it; a single start sends
-*unknown*       a run may have been started             in doubt: a run may exist
-*revoked*       in doubt before, but its token was      with ``claims``, sends: that run can never go on;
-                deleted, and its run had not claimed    otherwise in doubt
-any             a Clear since                           sends; one in doubt whose run had claimed returns it
-=============== ======================================= =====================================================
+==========================  ====================  ================================================================
+Entry                       Written by            Says
+==========================  ====================  ================================================================
+``start/{try}/{n}``         the task, once,       what is asked for, the hash of the token that the run is given,
+                            before it sends       ``max_tries``, whether the task waits; or the run that a person
+                                                  entered. n counts the executions within one try
+``outcome/{try}/{n}``       the same execution,   what the response said: a *run*, *nothing* was started, or a
+                            once                  run is *unidentified*. In doubt, there is none
+``frozen/{hash}``           the task, once        no run may claim this token while the task decides; nor later,
+                                                  unless a person enters it
+``run/{hash}``              the endpoint          the run claimed the start, how it ended, that it was told to stop,
+                                                  and which runs were refused
+``word/{hash}``             the endpoint          the last word of a run that works: nothing is decided by it
+==========================  ====================  ================================================================
 
-An item in doubt is sent again only with ``start_again``; otherwise it is reported. If an item in doubt is sent again
-and this try starts nothing, it stays in doubt: of the task, a run may still exist.
+An entry has one writer and never loses what it says, so that it does not matter if Airflow repeats a write later, and
+nothing is deleted but what a person has entered. All keys begin with ``workflow_automation_``; a start within a task
+(``trigger_flow_once``) has its name at the end.
 
-**Tokens.** A run may be given a token, by which it asks, as its first step, whether it may go on: it *claims* its
-start. One token is for one send. While the token's entry exists, the run may claim at any moment; so before another
-token is opened, the driver deletes the entry and only then looks for a claim: :meth:`Ledger.claimed` or
-:meth:`Ledger.revoked`. A claim settles what no response has settled, and what a response has settled wrongly:
+**Decide**, the first row that fits the last start:
 
-=================  =========================  ==========================  ==========================================
-Token              Entered by                 Its run may claim           Left by
-=================  =========================  ==========================  ==========================================
-none               initially, after a Clear   no                          :meth:`Ledger.open`
-out                :meth:`Ledger.open`        yes, once                   a claim, or no claim after its deletion
-revoked            :meth:`Ledger.revoked`     never                       :meth:`Ledger.open`, with another token
-claimed            :meth:`Ledger.claimed`     it did: it is the run       a Clear
-=================  =========================  ==========================  ==========================================
+=====================================================================  ===========================================
+A person has entered a run that it does not name                       that run, if :func:`why_not` has no reason
+There is none, or it has another ``max_tries``: the task was cleared   send
+A start by name that asked for something else                          an error
+Its run was told to stop                                               send; an error if a person entered the run
+Its run failed, and is to be started again                             send
+It names a run that a person entered                                   that run
+Its run claimed, or ended                                              that run
+Its outcome is a run, and it is not frozen                             that run
+It gave out no token: *nothing*                                        send
+It gave out no token: *unidentified*, or in doubt                      an error; in doubt with ``"start_again"``: send
+It is not closed                                                       close it
+Closed: *nothing*                                                      send
+Closed: *unidentified*                                                 an error
+Closed: in doubt                                                       ``"fail"``: an error; otherwise send
+=====================================================================  ===========================================
 
-A request that was not sent leaves its token *out*, and may be sent again with it. After a Clear, the token of an item
-in doubt can no longer claim; if it had claimed, its run goes on, and is the one to return.
-
-**Retry or Clear?** A retry must find what an earlier try wrote; a Clear asks to start over. Airflow does not say which
-of the two it was, so each entry carries what a Clear changes, see :class:`Attempt`:
-
-=============  ================  ======================  ======================================================
-``max_tries``  ``clear_number``  a Clear may have left   so the entry
-                                 ``max_tries`` as it is
-=============  ================  ======================  ======================================================
-changed        any               -                       is from before a Clear: start over
-same           same              -                       counts: this is a retry
-same           changed           no                      counts: another task was cleared, or this one was while
-                                                         it ran and Airflow counted its end as a failure
-same           changed           yes                     counts, as it is unknown: no second run
-=============  ================  ======================  ======================================================
-
-On Airflow 3.4+, a Clear itself deletes the entries unless the user keeps them: there, an entry that is read counts.
+**Close** a start: write ``frozen``, write the start once more, unchanged, which waits for what the endpoint has locked, and
+read ``run``. From then on no run of it can claim; so until a Clear, a second start is sent only where no run of the one
+before can go on, or the user accepts a second run.
 """
 
 from __future__ import annotations
 
 import enum
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, TypedDict
 
-DIGEST_BYTES = 6
-"""Length of an item's digest: with 100,000 items that all changed, one in a billion batches goes unnoticed."""
+from workflow_automation_provider.client.checks import one_line
 
-
-class State(enum.IntEnum):
-    """The state of one item, see the table above."""
-
-    IDLE = 0
-    OPEN = 1
-    STARTED = 2
-    UNIDENTIFIED = 3
-    REJECTED = 4
-    UNKNOWN = 5
-    REVOKED = 6
+PREFIX = "workflow_automation_"
+"""Of all keys."""
+START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
+ENTERED = f"{PREFIX}run"
+"""Key of the run that a person enters; that of a start by name has its name after a slash."""
 
 
-IN_DOUBT = frozenset({State.OPEN, State.UNKNOWN, State.REVOKED})
-"""States of an item of which a run may exist."""
-
-OUTCOMES = frozenset(State) - {State.OPEN, State.REVOKED}
-"""States that a request can end in; *idle* if it started nothing and may be sent again."""
+def frozen_key(token: str) -> str:
+    """Return the key of the entry that closes the start that gave out a token, given its hash."""
+    return f"{PREFIX}frozen/{token}"
 
 
-class Decision(enum.Enum):
-    """What to do about an item."""
-
-    SEND = "send"
-    RETURN = "return"
-    """Return the run that an earlier try started."""
-    REPORT = "report"
-    """Send nothing, and report what an earlier try did."""
-    CHANGED = "changed"
-    """Send nothing: an earlier try sent another request under this item."""
+def run_key(token: str) -> str:
+    """Return the key of the entry with what the run said that was given a token, given its hash."""
+    return f"{PREFIX}run/{token}"
 
 
-class LedgerError(Exception):
-    """A driver did what the ledger forbids: a defect, never a state of the service."""
+def word_key(token: str) -> str:
+    """Return the key of the entry with the last word of the run, given the hash of its token."""
+    return f"{PREFIX}word/{token}"
 
 
-class Attempt(NamedTuple):
+class RunResult(TypedDict, total=False):
+    """The run that a task started, as the task's result: what the service returned, as far as known."""
+
+    run_id: str
+    """Its identifier, exactly as the service wrote it."""
+    run_link: str
+    """URL of the run in the application."""
+    flow_id: str
+    """The flow; missing if only the API key identifies it."""
+    response: Any
+    """The service's whole JSON response, only if it has no ``run_id``."""
+    result: Any
+    """What the flow returned, only if the task waited for its end."""
+
+
+def run_result(
+    run_id: str | None, run_link: str | None = None, flow_id: str | None = None, response: object = None
+) -> RunResult:
+    """Return a run without what is not known."""
+    run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
+    return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]  # a dict of those keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
     """
-    What distinguishes a retry from a Clear, see the table above.
+    What an execution of the task was about to send, or the run that a person entered for it.
 
-    :param max_tries: number of the last try that Airflow may retry. A Clear sets it to the number of the last try plus
-        the task's ``retries``; if the task was running, Airflow does so once it has ended
-    :param clear_number: how often tasks of the DAG run were cleared, None if that is unknown
+    :param try_number: of the execution
+    :param number: of the execution within its try, from 0
+    :param at: when, by the worker's clock
+    :param max_tries: of the task instance: a Clear changes it
+    :param request: identifies what is asked for, None if that is not known before
+    :param token: the hash of the token that the run was given, None if it was given none
+    :param waits: whether the task waits for the end of the run
+    :param run: what a person entered, None if the request is sent
+    :param giver: where the start is that gave out the token, if that is another one: try and number
+    :param earlier: what starts before it may have left, in words; empty if nothing
     """
 
     try_number: int
+    number: int
+    at: datetime
     max_tries: int
-    clear_number: int | None = None
-
-    def is_from_before_a_clear(self, now: Attempt, retries: int) -> bool | None:
-        """
-        Return whether the task was cleared between this attempt and ``now``.
-
-        :param retries: the task's current ``retries``
-        :return: None if that is unknown
-        """
-        if now.max_tries != self.max_tries:
-            return True
-        if None in (self.clear_number, now.clear_number) or now.clear_number == self.clear_number:
-            return False
-        # A Clear sets max_tries to the last try's number plus retries, and any try since may have been the
-        # last.
-        return None if self.try_number <= now.max_tries - retries < now.try_number else False
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """
-    What one write made durable.
-
-    :param attempt: the try that wrote it
-    :param opened: the items that may have been sent since, each with its digest, in order
-    :param settled: the states of items that this or an earlier entry opened
-    :param token: of the send of the items that were opened, None if their runs got none
-    """
-
-    attempt: Attempt
-    opened: Sequence[tuple[int, bytes]] = ()
-    settled: Iterable[tuple[int, State]] = ()
-    token: str | None = field(default=None, kw_only=True)
-
-
-class Ledger:
-    """
-    The starts of one task instance, in this try and those before it; eleven bytes per item.
-
-    :param now: this try
-    :param retries: the task's current ``retries``
-    :param start_again: whether to send an item that is in doubt, and accept a second run
-    :param resends_rejected: whether to send an item that an earlier try saw rejected
-    :param claims: whether each run claims its start, so that it is certain that one without a token never goes on
-    :param clear_deletes: whether Airflow deletes the entries at a Clear (3.4+), so that each that is read counts
-    """
-
-    def __init__(
-        self,
-        now: Attempt,
-        *,
-        retries: int = 0,
-        start_again: bool = False,
-        resends_rejected: bool = False,
-        claims: bool = False,
-        clear_deletes: bool = False,
-    ) -> None:
-        self._now = now
-        self._retries = retries
-        self._start_again = start_again
-        self._resends_rejected = resends_rejected
-        self._claims = claims
-        self._clear_deletes = clear_deletes
-        self.was_cleared = False
-        """Whether an entry was read that is from before a Clear."""
-        self.is_ambiguous = False
-        """Whether an entry counts although it is unknown if the task was cleared since."""
-        # Of each item whose run may claim, or has claimed.
-        self._tokens: dict[int, str] = {}
-        self._states = bytearray()
-        # The number of the try that opened the item last, 0 if none did.
-        self._tries = array("H")
-        self._digests = bytearray()
-        # Items that this try opened and has not settled, and those of them that were in doubt before.
-        self._open: set[int] = set()
-        self._in_doubt_before: set[int] = set()
-
-    def read(self, entry: Entry) -> bool:
-        """
-        Read an entry; those of one ledger are read in the order in which they were written.
-
-        :return: False if it is from before a Clear, and so are all that follow
-        """
-        if self._open:
-            raise LedgerError("Entries are read before an item is opened.")
-        cleared: bool | None
-        if self._clear_deletes:
-            # Kept by the user's choice, or by a Clear of the whole DAG run, which may have been meant to start over.
-            cleared = False if entry.attempt.max_tries == self._now.max_tries else None
-        else:
-            cleared = entry.attempt.is_from_before_a_clear(self._now, self._retries)
-        if cleared:
-            self.was_cleared = True
-            return False
-        self.is_ambiguous |= cleared is None
-        for index, digest in entry.opened:
-            self._grow(index)
-            self._states[index] = State.OPEN
-            self._tries[index] = entry.attempt.try_number
-            self._set_digest(index, digest)
-            if entry.token:
-                self._tokens[index] = entry.token
-        for index, state in entry.settled:
-            if index >= self.count or not self._tries[index]:
-                raise LedgerError(f"Item {index} was settled, but never opened.")
-            self._states[index] = state
-        return True
-
-    def state(self, index: int) -> State:
-        """Return the state of an item."""
-        return State(self._states[index]) if index < len(self._states) else State.IDLE
-
-    def try_of(self, index: int) -> int | None:
-        """Return the number of the try that opened an item last, None if none did or it was taken back."""
-        return None if self.state(index) is State.IDLE else self._tries[index]
-
-    def token(self, index: int) -> str | None:
-        """Return the token of an item whose run may claim, or has claimed; None if there is none, or it was revoked."""
-        return self._tokens.get(index)
+    request: str | None = None
+    token: str | None = None
+    waits: bool = False
+    run: RunResult | None = None
+    giver: tuple[int, int] | None = None
+    conn_id: str | None = None
+    flow_id: str | None = None
+    earlier: str = ""
 
     @property
-    def count(self) -> int:
-        """The number of the last item that was opened, plus 1."""
-        return len(self._states)
+    def entry(self) -> dict[str, Any]:
+        """What is stored."""
+        fields = {
+            name: getattr(self, name) for name in self.__slots__ if name not in ("try_number", "number")
+        }
+        fields |= {"at": self.at.isoformat(), "giver": self.giver and list(self.giver)}
+        # Not 0, which is a number of tries.
+        return {name: value for name, value in fields.items() if value or (value == 0 and value is not False)}
 
-    def counts(self) -> Counter[State]:
-        """Return how many items are in each state, those that were never opened left out."""
-        return Counter({state: number for state in State if (number := self._states.count(state))})
-
-    def decide(self, index: int, digest: bytes) -> Decision:
-        """
-        Decide what to do about an item that this try has not opened.
-
-        :param digest: identifies the request, :data:`DIGEST_BYTES` long; empty for an item whose request may change
-        """
-        state = self.state(index)
-        if state is State.IDLE:
-            return Decision.SEND
-        if digest and self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] != digest:
-            return Decision.CHANGED
-        if state is State.STARTED:
-            return Decision.RETURN
-        if index in self._tokens:  # its run may claim at any moment
-            return Decision.REPORT
-        if state is State.REVOKED and self._claims:
-            return Decision.SEND
-        if (state in IN_DOUBT and self._start_again) or (state is State.REJECTED and self._resends_rejected):
-            return Decision.SEND
-        return Decision.REPORT
-
-    def missing_from(self, length: int) -> int | None:
-        """Return the first item that was opened and that a batch of ``length`` items lacks, None if there is none."""
-        return next((index for index in range(length, self.count) if self._states[index]), None)
-
-    def open(self, index: int, digest: bytes, token: str | None = None) -> None:
-        """
-        Open an item; its request is sent only once the write that says so is durable.
-
-        A single start opens before the write, so that what interrupts that can be settled. A batch opens after it: what
-        a write that failed leaves unopened was not sent.
-
-        :param token: what its run claims with, None if it cannot
-        :raises LedgerError: unless :meth:`decide` says that it may be sent, it is not open in this try, and no other
-            token of it may claim
-        """
-        if index in self._open or self.decide(index, digest) is not Decision.SEND:
-            raise LedgerError(f"Item {index} must not be sent: it is {self.state(index).name.lower()}.")
-        if self._tokens.get(index, token) != token:
-            raise LedgerError(f"Item {index} must not be sent: another token of it has not been revoked.")
-        self._grow(index)
-        self._tries[index] = self._now.try_number
-        self._set_digest(index, digest)
-        if token:
-            self._tokens[index] = token
-        # In this order: whatever interrupts it, the item can be opened again, or settled.
-        state = self.state(index)
-        if state in IN_DOUBT and not (state is State.REVOKED and self._claims):
-            self._in_doubt_before.add(index)
-        self._open.add(index)
-        self._states[index] = State.OPEN
-
-    def settle(self, index: int, outcome: State) -> State:
-        """
-        Settle an item that this try opened.
-
-        :param outcome: what its request ended in; *idle* if nothing was started
-        :return: the state to write: *unknown* if this try started nothing, but an earlier one may have
-        :raises LedgerError: if it is not open, or ``outcome`` is no state that a request ends in
-        """
-        if index not in self._open or outcome not in OUTCOMES:
-            raise LedgerError(f"Item {index} cannot become {outcome.name.lower()}.")
-        self._open.discard(index)
-        if index in self._in_doubt_before and outcome in (State.IDLE, State.REJECTED):
-            outcome = State.UNKNOWN
-        self._in_doubt_before.discard(index)
-        self._states[index] = outcome
-        return outcome
-
-    def claimed(self, index: int, token: str) -> None:
-        """
-        Note that a run has claimed its start: it is the item's run, whatever the response was.
-
-        :param token: what it claimed with
-        :raises LedgerError: if the item is open
-        """
-        if index in self._open:
-            raise LedgerError(f"Item {index} is open: settle it first.")
-        self._grow(index)
-        self._states[index] = State.STARTED
-        self._tries[index] = self._tries[index] or self._now.try_number
-        self._tokens[index] = token
-
-    def revoked(self, index: int) -> None:
-        """
-        Note that an item's token was deleted, and that there was no claim after that.
-
-        :raises LedgerError: if the item is open, was started, or has no token
-        """
-        state = self.state(index)
-        if index in self._open or index not in self._tokens or state is State.STARTED:
-            raise LedgerError(f"Item {index} has no token to revoke: it is {state.name.lower()}.")
-        del self._tokens[index]
-        if state in IN_DOUBT or state is State.UNIDENTIFIED:
-            self._states[index] = State.REVOKED
-
-    def stopped(self, index: int) -> None:
-        """
-        Note that the run of an item had claimed its start, and was told to stop: it never goes on.
-
-        :raises LedgerError: if the item was not started, or has no token
-        """
-        if index not in self._tokens or self.state(index) is not State.STARTED:
-            raise LedgerError(f"Item {index} has no run to stop: it is {self.state(index).name.lower()}.")
-        del self._tokens[index]
-        self._states[index] = State.IDLE
-
-    def is_open(self, index: int) -> bool:
-        """Return whether this try opened an item and has not settled it."""
-        return index in self._open
+    @classmethod
+    def of(cls, place: tuple[int, int], entry: Mapping[str, Any]) -> Start:
+        """Return what an entry says."""
+        fields = {**entry, "at": datetime.fromisoformat(entry["at"])}
+        if giver := entry.get("giver"):
+            fields["giver"] = (giver[0], giver[1])
+        return cls(try_number=place[0], number=place[1], **fields)
 
     @property
-    def newly_open(self) -> int:
-        """How many items this try opened and has not settled, those left out that were in doubt before."""
-        return len(self._open) - len(self._in_doubt_before)
+    def place(self) -> tuple[int, int]:
+        """Where it is: try and number."""
+        return self.try_number, self.number
 
-    def _grow(self, index: int) -> None:
-        missing = max(0, index + 1 - len(self._states))
-        self._states.extend(bytes(missing))
-        self._tries.extend([0] * missing)
-        self._digests.extend(bytes(missing * DIGEST_BYTES))
 
-    def _set_digest(self, index: int, digest: bytes) -> None:
-        self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] = digest or bytes(DIGEST_BYTES)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    What the response to a start said.
+
+    :param kind: whether it names the run, nothing was started, or a run was that it does not name
+    :param run: of the kind *run*; by key, it may have no ``run_id``
+    :param reason: of the kind *unidentified*
+    """
+
+    kind: Literal["run", "nothing", "unidentified"]
+    at: datetime
+    run: RunResult | None = None
+    reason: str = ""
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What is stored."""
+        fields = {"kind": self.kind, "at": self.at.isoformat(), "run": self.run, "reason": self.reason}
+        return {name: value for name, value in fields.items() if value not in (None, "")}
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Outcome:
+        """Return what an entry says."""
+        return cls(**{**entry, "at": datetime.fromisoformat(entry["at"])})
+
+
+class Claim(NamedTuple):
+    """The run's first step, which was told to go on."""
+
+    at: datetime
+    run_id: str | None = None
+    run_link: str | None = None
+
+
+class End(NamedTuple):
+    """How a run ended, as it said."""
+
+    at: datetime
+    status: Literal["success", "failed"]
+    run_id: str | None = None
+    result: Any = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """
+    What the run with one token has said, and was told.
+
+    :param stopped: when it was first told to stop
+    :param refused: the runs that were told so because of another one
+    """
+
+    claim: Claim | None = None
+    end: End | None = None
+    stopped: datetime | None = None
+    refused: Sequence[str] = ()
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What is stored."""
+        fields = {
+            "claim": self.claim and _fields(self.claim),
+            "end": self.end and _fields(self.end),
+            "stopped": self.stopped and self.stopped.isoformat(),
+            "refused": list(self.refused),
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any] | None) -> Spoken:
+        """Return what an entry says, nothing if there is none."""
+        if not entry:
+            return NOTHING_SAID
+        claim, end, stopped = entry.get("claim"), entry.get("end"), entry.get("stopped")
+        return cls(
+            claim=claim and Claim(**{**claim, "at": datetime.fromisoformat(claim["at"])}),
+            end=end and End(**{**end, "at": datetime.fromisoformat(end["at"])}),
+            stopped=stopped and datetime.fromisoformat(stopped),
+            refused=tuple(entry.get("refused", ())),
+        )
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has claimed or ended, and was not told to stop: it is the task's run."""
+        return (self.claim is not None or self.end is not None) and self.stopped is None
+
+    @property
+    def run_ids(self) -> set[str]:
+        """The runs that it names."""
+        return {said.run_id for said in (self.claim, self.end) if said and said.run_id}
+
+    @property
+    def run_id(self) -> str | None:
+        """The run: as it claimed, otherwise as it ended."""
+        return (self.claim and self.claim.run_id) or (self.end and self.end.run_id) or None
+
+
+NOTHING_SAID = Spoken()
+"""Of a run that has not spoken."""
+
+
+def _fields(said: Claim | End) -> dict[str, Any]:
+    fields = {**said._asdict(), "at": said.at.isoformat()}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """
+    What is known of one start.
+
+    :param start: None if there is none
+    :param is_frozen: whether its token is
+    :param is_closed: whether this execution has closed it
+    """
+
+    start: Start | None = None
+    outcome: Outcome | None = None
+    spoken: Spoken = NOTHING_SAID
+    is_frozen: bool = False
+    is_closed: bool = False
+
+    @property
+    def known(self) -> set[str]:
+        """The ids that its run has, by what was said of it."""
+        runs = (self.start and self.start.run, self.outcome and self.outcome.run)
+        return self.spoken.run_ids | {run["run_id"] for run in runs if run and "run_id" in run}
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it may have a run whose id is not known; also one that was told to stop."""
+        nothing = self.outcome is not None and self.outcome.kind == "nothing"
+        return not (self.known or nothing)
+
+    @property
+    def text(self) -> str:
+        """What it may have left, in words; empty if it started nothing, as far as known, or its run was told to stop."""
+        start, outcome = self.start, self.outcome
+        if start is None:
+            return ""
+        if self.spoken.stopped or (outcome and outcome.kind == "nothing"):
+            return start.earlier
+        match outcome and outcome.kind:
+            case "run" if outcome and outcome.run:
+                run_id, run_link = outcome.run.get("run_id"), outcome.run.get("run_link")
+                what = f"started run {run_id}" if run_id else "started a run without a run_id"
+                what = one_line(f"{what}{f', {run_link}' if run_link else ''}")
+            case "unidentified":
+                what = "started a run whose run_id is unknown"
+            case _:
+                what = (
+                    "triggered the flow, and ended before the outcome was known. A run may have been started"
+                )
+        return f"{start.earlier} try {start.try_number} ({start.at.isoformat(timespec='seconds')}) {what}.".strip()
+
+
+class Asked(NamedTuple):
+    """
+    What the task asks for.
+
+    :param max_tries: of the task instance, now
+    :param request: as of a :class:`Start`
+    :param is_named: whether it is a start by name, whose request must not change
+    :param on_unknown_start: what to do in doubt
+    :param replaces_failed: whether another run is started where one failed
+    """
+
+    max_tries: int
+    request: str | None = None
+    is_named: bool = False
+    on_unknown_start: Literal["fail", "claim", "start_again"] = "fail"
+    replaces_failed: bool = False
+
+
+class Decision(enum.Enum):
+    """What to do next."""
+
+    SEND = "send"
+    RETURN = "return the run of the last start"
+    ENTER = "continue with the run that a person entered"
+    CLOSE = "close the last start, and decide again"
+    CHANGED = "report that another request was sent under this name"
+    DOUBT = "report that a run may have been started"
+    UNIDENTIFIED = "report that a run was started whose id is unknown"
+    STOPPED = "report that the run that a person entered was told to stop"
+
+
+def decide(facts: Facts, asked: Asked, entered: str | None = None) -> Decision:
+    """
+    Decide what to do, by the table above.
+
+    :param facts: of the last start
+    :param entered: the run that a person has entered
+    """
+    start, outcome, spoken = facts.start, facts.outcome, facts.spoken
+    counts = start is not None and start.max_tries == asked.max_tries
+    if entered and not (start and start.run and counts and start.run["run_id"] == entered):
+        return Decision.ENTER
+    if start is None or not counts:
+        return Decision.SEND
+    if asked.is_named and not start.run and start.request != asked.request:
+        return Decision.CHANGED
+    if spoken.stopped:
+        return Decision.STOPPED if start.run else Decision.SEND
+    if asked.replaces_failed and spoken.end and spoken.end.status == "failed":
+        return Decision.SEND
+    kind = outcome.kind if outcome else "unknown"
+    if start.run or spoken.has_begun or (kind == "run" and not facts.is_frozen):
+        return Decision.RETURN
+    if start.token and not facts.is_closed:
+        return Decision.CLOSE
+    if kind == "unidentified":
+        return Decision.UNIDENTIFIED
+    if kind == "nothing" and (start.token or not start.earlier):
+        return Decision.SEND
+    if asked.on_unknown_start == "start_again" or (start.token and asked.on_unknown_start == "claim"):
+        return Decision.SEND
+    return Decision.DOUBT
+
+
+def why_not(run_id: str, last: Facts, others: Sequence[Facts]) -> str:
+    """
+    Return why a task cannot continue with the run that a person entered, empty if it can.
+
+    :param last: of the last start
+    :param others: of all starts before it
+    """
+    if last.start is None or last.start.token is None:
+        return ""
+    if last.spoken.stopped:
+        return "the run of the last start was told to stop"
+    if run_id in last.spoken.refused:
+        return "it was told to stop"
+    if last.spoken.run_ids - {run_id}:
+        return "another run has the task"
+    if run_id in last.known:
+        return ""
+    if not last.is_unknown:
+        return "it is not that of the last start"
+    if any(other.is_unknown or run_id in other.known for other in others):
+        return "it may be that of an earlier start, which can no longer go on"
+    return ""

@@ -1,14 +1,11 @@
 """
-Start a run at most once: the driver of a :class:`~.ledger.Ledger` of one item, for operators and TaskFlow.
+Start a run at most once: for operators and TaskFlow.
 
-1. **Read** what an earlier try wrote; the ledger decides whether to return its run, to report it, or to send.
-2. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
-3. **Open**: record *starting*. From here on, a later try knows that a run may exist.
-4. **Send** the request, once, and **settle** what it ended in: record the run, or clear the record if no run can have been
-   started; the request may then be retried.
-
-Where the run is given a URL, it claims its start by it (:mod:`~.claim`), and each send has a token of its own. What is in
-doubt is settled by a claim; before anything else is sent, and before the task fails for good, the token is revoked.
+1. **Read** the last start; :mod:`~.ledger` decides whether to return its run, to report it, or to send.
+2. **Close** a start in doubt whose run was given a URL, before anything else is decided.
+3. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
+4. **Record** the start. From here on, a later try knows that a run may exist.
+5. **Send** the request, again only while nothing was started, and record what it ended in.
 """
 
 from __future__ import annotations
@@ -16,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
@@ -28,35 +25,42 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
+    RunFailedError,
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.earlier_start import REVOKED, as_earlier_try, earlier_run
-from workflow_automation_provider.execution.ledger import State
-from workflow_automation_provider.execution.start_record import run_result
+from workflow_automation_provider.execution.claim import (
+    check_entered,
+    not_continued,
+    wait_for_claim,
+    with_said,
+)
+from workflow_automation_provider.execution.errors import EarlierTry
+from workflow_automation_provider.execution.ledger import (
+    Asked,
+    Decision,
+    Facts,
+    Outcome,
+    RunResult,
+    Spoken,
+    decide,
+    run_result,
+    why_not,
+)
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.execution.callback_url import CallbackUrl
-    from workflow_automation_provider.execution.claim import Claim, StartClaims
-    from workflow_automation_provider.execution.errors import EarlierTry
+    from workflow_automation_provider.execution.ledger import Start
+    from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.start_record import RunResult, StartEntry, StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also have the run ``"claim"`` it."""
 
-_UNSETTLED = "Whether a run has claimed this start could not be settled."
-
-# What a request ended in, as the ledger has it.
-_STATES: dict[type[WorkflowAutomationError], State] = {
-    UnidentifiedError: State.UNIDENTIFIED,
-    RejectedError: State.REJECTED,
-    BusyError: State.REJECTED,
-    NotSentError: State.IDLE,
-    OutcomeUnknownError: State.UNKNOWN,
-}
+_LOOK = "Look in the workflow's list of runs."
+_CLOSED = "A run of it that claims its start from now on is told to stop."
 
 
 def request_digest(inputs: object, flow_id: object) -> str:
@@ -79,8 +83,12 @@ class RunStarter:
     :param record: what the task instance knows about the run
     :param hook: sends the request; closed afterwards
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
-    :param claims: what the runs of the task say of their start, None if they were never asked
-    :param url: makes the request with a URL for the run, once ``prepare`` has; None if the run gets none
+    :param request: identifies what is asked for, None if that is not known before
+    :param on_unknown_start: what to do in doubt
+    :param replaces_failed: whether another run is started where the run said that it failed
+    :param claim_timeout: how long to wait for a claim with ``"claim"``
+    :param url: makes the request with a URL for the run, None if the run gets none
+    :param waits: whether the task waits for the end of the run
     """
 
     def __init__(
@@ -89,268 +97,264 @@ class RunStarter:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         *,
+        request: str | None,
         on_unknown_start: OnUnknownStart | Literal["claim"],
-        claims: StartClaims | None = None,
+        replaces_failed: bool = False,
+        claim_timeout: timedelta = timedelta(),
         url: CallbackUrl | None = None,
+        waits: bool = False,
     ) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
-        self._on_unknown = on_unknown_start
-        self._claims = claims
+        self._claims = on_unknown_start == "claim"
+        self._claim_timeout = claim_timeout
         self._url = url
-        # None if its token was revoked: another send needs another one.
-        self._request: Request | None
-        self._ledger = record.ledger(
-            start_again=on_unknown_start == "start_again",
-            claims=on_unknown_start == "claim",
-            resends_rejected=True,
+        self._waits = waits
+        self._asked = Asked(
+            record.max_tries, request, bool(record.name), on_unknown_start, replaces_failed=replaces_failed
         )
         self.earlier: EarlierTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
-        self._handed_over = False
-        """Whether the last byte of a request was sent whose outcome is not known: a run may have been started."""
+        self.facts = Facts()
+        """Of the start whose run is returned."""
+        self._start: Start
+        self._request: Request
+        # Whether the last byte of a request was sent whose outcome is not known.
+        self._may_exist = False
 
     def start(
-        self,
-        prepare: Callable[[], Request],
-        *,
-        on_supplied: Callable[[str | None], None] | None = None,
-        invalid: InvalidRequestError | None = None,
+        self, prepare: Callable[[], Request], *, invalid: InvalidRequestError | None = None
     ) -> RunResult:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
         :param prepare: builds the request; called only if a run is to be started
-        :param on_supplied: called before a run that a person entered is recorded, with the hash of its token, None if it
-            has none
         :param invalid: an error in the arguments, raised once it is known what an earlier try did
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        if (run := self._earlier_run(on_supplied, invalid)) is not None:
-            return run
-        try:
-            with self._hook:
-                self._request = prepare()
-                return self._retrier.send(self._send)
-        finally:
-            self._close_unsent()
-
-    def _earlier_run(
-        self, on_supplied: Callable[[str | None], None] | None, invalid: InvalidRequestError | None
-    ) -> RunResult | None:
-        """Return the run that an earlier try started, or that a person entered; None if the ledger allows another."""
-        entry = self._record.read()
-        if entry:
-            self.earlier = as_earlier_try(entry)
-        may_be_supplied = entry or self._record.is_later_try
-        # Also where the task was cleared: who enters a run wants to continue with it, not to start another.
-        if may_be_supplied and not invalid and (supplied := self._record.supplied_run()):
-            self._keep_token(entry, supplied)
-            if on_supplied:
-                on_supplied(self._record.token)
-            return self._adopt_supplied(supplied)
-        if entry and not self._ledger.read(entry.for_ledger()):
-            self.earlier = None
-        if invalid:
+        facts = self._record.last()
+        if facts.start and facts.start.max_tries == self._asked.max_tries:
+            self.earlier = _earlier(facts)
+        entered = self._record.entered()
+        decision = decide(facts, self._asked, entered["run_id"] if entered else None)
+        if invalid and decision is not Decision.ENTER:
             raise invalid
-        if entry and entry.token and self._claims:
-            self._record.token = entry.token
-            if (claim := self._settle_earlier(entry, self._claims)) is not None:
-                return self._adopt_claim(claim)
-        if entry is None:
-            return None
-        return earlier_run(entry, self._record, self._ledger, self._log, self._on_unknown)
+        if entered and decision is Decision.ENTER:
+            return self._enter(entered, facts)
+        if decision is Decision.CLOSE:
+            facts = self._settle(facts)
+            decision = decide(facts, self._asked)
+        if decision is Decision.RETURN:
+            if entered:
+                self._record.forget_entered()
+            return self._return(facts)
+        if decision is not Decision.SEND:
+            raise self._reported(decision, facts)
+        self._log_earlier(facts)
+        with self._hook:
+            self._request = prepare()
+            return self._send_once(facts)
 
-    def _claimed_by_another(self, run: RunResult) -> RunResult | None:
-        """Return the run that has claimed the start, if a proxy has sent it twice and returned the other one."""
-        claim = self._claims.record.said(self.token) if self._claims and self.token else None
-        is_another = claim is not None and claim.run_id not in (None, run.get("run_id"))
-        return self._adopt_claim(claim) if claim and is_another else None
+    # An earlier start --------------------------------------------------------------------------------------
 
-    @property
-    def token(self) -> str | None:
-        """The hash of the token of the run that is known, None if it was given none."""
-        return self._record.token
-
-    def _keep_token(self, entry: StartEntry | None, run: RunResult) -> None:
-        """Let a run that a person entered speak, if it may be that of an earlier try, also if there was a Clear since."""
-        if not entry or not entry.token or not self._claims:
-            return
-        if entry.run.get("run_id") in (None, run["run_id"]):
-            self._record.token = entry.token
-            self._claims.record.reopen(entry.token)
-        else:
-            self._claims.record.forget(entry.token, entry.attempt.max_tries)
-
-    def _close_unsent(self) -> None:
-        """Delete the token of a request that was not sent."""
-        token = self._ledger.token(0)
-        if token and self._claims and self._ledger.state(0) is State.IDLE:
-            with suppress(Exception):  # nobody was given it
-                self._claims.record.close(token)
-
-    def _adopt_claim(self, claim: Claim) -> RunResult:
-        """Record and return the run that claimed its start."""
-        assert self._claims  # noqa: S101
-        run = self._claims.run_of(claim)
-        self._ledger.claimed(0, claim.token)
-        self._record.token = self._ledger.token(0)
-        try:
-            self._record_started(run)
-        except Exception:
-            self._log.exception("The run that claimed this start could not be recorded.")
-        return run
-
-    def _adopt_supplied(self, run: RunResult) -> RunResult:
+    def _enter(self, run: RunResult, last: Facts) -> RunResult:
+        """Continue with the run that a person entered, if it may be that of the last start."""
+        reason = ""
+        if last.start and last.start.token:
+            _, *others = self._record.all_starts()
+            reason = why_not(run["run_id"], last, others)
+        elif self._waits:
+            reason = "nobody can tell its end, since it was given no URL"
+        if reason:
+            raise not_continued(run["run_id"], reason)
         self._log.info(
             "Returning run %s, which was entered in the task's state store, not starting another.",
             one_line(run["run_id"]),
         )
-        self._record_started(run)
-        self._record.consume_supplied_run()  # only once the run is recorded: a kill must not lose it
+        return self._return(self._record.enter(run, last, waits=self._waits))
+
+    def _return(self, facts: Facts) -> RunResult:
+        """
+        Return the run of a start.
+
+        :raises WorkflowAutomationError: if it was told to stop, or another one has the task
+        """
+        start, spoken = facts.start, facts.spoken
+        assert start  # noqa: S101
+        if start.run:
+            check_entered(start.run["run_id"], spoken)
+        if spoken.stopped:
+            raise _told_to_stop(facts)
+        self.facts = facts
+        if start.run is None and self.earlier and start.place[0] != self._record.try_number:
+            self._log.info("T%s Returning that run, not starting another.", self.earlier.text[1:])
+        if start.request and self._asked.request and start.request != self._asked.request:
+            self._log.warning(
+                "The inputs or the flow_id differ from those of try %d, which its run has.", start.try_number
+            )
+        known = start.run or (facts.outcome and facts.outcome.run) or {}
+        return self._said_run(known, facts)
+
+    def _said_run(self, known: RunResult, facts: Facts) -> RunResult:
+        """Return a run with what it has said of itself, without what reveals a secret."""
+        run: RunResult = {**known}
+        if facts.start and facts.start.flow_id:
+            run = {"flow_id": facts.start.flow_id, **run}
+        if facts.spoken.has_begun:
+            run = with_said(run, facts.spoken, self._hook)
+            if facts.spoken.claim:
+                self._log.info("Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)")))
+            if "run_id" not in run and "response" not in run:
+                self._log.warning(
+                    "The run_id is unknown: it was lost with the response, or with the try that started it, and the run "
+                    "did not say it."
+                )
         return run
 
-    def _settle_earlier(self, entry: StartEntry, claims: StartClaims) -> Claim | None:
-        try:
-            return claims.settle_earlier(entry, self._ledger)
-        except Exception:
-            # A run that is known must be able to speak.
-            if self._ledger.was_cleared or entry.state is State.STARTED:
-                raise
-            self._log.exception(_UNSETTLED)  # the doubt is reported
-            return None
+    def _reported(self, decision: Decision, facts: Facts) -> WorkflowAutomationError:
+        """Return the error for a start of which nothing is to be sent."""
+        start = facts.start
+        assert start  # noqa: S101
+        if decision is Decision.CHANGED:
+            # For example, names by position in a list that changed: it is the run of another request.
+            return InvalidRequestError(
+                f"{self._record.name!r} has other inputs or another flow_id than in try {start.try_number}.",
+                consequence="Nothing was sent for it in this try.",
+                next_step="Inside a task, use a name for each start that means the same in every try.",
+            )
+        if decision is Decision.STOPPED:
+            assert start.run  # noqa: S101
+            return not_continued(start.run["run_id"], "it was told to stop")
+        text = f"T{facts.text[1:]}"
+        closed = _CLOSED if facts.is_closed else ""
+        if decision is Decision.DOUBT:
+            return OutcomeUnknownError(text, consequence=_LOOK, next_step=closed)
+        reason = facts.outcome.reason if facts.outcome else ""
+        return UnidentifiedError(reason, consequence=f"{text} {_LOOK}", next_step=closed)
 
-    def _send(self) -> RunResult:
-        """Send the request; the record is always written before it."""
-        if self._request is None:
-            assert self._url  # noqa: S101
-            self._request = self._url.next()
+    def _log_earlier(self, facts: Facts) -> None:
+        """Say why another run is started, where an earlier try may have started one."""
+        start = facts.start
+        if start is None:
+            return
+        text = facts.text
+        if start.max_tries != self._asked.max_tries:
+            if text:
+                self._log.warning("T%s The task has been cleared since: starting another run.", text[1:])
+            return
+        why = f"on_unknown_start is {self._asked.on_unknown_start!r}"
+        if facts.spoken.stopped:
+            why = "its run was told to stop"
+        elif facts.spoken.end:
+            why = "its run failed"
+        elif self._claims:
+            why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
+        if text:
+            self._log.warning("T%s Starting another run: %s.", text[1:], why)
+
+    # A doubt -----------------------------------------------------------------------------------------------
+
+    def _settle(self, facts: Facts) -> Facts:
+        """
+        Close a start, or find that its run has begun.
+
+        :raises Exception: if that is not certain
+        """
+        start = facts.start
+        assert start  # noqa: S101
+        assert start.token  # noqa: S101
+        if facts.text:
+            self._log.warning("T%s", facts.text[1:])
+        spoken = self._claim_of(start, facts.spoken)
+        if spoken.has_begun:
+            return Facts(start=start, outcome=facts.outcome, spoken=spoken, is_frozen=facts.is_frozen)
+        closed = self._record.close(facts)
+        if not closed.spoken.has_begun:
+            self._log.info("No run has claimed this start; one that does so from now on is told to stop.")
+        return closed
+
+    def _claim_of(self, start: Start, spoken: Spoken) -> Spoken:
+        """Wait for a claim until the timeout has passed since a start, with ``"claim"``; return what its run has said."""
+        assert start.token  # noqa: S101
+        # Another worker's clock may be ahead.
+        until = min(start.at, datetime.now(UTC)) + (self._claim_timeout if self._claims else timedelta())
+        return wait_for_claim(self._record, start.token, spoken, until, self._retrier)
+
+    # Send --------------------------------------------------------------------------------------------------
+
+    def _send_once(self, before: Facts) -> RunResult:
+        """
+        Record a start, send it, and record its outcome.
+
+        :param before: the start before it
+        """
         request = self._request
-        self._record.target = {
-            "conn_id": self._hook.workflow_automation_conn_id,
-            "flow_id": self._hook.flow_of(request),
-        }
         if self._retrier.is_ended():
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
-        self._announce(request)
-        # Opened before the write: whatever interrupts it, the ledger knows what to write then.
-        is_repeated = self._ledger.token(0) is not None
-        self._record.token = token = self._url.digest if self._url else None
-        self._ledger.open(0, self._record.digest, token)
+        counts = before.start is not None and before.start.max_tries == self._asked.max_tries
+        start = self._start = self._record.new_start(
+            request=self._asked.request,
+            token=self._url.digest if self._url else None,
+            waits=self._waits,
+            conn_id=self._hook.workflow_automation_conn_id,
+            flow_id=self._hook.flow_of(request),
+            earlier=before.text if counts else "",
+        )
+        self.facts = Facts(start=start)
+        self._announce(start)
         try:
-            if token and self._claims and not is_repeated:
-                self._claims.record.open(token)
-            self._record.starting()
-            run = self._hook.send_trigger(request, before_last_byte=self._hand_over)
-        except tuple(_STATES) as error:
-            return self._without_run(error)
-        # It is unknown what went wrong, and whether this process may still write the record.
-        except Exception:
-            raise
-        except BaseException:  # such as the task's execution_timeout
-            if self._handed_over:
-                self._log.warning("Interrupted while waiting for the response. A run may have been started.")
+            self._record.write_start(start)
+            if not self._record.may_send(start, before):
+                raise NotSentError(
+                    f"{request.title} was not sent: Airflow no longer runs this try, or has lost its record."
+                )
+            run = self._retrier.send(self._send)
+        except (BusyError, NotSentError, RejectedError) as error:
+            return self._nothing(error)
+        except UnidentifiedError as error:
+            self._write_outcome("unidentified", reason=error.reason)
+            return self._in_doubt(error)
+        except OutcomeUnknownError as error:
+            return self._in_doubt(error)
+        except BaseException as error:  # such as the task's execution_timeout, or an error of the store
+            if not self._may_exist:
+                self._write_outcome("nothing")
             else:
-                self._record_no_run(self._ledger.settle(0, State.IDLE))
+                self._log.warning(
+                    "Interrupted by %s while waiting for the response. A run may have been started.",
+                    type(error).__name__,
+                )
             raise
-        self._handed_over = True
-        self._ledger.settle(0, State.STARTED)
-        started = self._started(run)
-        return self._claimed_by_another(started) or started
+        return self._started(run)
 
-    def _announce(self, request: Request) -> None:
+    def _announce(self, start: Start) -> None:
         # Logged before the record is written, which waits for a response from Airflow: by then these lines
         # are in the log, even if the task is killed in its last try, after which no other try reports it.
         self._log.info(
             "Triggering %s via connection %s.",
-            f"flow {flow}" if (flow := self._hook.flow_of(request)) else "the flow of the API key",
-            self._hook.workflow_automation_conn_id,
+            f"flow {start.flow_id}" if start.flow_id else "the flow of the API key",
+            start.conn_id,
         )
         self._log.info("If no later line gives its outcome, a run may have been started.")
+
+    def _send(self) -> Run:
+        """Send the request."""
+        if self._retrier.is_ended():
+            raise NotSentError(f"{self._request.title} was not sent: the task was ended.")
+        try:
+            return self._hook.send_trigger(self._request, before_last_byte=self._hand_over)
+        except WorkflowAutomationError as error:
+            self._may_exist = error.accepted is not Accepted.NO
+            raise
 
     def _hand_over(self) -> None:
         from workflow_automation_provider.client.transport import StoppedError
 
-        self._handed_over = True
+        self._may_exist = True
         if self._retrier.is_ended():
             raise StoppedError
-
-    def _without_run(self, error: WorkflowAutomationError) -> RunResult:
-        """
-        Record a request that started no run that is known; return the run if one has claimed the start.
-
-        :raises WorkflowAutomationError: otherwise
-        """
-        self._handed_over = error.accepted is not Accepted.NO
-        state = self._ledger.settle(0, _STATES[type(error)])
-        if self._handed_over:
-            if isinstance(error, UnidentifiedError):
-                self._record_unidentified(error)
-            return self._settle_doubt(error)
-        if self._url and isinstance(error, RejectedError | BusyError):
-            # Unless its run has claimed, it has none.
-            if (claim := self._claim_of_rejected(error, self._url.digest)) is not None:
-                self._log.warning("The request was rejected, but its run has begun: %s", error.reason)
-                return self._adopt_claim(claim)
-            self._request = None
-        self._record_no_run(state)
-        raise error
-
-    def _record_unidentified(self, error: UnidentifiedError) -> None:
-        try:
-            self._record.unidentified(error.reason)
-        except Exception:
-            self._log.exception("A run was started, but its record could not be completed.")
-
-    def _settle_doubt(self, error: WorkflowAutomationError) -> RunResult:
-        if not self._url or not self._claims:
-            raise error
-        try:
-            claim = self._claims.settle_doubt(self._ledger)
-        except Exception:
-            self._log.exception(_UNSETTLED)
-            raise error from None
-        if claim is not None:
-            return self._adopt_claim(claim)
-        is_revoked = self._ledger.token(0) is None
-        if self._on_unknown == "claim":
-            until = "" if is_revoked else " One can still claim it until the next try."
-            raise OutcomeUnknownError(
-                error.message,
-                code=Code.START_REVOKED if is_revoked else Code.START_UNKNOWN,
-                next_step=f"No run claimed this start within claim_timeout ({self._claims.timeout}).{until}",
-                status=error.status,
-                quote=error.quote,
-            )
-        raise error.with_facts(next_step=f"{error.next_step}\n{REVOKED}".strip()) if is_revoked else error
-
-    def _claim_of_rejected(self, error: WorkflowAutomationError, token: str) -> Claim | None:
-        assert self._claims  # noqa: S101
-        try:
-            return self._claims.revoke(token, self._ledger)
-        except Exception:
-            self._log.exception(_UNSETTLED)
-            raise OutcomeUnknownError(error.message, status=error.status, quote=error.quote) from None
-
-    def _record_no_run(self, state: State) -> None:
-        """
-        Record that a request started no run.
-
-        :param state: what its item has become: *unknown* if an earlier try may have started one
-        """
-        try:
-            if state is not State.UNKNOWN:
-                self._record.clear()
-            else:
-                self._log.warning("This try started no run, but an earlier try may have started one.")
-                self._record.restore()
-        except Exception:
-            self._log.exception(
-                "This try started no run, but that could not be recorded: a later try will report that a run may "
-                "have been started."
-            )
 
     def _started(self, run: Run) -> RunResult:
         """Record and return a run that was started."""
@@ -365,21 +369,87 @@ class RunStarter:
             )
         response = run.response if run.run_id is None else None
         started = run_result(run.run_id, run.run_link, run.flow_id, response)
-        try:
-            self._record_started(started)
-        except Exception:
-            # The run is there, and what this try returns is recorded as well: failing now would lose it.
-            self._log.exception(
-                "Run %s could not be recorded: a later try would report that a run may have been started.",
-                one_line(run.run_id or "without a run_id"),
-            )
-        return started
+        outcome = self._write_outcome("run", run=started)
+        spoken = Spoken()
+        if self._claims and self._start.token:
+            # A proxy may have sent the request twice, and returned the run that is told to stop.
+            spoken = self._record.spoken(self._start.token)
+        return self._return(Facts(start=self._start, outcome=outcome, spoken=spoken))
 
-    def _record_started(self, run: RunResult) -> None:
+    def _nothing(self, error: WorkflowAutomationError) -> RunResult:
+        """Record that nothing was started; return the run if one has begun all the same."""
+        self._write_outcome("nothing")
+        if self._start.token:
+            spoken = self._record.spoken(self._start.token)
+            if spoken.has_begun:
+                self._log.warning("Its run has begun all the same: %s", error.reason)
+                return self._return(Facts(start=self._start, spoken=spoken))
+        raise error
+
+    def _in_doubt(self, error: WorkflowAutomationError) -> RunResult:
+        """
+        Return the run that has begun, where the response did not tell it.
+
+        The start is closed where no later try would do it.
+
+        :raises WorkflowAutomationError: if there is none
+        """
+        start, is_unknown = self._start, isinstance(error, OutcomeUnknownError)
+        if start.token is None:
+            raise error
+        facts = Facts(start=start)
+        is_final = not is_unknown or self._asked.on_unknown_start == "fail" or self._record.is_last_try
         try:
-            self._record.started(run)
+            spoken = self._claim_of(start, self._record.spoken(start.token))
+            facts = Facts(start=start, spoken=spoken)
+            if not spoken.has_begun and is_final and not self._retrier.is_ended():
+                facts = self._record.close(facts)
+        except Exception:
+            self._log.exception("Whether a run has claimed this start could not be settled.")
+            raise error from None
+        if facts.spoken.has_begun:
+            return self._return(facts)
+        if is_unknown and self._claims:
+            until = "" if facts.is_closed else " One can still claim it until the next try."
+            raise error.with_facts(
+                code=Code.START_REVOKED if facts.is_closed else Code.START_UNKNOWN,
+                consequence=Code.START_REVOKED.consequence if facts.is_closed else error.consequence,
+                next_step=f"No run claimed this start within claim_timeout ({self._claim_timeout}).{until}",
+            )
+        raise (
+            error.with_facts(next_step=f"{error.next_step}\n{_CLOSED}".strip()) if facts.is_closed else error
+        )
+
+    def _write_outcome(self, kind: Literal["run", "nothing", "unidentified"], **fields: Any) -> Outcome:
+        """Record what the request ended in. A failure is only logged: what happened has happened."""
+        outcome = Outcome(kind=kind, at=datetime.now(UTC), **fields)
+        self._may_exist = kind != "nothing"
+        try:
+            self._record.write_outcome(self._start, outcome)
         except BaseException as error:
-            # Even if the task ends: a later try must know the run, and the endpoint that a green task wants it.
-            self._record.started(run)
+            try:
+                # Also where the task is ended: a later try must know.
+                self._record.write_outcome(self._start, outcome)
+            except Exception:
+                self._log.exception(
+                    "What the request ended in could not be recorded: a later try reports that a run may have been "
+                    "started."
+                )
             if not isinstance(error, Exception):
                 raise
+        return outcome
+
+
+def _earlier(facts: Facts) -> EarlierTry | None:
+    if not facts.text:
+        return None
+    kind, text = facts.outcome.kind if facts.outcome else "", facts.text
+    if kind == "run" and facts.outcome and facts.outcome.run:
+        return EarlierTry(Code.UNIDENTIFIED, text, facts.outcome.run.get("run_id"))
+    code = Code.UNIDENTIFIED if kind == "unidentified" else Code.START_UNKNOWN
+    return EarlierTry(code, f"{text} {_LOOK}")
+
+
+def _told_to_stop(facts: Facts) -> RunFailedError:
+    run = facts.outcome.run if facts.outcome and facts.outcome.run else {}
+    return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))

@@ -109,7 +109,7 @@ class UploadRecord(TaskRecord):
 
     def read(self) -> tuple[str, int, list[str]]:
         """Return the digest of an upload, how many of its requests were confirmed, and the responses to the first of them."""
-        entry = self._read(UPLOAD_KEY)
+        entry = self._store.read(UPLOAD_KEY)
         if not entry or not (self._of_own_run or self._counts(entry)):
             return "", 0, []
         return entry["digest"], entry["confirmed"], entry["responses"]

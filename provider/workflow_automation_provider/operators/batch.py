@@ -41,8 +41,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     the ``path`` and the counts are returned. While the task runs, the XCom ``progress`` has the counts.
 
     A task instance never starts a second run for an item on its own: the results of the items are recorded (Airflow
-    3.3+), and a retry starts only those that were never sent. Clearing the task starts all items again; on Airflow 3.4,
-    clearing the whole DAG run does not.
+    3.3+), and a retry starts only those that were never sent. Clearing the task starts all items again.
 
     Follows sections 4.1 and 4.2 of the interface.
 

@@ -16,15 +16,16 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice
+from workflow_automation_provider.operators.output import FlowOutput, check_references
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.flow_run import FlowRun, Resumed
+    from workflow_automation_provider.execution.flow_run import FlowRun
+    from workflow_automation_provider.execution.ledger import RunResult
     from workflow_automation_provider.execution.start import OnUnknownStart
-    from workflow_automation_provider.execution.start_record import RunResult
     from workflow_automation_provider.hooks.sources import FileSource
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
@@ -44,7 +45,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a retry returns
     the recorded run, and if it is unknown whether a run was started, the task fails and says so. Clearing the
-    task starts a new run; on Airflow 3.4, clearing the whole DAG run does not.
+    task starts a new run.
 
     Follows sections 4.1 and 4.2 of the interface.
 
@@ -145,48 +146,48 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         if not isinstance(self.wait_for_completion, bool):
             raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
 
+        check_references(TriggerFlowOperator, self.inputs, self.files)
+
+    @property
+    def output(self) -> FlowOutput:
+        """What the task returns, for the arguments of later tasks: ``output["result"]["rows"]`` is a field of the result."""
+        return FlowOutput(operator=self)
+
     def execute_complete(
         self,
         context: Context,
         event: dict[str, Any] | None = None,
-        run: RunResult | None = None,
-        checks: int = 0,
+        waiting: dict[str, Any] | None = None,
         ti_id: str | None = None,
-        timeout: float | None = None,
     ) -> RunResult:
         """
         Continue after the task was parked: Airflow calls this in place of ``execute``.
 
         :param event: that the time is up, or that the endpoint has shortened it: both are the same to Airflow
-        :param run: the run whose end the task waits for
-        :param checks: number of checks so far
+        :param waiting: the run whose end the task waits for, since when and until when
         :param ti_id: the task instance that was parked; a Clear gives the task another
-        :param timeout: the ``completion_timeout`` in seconds when the task was parked; it counts where the DAG no
-            longer sets ``wait_for_completion``
         """
-        from workflow_automation_provider.execution.flow_run import Resumed
-        from workflow_automation_provider.execution.parking import is_from_before_a_clear
+        from workflow_automation_provider.execution.wait import is_from_before_a_clear
 
-        resumed: Resumed | None = Resumed(run, checks, timeout)
         if is_from_before_a_clear(context, ti_id):
             self.log.info("The task was cleared after it continued: starting over.")
-            resumed = None
+            waiting = None
         with self._guarded(context):
-            result = self._run_once(context, resumed)
+            result = self._run_once(context, waiting)
         self._emit_events(context, result)
         return result
 
-    def _run_once(self, context: Context, resumed: Resumed | None = None) -> RunResult:
+    def _run_once(self, context: Context, waiting: dict[str, Any] | None = None) -> RunResult:
         """Start the run, unless an earlier try did, then upload its files and wait, if configured."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.flow_run import FlowRun, Resumed, StartOptions
+        from workflow_automation_provider.execution.flow_run import FlowRun, StartOptions
 
         options = StartOptions(
             flow_id=self.flow_id,
             rendered_flow_id=self._rendered_flow_id,
             make_inputs=lambda: self._make_inputs(context),
             request=self._request_digest(),
-            on_run=lambda run: FlowRunLink.persist(context, run.get("run_link")),
+            on_run=lambda run, goes_on: FlowRunLink.persist(context, run.get("run_link"), at_once=goes_on),
             files=self.files,
             wait_for_completion=self.wait_for_completion,
             callback_input=self.callback_input,
@@ -197,7 +198,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             claim_timeout=self.claim_timeout,
         )
         self._flow_run = FlowRun(context, self._open_hook(), self._retrier, options)
-        return self._flow_run.execute(resumed or Resumed())
+        return self._flow_run.execute(waiting)
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request in a later try, None if its inputs are not known before the start."""

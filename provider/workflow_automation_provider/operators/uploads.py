@@ -26,7 +26,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     Returns a summary: ``run_id``, the number of ``files``, their ``bytes``, the ``request_count``, and the
     first ``requests``, each with the names of its first ``files``, their ``count``, their ``bytes`` and the
     service's ``response``. Confirmed requests are recorded (Airflow 3.3+): a retry sends only what is missing.
-    Clearing the task sends everything again; on Airflow 3.4, clearing the whole DAG run does not.
+    Clearing the task sends everything again.
 
     Follows section 4.3 of the interface.
 

@@ -46,7 +46,7 @@ async def _callback_endpoint(scope: Scope, receive: Receive, send: Send) -> None
 
 
 async def _flow_runs(scope: Scope, receive: Receive, send: Send) -> None:
-    from workflow_automation_provider.plugins.runs_page import app
+    from workflow_automation_provider.plugins.page import app
 
     await app(scope, receive, send)
 

@@ -12,7 +12,7 @@ Status  When
 405     the method is not POST, as that of a link that a scanner or a preview follows
 404     there is no token, or what cannot be one
 501     this Airflow cannot take callbacks
-404     no task has given out this token, or it was cleared since
+404     no task has given out this token
 413     the body is larger than ``MAX_BODY``: it is read no further
 408     the body is not complete after 10 seconds
 400     the body is not what a flow may say
@@ -20,7 +20,7 @@ Status  When
 409     another run works, or this one has not claimed the start; the run should stop
 409     the task has another end: the response says when it came
 200     the run should go on, and what it says is stored, also if it says it again
-503     the database is locked or cannot be reached, or too much is pending: the flow should call again
+503     the task is deciding, the database is locked or cannot be reached, or too much is pending: call again
 ======  ====================================================================================================
 
 The body is read, off the database, once the token is known, and parsed off the event loop: whoever has no token
@@ -34,11 +34,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import traceback
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
+from anyio import CapacityLimiter, to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -46,15 +49,14 @@ from starlette.responses import JSONResponse
 from workflow_automation_provider.execution.callback import (
     MAX_BODY,
     PATH,
-    Answer,
+    Ended,
     is_token,
     read,
     without_token,
 )
 from workflow_automation_provider.plugins import metadata
-from workflow_automation_provider.plugins.daemon_threads import DaemonThreads, OverloadedError
 from workflow_automation_provider.plugins.decision import Verdict
-from workflow_automation_provider.plugins.metadata_session import UnavailableError, missing
+from workflow_automation_provider.plugins.metadata import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,16 +65,30 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_BODY_TIMEOUT = 10.0
+# Of the body, and of each look into the database.
+_TIMEOUT = 10.0
 
-# Few, so that callbacks do not use up the API server's connections to the database.
-_THREADS = DaemonThreads(4, "workflow-automation-callback")
+# Few, so that callbacks do not use up the API server's connections to the database. A thread takes and releases its own,
+# also where nobody waits for it any more.
+_CONNECTIONS = threading.BoundedSemaphore(4)
+
+MAX_PENDING = 64
+"""How many callbacks may be waiting for the database."""
+
+_pending = 0
+
+_T = TypeVar("_T")
+
+
+class _OverloadedError(Exception):
+    """Too much is pending, or takes too long: without a line in the log, which strangers could fill."""
 
 
 class _Response(NamedTuple):
     status: int
     detail: str
     headers: Mapping[str, str] | None = None
+    code: str = ""
 
 
 _NOT_FOUND = _Response(404, "No task wants this run: stop.")
@@ -82,11 +98,12 @@ _RESPONSES = {
     Verdict.CLAIM: _Response(200, "The run has the task: go on."),
     Verdict.GO_ON: _Response(200, "The run has the task: go on."),
     Verdict.CLAIM_FIRST: _Response(
-        409, "This run has not claimed the task: send the status 'started' first."
+        409, "This run has not claimed the task: send the status 'started' first.", code="claim_first"
     ),
-    Verdict.OTHER_RUN: _Response(409, "Another run has the task: stop."),
+    Verdict.OTHER_RUN: _Response(409, "Another run has the task: stop.", code="other_run"),
     Verdict.END: _Response(200, "The answer is stored."),
     Verdict.SAME_END: _Response(200, "The answer is stored."),
+    Verdict.WAIT: _Response(503, "The task is deciding: call again.", {"retry-after": "5"}),
 }
 
 
@@ -108,19 +125,22 @@ async def _live(receive: Receive, send: Send) -> None:
 
 async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
     try:
-        status, detail, headers = await _respond(Request(scope, receive))
+        found = await _respond(Request(scope, receive))
     except ClientDisconnect:
         return
     except HTTPException as rejected:
-        status, detail, headers = rejected.status_code, rejected.detail, rejected.headers
+        found = _Response(rejected.status_code, rejected.detail, rejected.headers)
+    except _OverloadedError:
+        found = _UNAVAILABLE
     except UnavailableError as error:
         _logger.warning("A callback could not be handled: %s", error)
-        status, detail, headers = _UNAVAILABLE
+        found = _UNAVAILABLE
     except Exception as error:
         _log(error)
-        status, detail, headers = _UNAVAILABLE
-    response = JSONResponse({"detail": detail}, status, {"cache-control": "no-store", **(headers or {})})
-    await response(scope, receive, send)
+        found = _UNAVAILABLE
+    content = {"detail": found.detail, **({"code": found.code} if found.code else {})}
+    headers = {"cache-control": "no-store", **(found.headers or {})}
+    await JSONResponse(content, found.status, headers)(scope, receive, send)
 
 
 async def _respond(request: Request) -> _Response:
@@ -131,18 +151,42 @@ async def _respond(request: Request) -> _Response:
     token = _token(request.scope)
     if token is None:
         return _NOT_FOUND
-    try:
-        response = await _THREADS.run(partial(_admit, token))
-    except OverloadedError:
-        return _UNAVAILABLE  # without a line in the log, which strangers could fill
-    if response:
+    if response := await _in_thread(partial(_admit, token)):
         return response
-    return await _THREADS.run(partial(_settle, token, await _body(request)))
+    return await _in_thread(partial(_settle, token, await _body(request)))
+
+
+async def _in_thread(function: Callable[[], _T]) -> _T:
+    """
+    Call a function off the event loop.
+
+    :raises _OverloadedError: if too much is pending, or it does not return in time
+    """
+    global _pending
+
+    def call() -> _T:
+        if not _CONNECTIONS.acquire(timeout=_TIMEOUT):
+            raise _OverloadedError
+        try:
+            return function()
+        finally:
+            _CONNECTIONS.release()
+
+    if _pending >= MAX_PENDING:
+        raise _OverloadedError
+    _pending += 1
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+    except TimeoutError:
+        raise _OverloadedError from None
+    finally:
+        _pending -= 1
 
 
 def _admit(token: str) -> _Response | None:
     """Return the response to whoever has no token that counts, None to others."""
-    if reason := missing():
+    if reason := metadata.missing():
         return _Response(501, reason)
     return None if metadata.is_known(token) else _NOT_FOUND
 
@@ -152,11 +196,13 @@ def _settle(token: str, body: bytes) -> _Response:
         said = without_token(read(body), token)
     except ValueError as error:
         return _Response(400, str(error))
-    verdict, receipt = metadata.respond(token, said)
-    if verdict is Verdict.OTHER_END and isinstance(said, Answer) and receipt:
-        other = " with another result, message or run_id" if receipt.status == said.status else ""
-        words = f"The task has the answer {receipt.status!r} from {receipt.at}; this one is {said.status!r}{other}."
-        return _Response(409, words)
+    verdict, end = metadata.respond(token, said)
+    if verdict is Verdict.OTHER_END and isinstance(said, Ended) and end:
+        other = " with another result, message or run_id" if end.status == said.status else ""
+        at = end.at.isoformat(timespec="seconds")
+        return _Response(
+            409, f"The task has the answer {end.status!r} from {at}; this one is {said.status!r}{other}."
+        )
     return _RESPONSES[verdict]
 
 
@@ -184,13 +230,13 @@ async def _body(request: Request) -> bytes:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(_BODY_TIMEOUT):
+        async with asyncio.timeout(_TIMEOUT):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_BODY:
                     raise too_large
     except TimeoutError:
-        words = f"The body was not complete after {_BODY_TIMEOUT:.0f} seconds."
+        words = f"The body was not complete after {_TIMEOUT:.0f} seconds."
         raise HTTPException(408, words, {"connection": "close"}) from None
     return bytes(body)
 

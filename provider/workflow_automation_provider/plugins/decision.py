@@ -1,38 +1,44 @@
 """
 What the endpoint says to a run: a table, without Airflow and without a database.
 
-A run is *wanted* while its token is valid: the token's entry exists for the task instance's current ``max_tries``,
-and the task has not ended, or is green because it does not wait for the run. Of all runs of a task instance since
-its last Clear, one at most has the claim.
+A start is *current* if it is the task instance's last one, and has its ``max_tries``, which a Clear changes. A run is
+*wanted* if its start is current, and the task has not ended, or is green and does not wait. The first row that fits:
 
-===============  ====================  ===========================  ==========================  ==================
-The run sends    it is not wanted,     another run has the claim    it has the claim            nobody has claimed
-                 or was told to stop
-===============  ====================  ===========================  ==========================  ==================
-``started``      STOP                  OTHER_RUN                    GO_ON                       CLAIM
-``running``      STOP                  OTHER_RUN                    GO_ON, and keep the word    CLAIM_FIRST
-an end           STOP                  OTHER_RUN                    END                         END
-the same end     SAME_END              SAME_END                     SAME_END                    SAME_END
-another end      OTHER_END             OTHER_END                    OTHER_END                   OTHER_END
-===============  ====================  ===========================  ==========================  ==================
+==================================================  =====================  =====================  ====================
+The run                                             ``started``            ``running``            an end
+==================================================  =====================  =====================  ====================
+has ended                                           STOP                   STOP                   SAME_END, OTHER_END
+was told to stop                                    STOP                   STOP                   STOP
+is not wanted                                       STOP, recorded         STOP, recorded
+is not that which claimed, ended or was entered     OTHER_RUN, recorded    OTHER_RUN, recorded    OTHER_RUN, recorded
+is of a start that is not the last                                                                STOP, recorded
+has a task that is being restarted                  WAIT                   WAIT
+has claimed                                         GO_ON                  GO_ON                  END
+has a start that is frozen, and the task decides    WAIT                   WAIT                   WAIT, while it runs
+none of these                                       CLAIM                  CLAIM_FIRST            END
+==================================================  =====================  =====================  ====================
 
-A run is told to STOP only once that is recorded, unless it has ended: a cleared task must not return it.
+Two runs that hold one token are told apart by their ``run_id`` alone; a claim without one takes that of the first word that
+has one. Where another run has the task, its ``run_id`` is recorded in place of a stop.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
 
-from workflow_automation_provider.execution.callback import Answer, Running, Started
+from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
+from workflow_automation_provider.execution.ledger import NOTHING_SAID, Claim, End, Spoken
 
-if TYPE_CHECKING:
-    from workflow_automation_provider.execution.callback import ClaimRow, Said
+# More only where somebody makes them up.
+_MAX_REFUSED = 20
 
 
 class Verdict(enum.Enum):
-    """What the endpoint says to a run, and what it writes before."""
+    """What the endpoint says to a run, and what it records before."""
 
     STOP = "stop"
     CLAIM = "claim"
@@ -42,67 +48,90 @@ class Verdict(enum.Enum):
     END = "end"
     SAME_END = "same end"
     OTHER_END = "other end"
+    WAIT = "wait"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """
-    What the endpoint keeps of an end.
-
-    :param at: when it came, as ISO 8601 text
-    """
-
-    status: str
-    at: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """
-    What the entries of a task instance say of a token, at one time.
+    What there is of the start that gave out a token, at one time.
 
-    :param is_wanted: whether the token is valid
-    :param claim: the one that counts for the current ``max_tries``, None if there is none
-    :param own: the token's last claim, also one of before a Clear; None if there is none
-    :param receipt: of the token's end, None if there is none
+    :param spoken: what its run has said
+    :param is_last: whether it is the task instance's last start
+    :param is_current: whether it also has the task instance's ``max_tries``
+    :param is_frozen: whether no run may claim it while the task decides
+    :param waits: whether the task waits for the end of the run
+    :param entered: the run that a person entered, None if there is none
+    :param task: *runs* now, *restarts*, is *parked*, is *green*, has *ended* otherwise, or is *idle*
     """
 
-    is_wanted: bool
-    claim: ClaimRow | None = None
-    own: ClaimRow | None = None
-    receipt: Receipt | None = None
+    spoken: Spoken = NOTHING_SAID
+    is_last: bool = True
+    is_current: bool = True
+    is_frozen: bool = False
+    waits: bool = False
+    entered: str | None = None
+    task: Literal["runs", "restarts", "parked", "green", "ended", "idle"] = "runs"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a run may go on."""
+        return self.is_current and self.task != "ended" and not (self.task == "green" and self.waits)
 
 
-def decide(said: Said, token: str, digest: str, seen: Seen) -> Verdict:
+def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
     """
-    Decide what to say to a run.
+    Decide what to say to a run, and what to record before.
 
-    :param said: what it sends
-    :param digest: of the token
+    :return: that, and what the run has said and was told from now on
     """
-    if isinstance(said, Answer) and seen.receipt is not None:
-        is_same = seen.receipt.fingerprint == said.fingerprint(token)
-        return Verdict.SAME_END if is_same else Verdict.OTHER_END
-    if not seen.is_wanted or (seen.own is not None and "stopped" in seen.own):
-        return Verdict.STOP
-    if seen.claim is None:
-        if isinstance(said, Answer):
-            return Verdict.END
-        return Verdict.CLAIM if isinstance(said, Started) else Verdict.CLAIM_FIRST
-    if seen.claim["digest"] != digest or not _is_of(said, seen.claim):
-        return Verdict.OTHER_RUN
-    return Verdict.END if isinstance(said, Answer) else Verdict.GO_ON
+    spoken, end = seen.spoken, seen.spoken.end
+    is_end = isinstance(said, Ended)
+    if end and end.run_id in (None, said.run_id):
+        if not is_end:
+            return Verdict.STOP, spoken
+        stored = Ended(end.status, end.result, end.message, end.run_id)
+        # As JSON: 1, 1.0 and True are three values.
+        is_same = json.dumps(said, sort_keys=True) == json.dumps(stored, sort_keys=True)
+        return Verdict.SAME_END if is_same else Verdict.OTHER_END, spoken
+    if spoken.stopped:
+        return Verdict.STOP, spoken
+    is_other = not spoken.run_ids <= {said.run_id}
+    # A flow that never says its run_id must be able to end the run that a person entered.
+    is_other |= said.run_id is not None and seen.entered not in (None, said.run_id)
+    if not is_end and not seen.is_wanted:
+        return Verdict.STOP, _refused(spoken, said.run_id) if is_other else replace(spoken, stopped=now)
+    if is_other:
+        return Verdict.OTHER_RUN, _refused(spoken, said.run_id)
+    if is_end and not seen.is_last:
+        return Verdict.STOP, replace(spoken, stopped=now)
+    verdict = _verdict(said, seen)
+    match verdict, said:
+        case Verdict.CLAIM, Started():
+            spoken = replace(spoken, claim=Claim(now, said.run_id, said.run_link))
+        case Verdict.GO_ON, _ if spoken.claim and said.run_id and not spoken.claim.run_id:
+            spoken = replace(spoken, claim=spoken.claim._replace(run_id=said.run_id))
+        case Verdict.END, Ended():
+            spoken = replace(spoken, end=End(now, said.status, said.run_id, said.result, said.message))
+    return verdict, spoken
 
 
-def _is_of(said: Said, claim: Any) -> bool:
-    """
-    Return whether what a run sends is of the run that has claimed with the same token.
+def _verdict(said: Said, seen: Seen) -> Verdict:
+    """Decide what to say to a run that is wanted, or has ended, and is no other than that which the task has."""
+    has_claimed = seen.spoken.claim is not None
+    if isinstance(said, Ended):
+        decides = seen.is_frozen and not has_claimed and seen.task in ("runs", "restarts")
+        return Verdict.WAIT if decides else Verdict.END
+    if seen.task == "restarts":
+        return Verdict.WAIT
+    if has_claimed:
+        return Verdict.GO_ON
+    if seen.is_frozen and seen.task not in ("parked", "green"):
+        return Verdict.WAIT
+    return Verdict.CLAIM_FIRST if isinstance(said, Running) else Verdict.CLAIM
 
-    It is not where something between the task and the service has sent one request twice, which started two runs.
-    """
-    claimed = claim.get("run_id")
-    if isinstance(said, Answer):
-        # The end of a run that did not name itself when it claimed is not lost.
-        return claimed in (None, said.run_id)
-    return said.run_id == claimed or (isinstance(said, Running) and said.run_id is None)
+
+def _refused(spoken: Spoken, run_id: str | None) -> Spoken:
+    if run_id is None or run_id in spoken.refused or len(spoken.refused) >= _MAX_REFUSED:
+        return spoken
+    return replace(spoken, refused=(*spoken.refused, run_id))

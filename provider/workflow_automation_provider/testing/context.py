@@ -63,10 +63,17 @@ class MinimalTaskInstance:
     max_tries: int
     id: UUID = field(default_factory=uuid4)
     xcoms: dict[str, Any] = field(default_factory=dict)
+    dag_id: str = "dag"
+    run_id: str = "run"
+    map_index: int = -1
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Keep an XCom in :attr:`xcoms`."""
         self.xcoms[key] = value
+
+    def get_task_states(self, **_: object) -> dict[str, dict[str, str]]:
+        """Return that this task is running."""
+        return {self.run_id: {self.task_id: "running"}}
 
 
 @dataclass

@@ -91,12 +91,6 @@ with DAG("system_wait_mapped", schedule=None, default_args=ONCE, **TEST):
         wait_for_completion=True,
     ).expand(inputs=rows())
 
-with DAG("system_wait_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
-    trigger(wait_for_completion=True)
-
-with DAG("system_claim_objects", schedule=None, default_args={**ONCE, "queue": "objects"}, **TEST):
-    trigger(on_unknown_start="claim", wait_for_completion=True)
-
 with DAG("system_claim", schedule=None, default_args=THRICE, **TEST):
     TriggerFlowOperator.partial(
         task_id="trigger",

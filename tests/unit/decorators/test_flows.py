@@ -20,10 +20,9 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.callback import end_key
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-from ..starts import KEY, MAYBE, TIMEOUT, WithoutTextError, requests
+from ..starts import MAYBE, WithoutTextError, requests
 
 
 def operator_of(result: Any) -> Any:
@@ -66,7 +65,6 @@ class TestInputs:
 
         assert inputs_of(service) == [{"a": 1}]
         assert result == {"run_id": "1001", "run_link": f"{service.url}/runs/1001", "flow_id": "demo-flow"}
-        assert now["ti"].pushed == {"_link_FlowRunLink": result["run_link"]}
 
     def test_arguments_and_context(self, service, context):
         @trigger_flow_task
@@ -160,7 +158,6 @@ class TestTries:
         assert function.operator().execute(now) == first
         assert function.calls == 1
         assert inputs_of(service) == [{"a": 1}]
-        assert now["ti"].pushed == {"_link_FlowRunLink": first["run_link"]}
 
     def test_a_retry_that_starts_a_run_calls_it_again(self, service, store, context, function):
         function.returns = [{"a": 1}, {"a": 2}]
@@ -202,36 +199,25 @@ class TestTries:
 class TestParked:
     """A task that waits for the end of its run."""
 
-    def test_is_not_called_when_the_task_continues(
-        self, service, store, context, endpoint, function, parked, resume
-    ):
+    def test_is_not_called_when_the_task_continues(self, world, function):
+        """Not even without the task's record."""
+        operator = function.operator(wait_for_completion=True, retries=2)
+        task = world(operator)
+        task.try_()
+        (run,) = task.flow.runs
+        assert run.url
+        for key in [*task.rows.entries]:
+            task.rows.store(None, "delete", key)
+        task.try_()
+        assert (task.state, function.calls, len(task.flow.runs)) == ("awaiting_input", 1, 1)
+
+    def test_is_not_called_once_the_run_has_ended(self, world, function):
         function.returns = [{"a": 1}, {"a": 2}]
-        now = context(store)
-        then, _ = parked(function.operator(wait_for_completion=True), now)
-        then, _ = parked(function.operator(wait_for_completion=True), now, TIMEOUT, **then)
-        answer = {"status": "success", "at": "2026-01-01T00:00:00+00:00"}
-        store.set(end_key(store.entries[KEY]["token"]), answer)
-        result = resume(function.operator(wait_for_completion=True), now, TIMEOUT, **then)
-
-        assert result["run_id"] == "1001"
-        assert function.calls == 1
-        assert [run.inputs["a"] for run in service.runs] == [1]
-
-    def test_not_even_without_its_record(self, service, store, context, endpoint, function, parked, resume):
-        now = context(store)
-        then, _ = parked(function.operator(wait_for_completion=True), now)
-        del store.entries[KEY]
-        parked(function.operator(wait_for_completion=True), now, TIMEOUT, **then)
-        assert function.calls == 1
-        assert requests(service) == 1
-
-    def test_the_url_is_among_the_inputs_that_are_sent_but_not_shown(
-        self, service, store, context, endpoint, function, parked
-    ):
-        operator = function.operator(wait_for_completion=True)
-        parked(operator, context(store))
-        assert set(service.runs[0].inputs) == {"a", "callback_url"}
-        assert operator.inputs == {"a": 1}
+        task = world(function.operator(wait_for_completion=True, retries=2))
+        task.try_()
+        assert task.flow.says("success", result=1) == 200
+        assert task.try_().result["result"] == 1
+        assert (function.calls, len(task.flow.runs)) == (1, 1)
 
 
 class TestErrorsOfTheFunction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -164,7 +163,7 @@ def test_a_clear_starts_over(context, entries):
     # What is left of the time before the Clear does not come back.
     again = record_of(context, store, try_number=entries + 2, max_tries=entries + 4)
     assert state(again) == {7: None}
-    assert again.was_cleared == (entries > 1)
+    assert again.was_cleared
 
 
 def test_entries_are_numbered_and_named(context):
@@ -173,8 +172,8 @@ def test_entries_are_numbered_and_named(context):
         record = BatchRecord(context(store, try_number=number))
         record.read()
         record.write(opened(number), [])
-    assert [*store._entries] == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
-    assert all(a < b for a, b in pairwise(store._entries))
+    entries = [key for key in store._entries if "probe" not in key]
+    assert entries == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
 
 
 def test_a_write_that_airflow_repeats_undoes_no_later_one(context):

@@ -1,322 +1,608 @@
-"""TriggerFlowOperator that waits for the end of its run, over HTTP: the URL, the flow's answer, and its token."""
+"""A task that waits for the end of its run: parked, polling where nobody would wake it, and with files."""
 
 from __future__ import annotations
 
 import json
-import pickle
-import threading
-import time
-from datetime import timedelta
-from types import MappingProxyType
+import os
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.exceptions import (
-    Accepted,
     BusyError,
     InvalidRequestError,
+    NotSentError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
     RunTimeoutError,
+    UnidentifiedError,
+    WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.callback import PATH, TOKEN_LENGTH, Answer, token_key
-from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
+from workflow_automation_provider.execution import callback
+from workflow_automation_provider.execution.ledger import ENTERED, word_key
 
-from ..starts import KEY, TIMEOUT, mentions, requests, trigger
-from .conftest import WAIT
+from ..starts import mentions
+from .tasks import after_sending, before, claims, entry, later, requests, starts, trigger, waits
 
-TOKEN = "Abc-_123" * 8
-BRIEF = timedelta(seconds=0.1)
-
-
-class TestInThisProcess:
-    """Outside a scheduler, as in dag.test(): nobody would wake a parked task."""
-
-    def test_success(self, service, task, endpoint, log):
-        """A message forges no line of the log."""
-        service.callbacks.add(result={"rows": 3}, message="all there\nRun 9 failed")
-        assert task.execute() == task.run(result={"rows": 3})
-        assert mentions(log(), "The flow", "succeeded. all there\\nRun 9 failed")
-        assert endpoint.statuses == [200]
-
-    @pytest.mark.parametrize("result", [0, False, "", [], {}])
-    def test_a_result_that_is_empty_is_a_result(self, service, task, result):
-        service.callbacks.add(result=result, body={"status": "success", "result": result})
-        assert task.execute()["result"] == result
-
-    def test_another_input(self, service, task):
-        service.callbacks.add(input="report_to")
-        assert task.execute(callback_input="report_to", inputs=MappingProxyType({"b": 2})) == task.run()
-        assert service.runs[0].inputs.keys() == {"b", "report_to"}
-
-    def test_failed(self, service, task):
-        service.callbacks.add("failed", message="No rows", result={"at": 7})
-        error = task.fail(RunFailedError, retries=3)
-        assert (error.result, error.accepted, error.run_id) == ({"at": 7}, Accepted.YES, "1001")
-        assert error.code == "run-failed"
-        assert pickle.loads(pickle.dumps(error)).result == {"at": 7}
-        assert isinstance(error, AirflowFailException)
-
-    def test_failed_without_a_word(self, service, task):
-        service.callbacks.add("failed")
-        assert task.fail(RunFailedError).message.endswith("failed.")
-
-    def test_nobody_says(self, service, task):
-        error = task.fail(RunTimeoutError, completion_timeout=BRIEF)
-        assert (error.code, error.run_id) == ("run-overdue", "1001")
-        assert f"{service.url}/runs/1001" in error.next_step
-        assert f'key {SUPPLIED_RUN_KEY}, value "1001"' in error.next_step
-        assert isinstance(error, AirflowFailException)
-
-    def test_ended_by_airflow(self, store, context, endpoint, waits):
-        operator = waits()
-
-        def end():
-            while WAIT not in store.entries:
-                time.sleep(0.01)
-            operator.on_kill()
-
-        thread = threading.Thread(target=end)
-        thread.start()
-        with pytest.raises(RunTimeoutError, match="was ended") as caught:
-            operator.execute(context(store))
-        thread.join()
-        assert caught.value.consequence == "Run 1001 was started."
-
-    def test_the_same_run_is_waited_for_again(self, service, task):
-        """As the error of a timeout says."""
-        task.park()
-        task.later(days=1)
-        task.fail(RunTimeoutError, TIMEOUT)
-        task.enter()
-        task.clear()
-        assert task.park() == timedelta(seconds=15)
-        task.answer(result=1)
-        assert task.resume(TIMEOUT) == {"run_id": "1001", "result": 1}
-        assert requests(service) == 1
+CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
+EDITED = {"wait_for_completion": False}
+FILES = [{"name": "a"}]
+BRIEF = timedelta(microseconds=1)
 
 
-class TestToken:
-    """It is in the request alone: what is kept of it is its hash."""
-
-    @pytest.fixture
-    def token(self, endpoint, monkeypatch):
-        """Have the task give out one token."""
-        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", lambda _: TOKEN)
-        endpoint.urls.append(f"{endpoint.url}{PATH}?token={TOKEN}")
-        return TOKEN
-
-    @pytest.fixture
-    def expect_nowhere(self, task, endpoint, log):
-        def expect(*things):
-            token = endpoint.token
-            assert len(token) == TOKEN_LENGTH
-            kept = [task.entries, task.store.writes, task.now["ti"].pushed]
-            texts = [log(), *(f"{thing!s}{thing!r}" for thing in (*kept, *things))]
-            assert [text for text in texts if token in text] == []
-
-        return expect
-
-    def test_of_a_run_that_succeeds(self, service, task, waits, expect_nowhere):
-        service.callbacks.add(result={"rows": 3})
-        operator = waits()
-        result = operator.execute(task.now)
-        expect_nowhere(operator, operator.inputs, operator.hook, operator.hook.get_conn(), result)
-        assert operator.inputs == {"a": 1}
-
-    @pytest.mark.parametrize(
-        ("kind", "options", "error"),
-        [
-            ("reject", {"status": 400}, RejectedError),
-            ("busy", {"retry_after": 1}, BusyError),
-            ("response", {"status": 500}, OutcomeUnknownError),
-            ("response", {"status": 200}, RunTimeoutError),
-        ],
-    )
-    def test_that_the_service_echoes(
-        self, service, task, endpoint, token, expect_nowhere, kind, options, error
-    ):
-        """In the error's words, and in a response without a run_id."""
-        body = {"detail": f"inputs.callback_url {endpoint.urls[0]} is not there"}
-        service.faults.add(kind, body=body, **options)
-        expect_nowhere(task.fail(error, completion_timeout=BRIEF))
-        if error is RunTimeoutError:
-            assert task.entries[KEY]["result"]["response"] == WITHHELD
-
-    def test_in_the_run_link(self, service, task, token, expect_nowhere):
-        service.faults.add("response", body={"run_id": "7", "run_link": f"http://there/runs/7?token={token}"})
-        expect_nowhere(task.fail(RunTimeoutError, completion_timeout=BRIEF))
-        assert "run_link" not in task.entries[KEY]["result"]
-        assert task.now["ti"].pushed == {}
-
-    def test_in_the_response_to_an_upload(self, service, task, token, expect_nowhere):
-        service.faults.add("response", operation="upload", body={"of": token})
-        error = task.fail(RunTimeoutError, files=[{"name": "a"}], completion_timeout=BRIEF)
-        assert "workflow_automation_upload" in task.entries
-        expect_nowhere(error)
-
-    def test_in_the_response_to_an_upload_of_a_later_try(
-        self, service, task, endpoint, token, expect_nowhere
-    ):
-        """Which does not know the token."""
-        service.faults.add("busy", operation="upload")
-        task.fail(BusyError, files=[{"name": "a"}])
-        service.faults.add("response", operation="upload", body={"run": {"callback_url": endpoint.urls[0]}})
-        task.retry()
-        task.park(files=[{"name": "a"}])
-        assert task.entries["workflow_automation_upload"]["responses"] == [WITHHELD]
-        expect_nowhere()
-
-    def test_each_run_has_its_own(self, service, task, endpoint):
-        service.callbacks.add()
-        task.execute()
-        endpoint.max_tries = 7
-        task.clear(try_number=5, max_tries=7)
-        task.execute()
-        assert (len(service.runs), len({*endpoint.urls})) == (2, 2)
-
-    @pytest.mark.parametrize("secret", ["token", "key", "other"])
-    def test_a_result_with_a_secret_is_kept_nowhere(self, service, task, endpoint, waits, token, log, secret):
-        """The endpoint, which knows no secret, has stored it; a later try finds the answer without it."""
-        value = {"token": token, "key": service.keys[0].value, "other": "a-key-of-the-service"}[secret]
-        service.callbacks.add(result={"key": f"/?token={value}"}, message=f"by {value}")
-        operator = waits()
-        operator.hook.redact_also("a-key-of-the-service")
-        result = operator.execute(task.now)
-        assert result["result"] == WITHHELD
-        assert value not in log() + repr(task.entries)
-        assert task.tokens == set()
-        task.retry()
-        assert task.execute() == result
-        assert endpoint.statuses == [200]
-
-    def test_a_result_with_the_key_of_a_failed_run(self, service, task):
-        key = service.keys[0].value
-        service.callbacks.add("failed", result=[key], message=f"with {key}")
-        error = task.fail(RunFailedError)
-        assert error.result == WITHHELD
-        assert key not in str(error)
+def parked_for(task):
+    return (task.rows.ti.trigger_timeout - datetime.now(UTC)).total_seconds()
 
 
-class TestBaseUrl:
-    @pytest.fixture(autouse=True)
-    def _none(self, task, workflow_automation_connect, monkeypatch):
-        workflow_automation_connect()
-        monkeypatch.delenv("AIRFLOW__API__BASE_URL", raising=False)
-
-    def rejected(self, service, task, match, **options):
-        error = task.fail(InvalidRequestError, **options)
-        assert match in error.message
-        assert "callback_base_url" in error.next_step
-        assert isinstance(error, AirflowFailException)
-        assert (requests(service), task.entries) == (0, {})
-
-    @pytest.mark.parametrize("url", ["", "ftp://airflow.example", "http://airflow.example"])
-    def test_of_airflow_is_not_usable(self, service, task, monkeypatch, url):
-        monkeypatch.setenv("AIRFLOW__API__BASE_URL", url)
-        self.rejected(service, task, "[api] base_url ")
-
-    def test_of_airflow(self, service, task, endpoint, monkeypatch):
-        monkeypatch.setenv("AIRFLOW__API__BASE_URL", f"{endpoint.url}/")
-        service.callbacks.add(result=1)
-        assert task.execute()["result"] == 1
-
-    @pytest.mark.parametrize("by", ["connection", "airflow"])
-    def test_loopback_for_a_service_elsewhere(self, service, task, monkeypatch, by):
-        connection = service.airflow_connection(service.keys[0], {})
-        connection["host"] = "https://service.example/api"
-        if by == "connection":
-            connection["extra"]["callback_base_url"] = "http://localhost:8080"
-        else:
-            monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
-        monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", json.dumps(connection))
-        self.rejected(service, task, "only this machine", workflow_automation_conn_id="elsewhere")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "match"),
-    [
-        ({"callback_url": "mine"}, r"inputs .*'callback_url'.* callback_input"),
-        (["a"], "inputs is a list"),
-        ({"a": {1}}, r"inputs\.a is a set"),
-    ],
-)
-def test_inputs_that_cannot_be_sent_open_nothing(service, task, waits, inputs, match):
-    operator = waits()
-    operator.inputs = inputs
-    with pytest.raises(InvalidRequestError, match=match):
-        operator.execute(task.now)
-    assert (requests(service), task.entries) == (0, {})
-
-
-@pytest.mark.parametrize("name", ["", " ", None, 7])
-def test_a_name_of_the_url_that_is_none(waits, name):
-    with pytest.raises(ValueError, match=f"callback_input is {name!r}"):
-        waits(callback_input=name)
-
-
-@pytest.mark.parametrize("value", ["no", 1, None])
-def test_a_wait_that_is_neither_true_nor_false(value):
-    with pytest.raises(ValueError, match=f"wait_for_completion is {value!r}"):
-        trigger(wait_for_completion=value)
-
-
-def test_the_order_of_what_is_written(service, task):
-    """The token's hash is there before the flow can know the token, and the run before anybody waits."""
-    service.callbacks.add(delay=0.3)
-    task.execute()
-    assert task.store.writes[:4] == [
-        (token_key(task.entries[KEY]["token"], 3), None, 0),
-        (KEY, "starting", 0),
-        (KEY, "started", 1),
-        (WAIT, None, 1),
-    ]
-
-
-def test_a_token_that_cannot_be_recorded(service, task):
-    task.store.failures["set"] = 1
-    task.fail(RuntimeError)
-    assert requests(service) == 0
-
-
-def test_before_airflow_3_3_nothing_is_sent(service, context, waits):
-    with pytest.raises(InvalidRequestError, match=r"wait_for_completion .*3\.3"):
-        waits().execute(context())
-    assert requests(service) == 0
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text(st.characters(codec="ascii", min_codepoint=32)), inner)
-    ),
-    max_leaves=20,
-)
+def uploads(task):
+    return task.requests.count("/api/public/upload")
 
 
 @pytest.fixture
-def waiting(task):
-    task.park()
-    return task
+def parked(world):
+    def make(at=None, **options):
+        task = world(waits(**options))
+        task.try_(at)
+        assert task.state == "awaiting_input", task.last.error
+        return task
+
+    return make
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(result=JSON, message=st.none() | st.text(st.characters(codec="ascii", min_codepoint=32), max_size=50))
-def test_what_the_flow_says_comes_out_unchanged(waiting, result, message):
-    body = {"status": "success", "result": result, "message": message}
-    # An empty message is as if it were left out.
-    assert Answer.read(json.dumps(body).encode()) == Answer("success", result, message or None)
-    waiting.entries[token_key(waiting.entries[KEY]["token"], 3)] = {"open": True}
-    waiting.answer(**body)
-    found = waiting.resume(TIMEOUT)
-    assert found.get("result") == result
-    assert ("result" in found) is (result is not None)
+@pytest.fixture
+def in_process(world, monkeypatch):
+    """Have no scheduler that would wake a parked task, as in dag.test()."""
+    from airflow.sdk.execution_time import task_runner
+
+    comms = type("InProcessSupervisorComms", (SimpleNamespace,), {})(send=lambda *_, **__: None)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms)
+    return world
+
+
+# The end ----------------------------------------------------------------------------------------------------
+
+RESULTS: list[object] = [
+    None,
+    0,
+    False,
+    "",
+    [],
+    {},
+    2**64 - 1,
+    -0.5,
+    "ä\n😀",
+    {"a": [{"b": None}, [1.5, True]]},
+]
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_what_the_flow_returns_comes_out_unchanged(parked, result):
+    task = parked()
+    assert task.flow.says("success", run_id=True, result=result, message="all there\nRun 9 failed") == 200
+    ended = task.try_()
+    run = task.flow.runs[0].run_id
+    assert ended.result == {**task.xcoms["return_value"], **({} if result is None else {"result": result})}
+    assert (task.state, ended.result["run_id"]) == ("success", run)
+    assert mentions(ended.log, "succeeded", r"all there\nRun 9 failed")
+
+
+@pytest.mark.parametrize("message", ["No rows", None])
+def test_a_run_that_failed_fails_the_task(parked, message):
+    task = parked()
+    assert task.flow.says("failed", run_id=True, message=message, result={"at": 7}) == 200
+    error = task.try_().error
+    assert isinstance(error, RunFailedError)
+    assert isinstance(error, AirflowFailException)
+    assert (error.code, error.result, error.run_id) == ("run-failed", {"at": 7}, task.flow.runs[0].run_id)
+    assert (message or "failed.") in error.message
+    assert (task.state, requests(task)) == ("failed", 1)
+
+
+def test_on_run_failed_starts_another_run(parked):
+    task = parked(on_run_failed="start_again")
+    assert task.flow.says("failed", message="No rows") == 200
+    ended = task.try_()
+    assert isinstance(ended.error, RunFailedError)
+    assert not isinstance(ended.error, AirflowFailException)
+    task.try_()
+    assert (task.state, requests(task)) == ("awaiting_input", 2)
+    assert [task.flow.says("started", run) for run in (0, 1)] == [404, 200]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_on_run_failed_fails_once_no_retry_is_left(parked, retries):
+    task = parked(on_run_failed="start_again", retries=retries)
+    for left in reversed(range(retries + 1)):
+        assert task.flow.says("failed") == 200
+        assert isinstance(task.try_().error, RunFailedError)
+        assert task.state == ("up_for_retry" if left else "failed")
+        if left:
+            task.try_()
+    assert requests(task) == retries + 1
+
+
+def test_a_run_that_was_told_to_stop_fails_the_task(parked):
+    task = parked()
+    task.lose(task.last)
+    spoken = {"stopped": datetime.now(UTC).isoformat()}
+    task.rows.enter(f"workflow_automation_run/{entry(task, 'workflow_automation_start/')['token']}", spoken)
+    assert "told to stop" in str(task.try_().error)
+    assert requests(task) == 1
+
+
+@pytest.mark.parametrize("operator", [claims(wait_for_completion=True), waits()])
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_flow_without_the_first_step_is_warned_of(world, operator, is_claimed):
+    task = world(operator)
+    task.try_()
+    if is_claimed:
+        task.flow.says("started", run_id=True)
+    task.flow.says("success", run_id=True)
+    warned = "The run has not claimed its start" in task.try_().log
+    assert warned is (operator.on_unknown_start == "claim" and not is_claimed)
+
+
+class TestInProcess:
+    @pytest.mark.parametrize("status", ["success", "failed"])
+    def test_it_polls(self, in_process, status):
+        task = in_process(waits())
+        ended = task.try_(
+            before("get", "workflow_automation_run/", lambda: task.flow.says(status, result=1), nth=5)
+        )
+        assert task.state == status
+        assert ended.late_by >= 1
+        assert ended.result["result"] == 1 if status == "success" else ended.error.result == 1
+
+    def test_nobody_says(self, in_process):
+        task = in_process(waits(completion_timeout=BRIEF))
+        error = task.try_().error
+        assert (error.code, error.run_id) == ("run-overdue", task.flow.runs[0].run_id)
+        assert AirflowFailException in type(error).__mro__
+        assert f'key {ENTERED}, value "{error.run_id}"' in error.next_step
+        assert f"/runs/{error.run_id}" in error.next_step
+
+
+# Parked -----------------------------------------------------------------------------------------------------
+
+
+def test_what_it_leaves_before_it_parks(parked):
+    """A task that a person then marks as success leaves its run to the next one."""
+    task = parked()
+    link = task.xcoms["_link_FlowRunLink"]
+    run = {"run_id": task.flow.runs[0].run_id, "run_link": link, "flow_id": "demo-flow"}
+    assert task.xcoms == {**run, "return_value": run, "_link_FlowRunLink": link}
+    assert mentions(task.last.log, f"run {run['run_id']}", "until 20")
+    task.xcoms.clear()
+    task.try_()
+    assert task.xcoms == {}, "a park keeps them"
+    task.lose(task.last)
+    task.rows.end("retry")
+    task.try_()
+    assert task.xcoms["return_value"] == run, "Airflow deletes them at the start of a try"
+    assert requests(task) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"), [({"do_xcom_push": False}, set()), ({"multiple_outputs": False}, {"return_value"})]
+)
+def test_only_the_xcoms_that_the_task_wants(parked, settings, keys):
+    assert {*parked(**settings).xcoms} == {"_link_FlowRunLink", *keys}
+
+
+def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(parked):
+    def at(call):
+        def fail():
+            raise RuntimeError("No database")
+
+        return fail if call.kind == "push" else None
+
+    assert "not be pushed" in parked(at).last.log
+
+
+def test_the_xcoms_are_those_of_the_run_that_claimed(parked):
+    task = parked()
+    assert task.flow.says("started", run_id="77") == 200
+    task.try_()
+    assert task.xcoms["return_value"] == {"run_id": "77", "flow_id": "demo-flow"}
+
+
+def test_it_looks_ever_more_rarely(parked):
+    task, found = parked(completion_timeout=timedelta(days=9)), []
+    for _ in range(6):
+        found.append(parked_for(task))
+        task.try_()
+    assert found == [pytest.approx(seconds, abs=5) for seconds in (15, 60, 240, 960, 3600, 3600)]
+    assert requests(task) == 1
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(timedelta(seconds=3), 5), (timedelta(seconds=10), 10)])
+def test_it_parks_no_longer_than_the_time_left_but_until_the_scheduler_notices(parked, left, seconds):
+    assert parked_for(parked(completion_timeout=left)) == pytest.approx(seconds, abs=2.5)
+
+
+@pytest.mark.parametrize("says", ["nothing", "success", "failed"])
+def test_an_end_counts_also_after_the_time(parked, says):
+    task = parked()
+    if says != "nothing":
+        assert task.flow.says(says, result=[1]) == 200
+    later(task, days=2)
+    error = task.try_().error
+    assert task.state == ("success" if says == "success" else "failed")
+    if says == "nothing":
+        assert (type(error).__bases__[0], error.code) == (RunTimeoutError, "run-overdue")
+        assert "(1 day, 0:00:00)" in error.message
+        assert task.flow.says("started") == 404
+
+
+@pytest.mark.parametrize("word", [None, {"message": "half of it", "progress": 0.5}])
+@pytest.mark.parametrize("minutes_ago", [0, 3])
+def test_silence(parked, word, minutes_ago):
+    task = parked(heartbeat_timeout=timedelta(minutes=1))
+    assert parked_for(task) == pytest.approx(15, abs=5)
+    later(task, minutes=3)
+    if word:
+        key = word_key(entry(task, "workflow_automation_start/")["token"])
+        at = datetime.now(UTC) - timedelta(minutes=minutes_ago)
+        task.rows.enter(key, {**word, "at": at.isoformat()})
+    error = task.try_().error
+    if word and not minutes_ago:
+        assert task.state == "awaiting_input"
+    else:
+        assert (task.state, error.code) == ("failed", "run-silent")
+        assert ("half of it (50%)" in str(error)) is bool(word)
+
+
+def test_a_claim_is_a_word(parked):
+    task = parked(heartbeat_timeout=timedelta(minutes=1))
+    later(task, minutes=3)
+    assert task.flow.says("started") == 200
+    task.try_()
+    assert task.state == "awaiting_input"
+
+
+def test_a_run_by_key_without_an_id(parked, world):
+    task = world(waits())
+    task.faults.add("response", body={"run_link": "https://there/1"})
+    task.try_()
+    assert "run_id" not in task.xcoms["return_value"]
+    later(task, days=1)
+    assert "https://there/1" in task.try_().error.next_step
+
+
+def test_once_parked_it_never_starts_a_run(parked):
+    """A Clear on Airflow 3.4 deletes the record, but the process may be older."""
+    task = parked()
+    for key in [*task.rows.entries]:
+        task.rows.store(None, "delete", key)
+    task.try_()
+    assert (task.state, requests(task)) == ("awaiting_input", 1)
+
+
+def test_cleared_while_it_continues_it_starts_over(parked):
+    task = parked()
+    task.try_(before("get", "workflow_automation_run/", task.clear))
+    task.until_end()
+    assert (task.state, requests(task)) == ("awaiting_input", 2)
+    assert [task.flow.says("started", run) for run in (0, 1)] == [404, 200]
+
+
+class TestBrokenConnection:
+    """It breaks while the task is parked: what the flow said is neither shown unredacted nor lost."""
+
+    @pytest.mark.parametrize("status", ["success", "failed"])
+    @pytest.mark.parametrize("how", ["invalid", "missing"])
+    def test_a_retry_returns_the_end_once_it_is_mended(self, parked, monkeypatch, how, status):
+        task, works = parked(), os.environ[CONNECTION]
+        assert task.flow.says(status, result="the secret of the flow", message="x") == 200
+        if how == "missing":
+            monkeypatch.delenv(CONNECTION)
+        else:
+            monkeypatch.setenv(CONNECTION, json.dumps({**json.loads(works), "extra": {"typo": 1}}))
+        broken = task.try_()
+        run = task.flow.runs[0].run_id
+        assert isinstance(broken.error, InvalidRequestError)
+        assert not isinstance(broken.error, AirflowFailException)
+        assert ("succeeded" if status == "success" else "failed") in broken.error.message
+        assert (broken.error.run_id, "the secret" in broken.said) == (run, False)
+        monkeypatch.setenv(CONNECTION, works)
+        mended = task.try_()
+        assert (task.state, requests(task)) == (status, 1)
+        assert "the secret of the flow" in (mended.result or vars(mended.error))["result"]
+
+
+class TestEditedDag:
+    """The DAG is edited to wait no longer, or to wait only now: what counts is what it said at the start."""
+
+    @pytest.mark.parametrize("while_", ["parked", "between tries"])
+    def test_it_goes_on_waiting(self, world, while_):
+        task = world(waits())
+        task.try_({5: "kill"} if while_ == "between tries" else None)
+        task.operator = trigger()
+        task.try_()
+        assert task.state == "awaiting_input"
+        assert task.flow.says("success", result=1) == 200
+        assert task.try_().result["result"] == 1
+        assert requests(task) == 1
+
+    def test_a_run_that_was_not_to_be_waited_for(self, world):
+        task = world(trigger())
+        task.try_({5: "kill"})
+        task.operator = waits()
+        assert task.until_end().state == "success"
+        assert requests(task) == 1
+
+    def test_a_clear_starts_a_run_as_the_dag_says_now(self, parked):
+        task = parked()
+        task.mark("failed")
+        task.operator = trigger()
+        task.clear()
+        task.try_()
+        assert (task.state, task.flow.runs[-1].url) == ("success", None)
+
+
+# What a secret is kept from ------------------------------------------------------------------------------------
+
+
+class TestRedaction:
+    def nowhere(self, task, secret):
+        said = "".join(process.said for process in task.processes)
+        errors = [repr(vars(process.error)) for process in task.processes if process.error]
+        kept = (said, *errors, str(task.xcoms), str(task.rows.ti.next_kwargs), *task.rows.entries.values())
+        assert [text for text in kept if secret in text] == []
+
+    @pytest.fixture
+    def token(self, monkeypatch):
+        """Have the task give out one token."""
+        tokens: list[str] = []
+
+        def new_token(ti_id):
+            tokens[:] = tokens or [callback.new_token(ti_id)]
+            return tokens[0]
+
+        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", new_token)
+        return lambda task: new_token(task.rows.ti.id)
+
+    @pytest.mark.parametrize("status", ["success", "failed"])
+    def test_of_the_key_in_what_the_run_says(self, parked, status):
+        from world import KEY
+
+        task = parked()
+        assert task.flow.says(status, result=[KEY.value], message=f"by {KEY.value}") == 200
+        ended = task.try_()
+        assert (ended.result or vars(ended.error))["result"] == WITHHELD
+        assert KEY.value not in ended.said + str(task.xcoms)
+
+    @pytest.mark.parametrize("status", ["success", "failed"])
+    def test_of_the_token_in_what_the_run_says(self, parked, status):
+        task = parked()
+        url = task.flow.runs[0].url
+        assert task.flow.says(status, result={"of": url}, message=url) == 200
+        task.try_()
+        self.nowhere(task, url.rpartition("token=")[2])
+
+    @pytest.mark.parametrize(
+        ("kind", "options"),
+        [
+            ("reject", {"status": 400}),
+            ("busy", {"retry_after": 1}),
+            ("response", {"status": 500}),
+            ("response", {"status": 200}),
+        ],
+    )
+    def test_of_the_token_that_the_service_echoes(self, world, token, kind, options):
+        task = world(waits())
+        task.faults.add(kind, body={"detail": f"callback_url ?token={token(task)} is wrong"}, **options)
+        task.try_()
+        self.nowhere(task, token(task))
+
+    def test_of_the_token_in_the_run_link(self, world, token):
+        task = world(waits())
+        body = {"run_id": "7", "run_link": f"http://there/runs/7?token={token(task)}"}
+        task.faults.add("response", body=body)
+        task.try_()
+        assert task.state == "awaiting_input"
+        self.nowhere(task, token(task))
+
+    def test_of_the_token_in_the_response_to_an_upload(self, world, token):
+        """Also of a later try, which does not know the token."""
+        task = world(waits(files=FILES))
+        task.faults.add("busy", operation="upload")
+        body = {"run": {"callback_url": f"http://a{callback.PATH}?token={token(task)}"}}
+        task.faults.add("response", operation="upload", body=body)
+        task.until_end()
+        assert (task.state, uploads(task)) == ("awaiting_input", 2)
+        self.nowhere(task, token(task))
+
+    def test_each_start_has_a_token_of_its_own(self, parked):
+        task = parked()
+        task.mark("failed")
+        task.clear()
+        task.try_()
+        assert len({run.url for run in task.flow.runs}) == 2
+        assert len({start["token"] for start in starts(task).values()}) == 2
+
+
+# Before anything is sent --------------------------------------------------------------------------------------
+
+
+class TestUrl:
+    def refused(self, task, *words):
+        error = task.try_().error
+        assert isinstance(error, InvalidRequestError)
+        assert isinstance(error, AirflowFailException)
+        assert all(word in str(error) for word in words), error
+        assert (task.requests, task.rows.entries) == ([], {})
+
+    @pytest.mark.parametrize("make", [waits, claims])
+    @pytest.mark.parametrize(
+        ("section", "name", "value"),
+        [
+            ("state_store", "clear_on_success", "True"),
+            ("state_store", "backend", "their.Backend"),
+            ("workers", "state_store_backend", "their.Backend"),
+        ],
+    )
+    def test_needs_entries_that_stay(self, world, monkeypatch, make, section, name, value):
+        task = world(make())
+        monkeypatch.setenv(f"AIRFLOW__{section}__{name}".upper(), value)
+        why = "wait_for_completion" if make is waits else "on_unknown_start='claim'"
+        self.refused(task, f"[{section}] {name}", why)
+        task.clear()
+        task.operator = trigger()
+        assert task.try_().state == "success"
+
+    @pytest.mark.parametrize(
+        "url", ["", "ftp://airflow.example", "http://airflow.example", "http://127.0.0.1"]
+    )
+    @pytest.mark.parametrize("by", ["connection", "airflow"])
+    def test_needs_an_address_that_the_service_reaches(self, world, monkeypatch, url, by):
+        from world import KEY
+
+        task = world(waits(workflow_automation_conn_id="elsewhere"))
+        connection = {"conn_type": "workflow_automation", "host": "https://service.example/api"}
+        extra = {"callback_base_url": url} if by == "connection" and url else {}
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_ELSEWHERE", json.dumps({**connection, "password": KEY.value, "extra": extra})
+        )
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", "" if by == "connection" else url)
+        self.refused(task, "callback_base_url", *(["only this machine"] if "127" in url else []))
+
+    def test_is_the_address_of_airflow_if_the_connection_has_none(self, world, monkeypatch):
+        task = world(waits())
+        connection = json.loads(os.environ[CONNECTION])
+        del connection["extra"]["callback_base_url"]
+        monkeypatch.setenv(CONNECTION, json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:1/team/")
+        task.try_()
+        assert task.flow.runs[0].url.startswith("http://127.0.0.1:1/team/workflow-automation/callback?token=")
+
+    @pytest.mark.parametrize(
+        ("inputs", "words"),
+        [
+            ({"callback_url": "mine"}, "inputs already has 'callback_url'"),
+            (["a"], "inputs is a list"),
+            ({"a": {1}}, "inputs.a is a set"),
+        ],
+    )
+    def test_needs_inputs_that_can_be_sent(self, world, inputs, words):
+        operator = waits()
+        operator.inputs = inputs
+        self.refused(world(operator), words)
+
+    def test_has_the_name_that_the_task_gives_it(self, world):
+        operator = waits(callback_input="report_to", inputs=MappingProxyType({"b": 2}))
+        task = world(operator)
+        task.try_()
+        assert task.flow.runs[0].url
+        assert dict(operator.inputs) == {"b": 2}
+
+    @pytest.mark.parametrize("name", ["", " ", None, 7])
+    def test_has_a_name(self, name):
+        with pytest.raises(ValueError, match=f"callback_input is {name!r}"):
+            waits(callback_input=name)
+
+    @pytest.mark.parametrize("value", ["no", 1, None])
+    def test_is_asked_for_by_true_or_false(self, value):
+        with pytest.raises(ValueError, match=f"wait_for_completion is {value!r}"):
+            waits(wait_for_completion=value)
+
+    def test_needs_airflow_3_3(self, service, context):
+        with pytest.raises(InvalidRequestError, match=r"wait_for_completion .*3\.3"):
+            waits(task_id="trigger").execute(context())
+        assert service.journal.requests() == []
+
+
+# Files ------------------------------------------------------------------------------------------------------
+
+
+class TestFiles:
+    def test_are_uploaded_before_the_wait_and_once(self, parked):
+        task = parked(files=[*FILES, {"name": "b"}])
+        task.try_()
+        task.rows.end("retry")
+        task.try_()
+        assert (task.state, requests(task), uploads(task)) == ("awaiting_input", 1, 1)
+
+    @pytest.mark.parametrize(
+        ("fault", "error", "final"),
+        [
+            ("busy", BusyError, False),
+            ("drop_after", OutcomeUnknownError, False),
+            ("reject", RejectedError, True),
+        ],
+    )
+    def test_of_a_try_that_failed_are_uploaded_by_the_next(self, world, fault, error, final):
+        task = world(waits(files=FILES))
+        task.faults.add(fault, operation="upload")
+        first = task.try_()
+        run = task.flow.runs[0].run_id
+        assert (isinstance(first.error, error), isinstance(first.error, AirflowFailException)) == (
+            True,
+            final,
+        )
+        assert first.error.consequence.startswith(f"Run {run} ")
+        if final:
+            task.enter(run)
+            task.clear()
+        task.try_()
+        assert (task.state, requests(task), uploads(task)) == ("awaiting_input", 1, 2)
+
+    @pytest.mark.parametrize("status", ["success", "failed"])
+    def test_of_a_run_that_ended_before(self, world, status):
+        task = world(waits(files=FILES))
+        task.faults.add("drop_after")
+        task.try_(after_sending(lambda: task.flow.says(status, run_id=True)))
+        assert (task.state, uploads(task)) == (status, status == "success")
+        assert ("no files are uploaded" in task.last.log) is (status == "failed")
+
+    @pytest.mark.parametrize(
+        ("files", "words"),
+        [([], "files is empty"), ("/nowhere/*.csv", "matches no file"), ([{"a": {1}}], "a set")],
+    )
+    def test_that_cannot_be_uploaded_start_no_run(self, world, files, words):
+        task = world(waits(files=files))
+        error = task.try_().error
+        assert isinstance(error, WorkflowAutomationError)
+        assert words in str(error)
+        assert (task.requests, task.rows.entries) == ([], {})
+
+    def test_of_a_run_that_a_person_entered_are_not_uploaded_again(self, parked):
+        task = parked(files=FILES)
+        for _ in range(2):
+            task.mark("failed")
+            task.enter(task.flow.runs[0].run_id)
+            task.clear()
+            task.operator = waits(files=[*FILES, {"name": "b"}])
+            task.try_()
+        assert (task.state, requests(task), uploads(task)) == ("awaiting_input", 1, 2)
+
+    def test_of_another_run_are_uploaded_again(self, parked):
+        task = parked(files=FILES)
+        task.mark("failed")
+        task.clear()
+        task.try_()
+        assert (requests(task), uploads(task)) == (2, 2)
+
+    def test_of_a_run_without_an_id(self, world):
+        task = world(waits(files=FILES))
+        task.faults.add("response", body={})
+        assert isinstance(task.try_().error, UnidentifiedError)
+        assert uploads(task) == 0
+
+    def test_are_those_that_were_checked_before_the_start(self, world, tmp_path):
+        (tmp_path / "checked").write_text("x")
+        task = world(waits(files=f"{tmp_path}/*"))
+        task.try_(after_sending(lambda: (tmp_path / "later").write_text("x")))
+        assert (task.state, uploads(task)) == ("awaiting_input", 1)
+
+    def test_of_a_task_that_is_ended_meanwhile(self, service, store, context):
+        operator, now = trigger(task_id="trigger", files=FILES), context(store)
+        now["ti"].xcom_push = lambda **_: operator.on_kill()
+        with pytest.raises(NotSentError) as caught:
+            operator.execute(now)
+        assert caught.value.run_id == "1001"
+        assert service.uploads == []

@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from workflow_automation_provider.execution.callback import end_key
-from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY
+from workflow_automation_provider.execution.ledger import ENTERED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import KEY, TIMEOUT, trigger
+from ..starts import trigger
+from .tasks import before, claims, later, waits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run_errors.txt"
 """Renewed by ``GOLDEN=1`` in the environment of these tests: read the difference before it is committed."""
 
 FILES = [{"name": "a"}]
-WAIT = "workflow_automation_wait"
 
 
 def upload(run_id="1001", **options):
@@ -60,16 +59,11 @@ class Tries:
         for name in names:
             trigger_flow_once(name, inputs=inputs or {}, context=now)
 
-    def waits(self, **options):
-        self.fixture("endpoint")
-        return self.fixture("waits")(**options)
-
-    def parks(self, operator, event, change=lambda: None):
-        """Park, and continue with an event after a change."""
-        now = self.next()
-        then, _ = self.fixture("parked")(operator, now)
-        change()
-        self.fixture("resume")(operator, now, event, **then)
+    def world(self, operator, at=None):
+        """Have the first try of a task in a database end so."""
+        task = self.fixture("world")(operator)
+        task.try_(at)
+        return task
 
 
 def other_inputs(tries):
@@ -85,20 +79,14 @@ def executed_twice(tries):
 
 def supplied(tries):
     tries.number = 1
-    tries.store.entries[SUPPLIED_RUN_KEY] = {"run": "77"}
+    tries.store.entries[ENTERED] = {"run": "77"}
     tries.fails(trigger())
 
 
 def forgets(tries):
     tries.fails(trigger())
-    tries.store.lost = [KEY, KEY, "workflow_automation_probe"]
+    tries.store.lost = ["workflow_automation_start/1/0", "workflow_automation_probe"]
     tries.fails(trigger())
-
-
-def slow(tries):
-    tries.service.faults.add("busy", retry_after=0)
-    tries.store.failures["delete"] = 1
-    tries.fails(trigger(send_retry_timeout=60))
 
 
 def without_a_value(tries):
@@ -119,38 +107,92 @@ def other_items(tries):
 
 def no_base_url(tries):
     tries.fixture("monkeypatch").setenv("AIRFLOW__API__BASE_URL", "")
-    tries.fails(tries.fixture("waits")())
+    tries.fails(waits(task_id="trigger"))
+
+
+def state_that_is_cleared(tries):
+    tries.fixture("monkeypatch").setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
+    tries.fails(waits(task_id="trigger"))
+
+
+def ends(task):
+    raise task.last.error
 
 
 def flow_failed(tries):
-    tries.service.callbacks.add("failed", message="No rows")
-    tries.fails(tries.waits())
+    task = tries.world(waits())
+    task.flow.says("failed", message="No rows")
+    task.try_()
+    ends(task)
 
 
 def nobody_called(tries):
-    def a_day_later():
-        tries.store.entries[WAIT]["since"] = (datetime.now(UTC) - timedelta(days=1)).isoformat()
+    task = tries.world(waits())
+    later(task, days=1)
+    task.try_()
+    ends(task)
 
-    tries.parks(tries.waits(), TIMEOUT, a_day_later)
+
+def silent(tries):
+    task = tries.world(waits(heartbeat_timeout=timedelta(minutes=1)))
+    later(task, minutes=3)
+    task.try_()
+    ends(task)
+
+
+def nobody_claimed(tries, **options):
+    task = tries.fixture("world")(claims(**options))
+    task.faults.add("drop_after")
+    task.try_()
+    ends(task)
+
+
+def closed(tries):
+    task = tries.fixture("world")(waits())
+    task.faults.add("drop_after")
+    task.try_()
+    ends(task)
+
+
+def marked(tries):
+    task = tries.fixture("world")(claims())
+    task.faults.add("drop_after")
+    task.try_()
+    task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark("failed")))
+    ends(task)
+
+
+def entered_another(tries):
+    task = tries.world(waits())
+    task.flow.says("started", run_id=True)
+    task.mark("failed")
+    task.enter("77")
+    task.clear()
+    task.try_()
+    ends(task)
+
+
+def entered_but_cannot_be_waited_for(tries):
+    task = tries.world(trigger(task_id="flow", retries=2))
+    task.operator = waits()
+    task.enter("77")
+    task.clear()
+    task.try_()
+    ends(task)
 
 
 def broken_connection(tries):
-    def break_it():
-        end = {"status": "success", "result": 3, "at": "2026-01-01T00:00:00+00:00"}
-        tries.store.set(end_key(tries.store.entries[WAIT]["digest"]), end)
-        tries.fixture("workflow_automation_connect")(extra={"typo": 1})
-        operator.__dict__.pop("hook", None)
-
-    operator = tries.waits()
-    tries.parks(operator, TIMEOUT, break_it)
+    task = tries.world(waits())
+    task.flow.says("success", result=3)
+    broken = '{"conn_type": "workflow_automation", "extra": {"typo": 1}}'
+    tries.fixture("monkeypatch").setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", broken)
+    task.try_()
+    ends(task)
 
 
 CASES: dict[str, Callable[[Tries], object]] = {
     "an earlier try is in doubt": lambda tries: tries.fails_again(trigger(), "drop_after"),
     "an earlier try started a run without a known id": lambda tries: tries.fails_again(trigger(), "garbage"),
-    "a Clear that could be a retry": lambda tries: tries.fails_again(
-        trigger(), "drop_after", retries=2, clear_number=1
-    ),
     "a name with other inputs": other_inputs,
     "a name that was used": lambda tries: tries.starts("ada", "ada"),
     "a name of two lines": lambda tries: tries.starts("a\nb"),
@@ -158,7 +200,6 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "an operator inside a task": lambda tries: tries.fails(trigger(task_id="ada"), task_id="customers"),
     "an entered run that is none": supplied,
     "a store that forgets": forgets,
-    "a store that is slow": slow,
     "a template that was not rendered": lambda tries: tries.fails(trigger(flow_id="{{ ds }}")),
     "a template without a value": without_a_value,
     "a connection id that is none": lambda tries: tries.fails(trigger(workflow_automation_conn_id=None)),
@@ -168,13 +209,21 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "files for a run without an id": files_for_no_run_id,
     "a batch that changed": other_items,
     "an output_path that is a folder": lambda tries: tries.fails(batch([], output_path="/")),
-    "a wait without a store": lambda tries: tries.waits().execute(tries.fixture("context")()),
+    "a wait without a store": lambda tries: waits(task_id="trigger").execute(tries.fixture("context")()),
+    "a wait with another store": state_that_is_cleared,
     "a callback URL without a base": no_base_url,
     "inputs with the name of the callback URL": lambda tries: tries.fails(
-        tries.waits(inputs={"callback_url": "mine"})
+        waits(task_id="trigger", inputs={"callback_url": "mine"})
     ),
     "the flow says failed": flow_failed,
     "nobody says how the run ended": nobody_called,
+    "the run says nothing more": silent,
+    "no run claimed its start": nobody_claimed,
+    "no run claimed its start in the last try": lambda tries: nobody_claimed(tries, retries=0),
+    "a doubt that was closed": closed,
+    "a task that a person marked": marked,
+    "an entered run while another has the task": entered_another,
+    "an entered run that cannot be waited for": entered_but_cannot_be_waited_for,
     "a connection that broke while the task waited": broken_connection,
 }
 

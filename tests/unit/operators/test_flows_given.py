@@ -8,11 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
-from workflow_automation_provider.execution.errors import SUPPLIED_RUN_KEY, how_to_continue
+from workflow_automation_provider.execution.errors import how_to_continue
+from workflow_automation_provider.execution.ledger import ENTERED
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import KEY, MAYBE, TaskTimeout, mentions, requests, trigger
+from ..starts import MAYBE, TaskTimeout, mentions, requests, trigger
 
+SECOND = "workflow_automation_start/2/0"
 IN_FULL = {"run_id": "77", "run_link": "http://there/77", "flow_id": "other"}
 
 
@@ -44,19 +46,19 @@ def cleared(store, context):
 )
 def test_is_returned(service, store, context, cleared, log, entry, run):
     fail(service, store, context, "drop_after")
-    store.entries[SUPPLIED_RUN_KEY] = entry
+    store.entries[ENTERED] = entry
     assert trigger().execute(cleared) == run
-    assert store.entries[KEY]["result"] == run
-    assert SUPPLIED_RUN_KEY not in store.entries
+    assert store.entries[SECOND]["run"] == run
+    assert ENTERED not in store.entries
     assert requests(service) == 1
-    assert cleared["ti"].pushed == ({"_link_FlowRunLink": run["run_link"]} if "run_link" in run else {})
+    assert cleared["ti"].pushed == {}
     assert mentions(log(), "run 77", "entered")
 
 
 @pytest.mark.parametrize("fault", ["garbage", "reject", None])
 def test_is_returned_whatever_the_task_did_before(service, store, context, cleared, fault):
     fail(service, store, context, fault)
-    store.entries[SUPPLIED_RUN_KEY] = "77"
+    store.entries[ENTERED] = "77"
     assert trigger().execute(cleared) == {"run_id": "77"}
     assert requests(service) == 1
 
@@ -79,16 +81,15 @@ def test_is_returned_whatever_the_task_did_before(service, store, context, clear
 )
 def test_that_is_none_is_rejected(service, store, context, cleared, entry, found):
     fail(service, store, context, "drop_after")
-    store.entries[SUPPLIED_RUN_KEY] = entry
-    with pytest.raises(InvalidRequestError, match=f"entry {SUPPLIED_RUN_KEY} .* {found}:") as caught:
+    store.entries[ENTERED] = entry
+    with pytest.raises(InvalidRequestError, match=f"entry {ENTERED} .* {found}:") as caught:
         trigger().execute(cleared)
     assert isinstance(caught.value, AirflowFailException)
     assert "delete it" in caught.value.next_step
     assert requests(service) == 1
-    assert store.entries[SUPPLIED_RUN_KEY] == entry
+    assert store.entries[ENTERED] == entry
 
 
-@pytest.mark.parametrize("is_cleared", [True, False])
 @pytest.mark.parametrize(
     ("fault", "accepted", "words"),
     [
@@ -97,14 +98,11 @@ def test_that_is_none_is_rejected(service, store, context, cleared, entry, found
         ("garbage", Accepted.YES, "run_id is unknown"),
     ],
 )
-def test_that_is_none_does_not_hide_what_an_earlier_try_did(
-    service, store, context, fault, accepted, words, is_cleared
-):
+def test_that_is_none_does_not_hide_what_an_earlier_try_did(service, store, context, fault, accepted, words):
     fail(service, store, context, fault)
-    store.entries[SUPPLIED_RUN_KEY] = ""
-    now = context(store, try_number=2, **({"max_tries": 4} if is_cleared else {}))
+    store.entries[ENTERED] = ""
     with pytest.raises(InvalidRequestError) as caught:
-        trigger().execute(now)
+        trigger().execute(context(store, try_number=2))
     assert caught.value.accepted is accepted
     assert mentions(caught.value.consequence, "But try 1 (", words)
     assert how_to_continue(None if fault else "1001") in caught.value.next_step
@@ -113,7 +111,7 @@ def test_that_is_none_does_not_hide_what_an_earlier_try_did(
 
 def test_that_is_none_says_nothing_of_a_start_that_was_rejected(service, store, context, cleared):
     fail(service, store, context, "reject")
-    store.entries[SUPPLIED_RUN_KEY] = ""
+    store.entries[ENTERED] = ""
     with pytest.raises(InvalidRequestError) as caught:
         trigger().execute(cleared)
     assert "But try" not in str(caught.value)
@@ -122,7 +120,7 @@ def test_that_is_none_says_nothing_of_a_start_that_was_rejected(service, store, 
 
 def test_is_used_once(service, store, context, cleared):
     trigger().execute(context(store))
-    store.entries[SUPPLIED_RUN_KEY] = "77"
+    store.entries[ENTERED] = "77"
     assert trigger().execute(cleared)["run_id"] == "77"
     assert trigger().execute(context(store, try_number=3, max_tries=4))["run_id"] == "77"
     assert trigger().execute(context(store, try_number=4, max_tries=7))["run_id"] == "1002"
@@ -133,12 +131,12 @@ def test_a_kill_before_the_entry_is_deleted_loses_nothing(
     service, store, context, cleared, monkeypatch, interruption
 ):
     trigger().execute(context(store))
-    store.entries[SUPPLIED_RUN_KEY] = "77"
+    store.entries[ENTERED] = "77"
 
     delete = store.delete
 
     def killed(key):
-        if key == SUPPLIED_RUN_KEY:
+        if key == ENTERED:
             raise interruption
         delete(key)
 
@@ -146,16 +144,16 @@ def test_a_kill_before_the_entry_is_deleted_loses_nothing(
         patch.setattr(store, "delete", killed)
         with pytest.raises(interruption):
             trigger().execute(cleared)
-    assert store.entries[KEY]["result"] == {"run_id": "77"}
+    assert store.entries[SECOND]["run"] == {"run_id": "77"}
     assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
-    assert SUPPLIED_RUN_KEY not in store.entries
+    assert ENTERED not in store.entries
     assert requests(service) == 1
 
 
 def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
     trigger().execute(context(store))
-    store.entries[SUPPLIED_RUN_KEY] = "77"
-    store.failures["set started"] = 2
+    store.entries[ENTERED] = "77"
+    store.failures["set start"] = 1
     with pytest.raises(RuntimeError, match="store"):
         trigger().execute(cleared)
     assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
@@ -173,13 +171,13 @@ def test_is_not_looked_for_in_the_first_try(service, store, context):
 
     store.get = get
     trigger().execute(context(store))
-    assert looked_for == [KEY]
+    assert ENTERED not in looked_for
 
 
 def test_of_a_start_inside_a_task(service, store, context):
     """By the name of the start."""
     now = context(store, task_id="customers", try_number=2)
-    store.entries[f"{SUPPLIED_RUN_KEY}/ada"] = "77"
+    store.entries[f"{ENTERED}/ada"] = "77"
     assert trigger_flow_once("ada", context=now)["run_id"] == "77"
     assert trigger_flow_once("bob", context=now)["run_id"] == "1001"
 
@@ -188,5 +186,5 @@ def test_of_a_start_inside_a_task(service, store, context):
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip) | st.integers())
 def test_any_id_is_returned_as_it_is(service, store, context, run_id):
     store.entries.clear()
-    store.entries[SUPPLIED_RUN_KEY] = {"run_id": run_id}
+    store.entries[ENTERED] = {"run_id": run_id}
     assert trigger().execute(context(store, try_number=2)) == {"run_id": str(run_id).strip()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from datetime import datetime, timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -15,8 +16,16 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
 )
+from workflow_automation_provider.execution.start import request_digest
 
-from ..starts import KEY, MAYBE, TaskTimeout, interrupted, mentions, requests, trigger
+from ..starts import MAYBE, TaskTimeout, interrupted, mentions, requests, trigger
+
+START, OUTCOME = "workflow_automation_start/1/0", "workflow_automation_outcome/1/0"
+
+
+def began(store):
+    """Return when the first start was recorded, as texts have it."""
+    return datetime.fromisoformat(store.entries[START]["at"]).isoformat(timespec="seconds")
 
 
 def link(service, run_id):
@@ -32,7 +41,16 @@ class TestTries:
 
         assert result == {"run_id": "1001", "run_link": link(service, 1001), "flow_id": "demo-flow"}
         assert [run.by for run in service.runs] == ["key"]
-        assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
+        assert now["ti"].pushed == {}, "which Airflow does at the end"
+        assert store.writes == [("start", 0), ("outcome", 1)]
+        assert datetime.fromisoformat(store.entries[START].pop("at")).utcoffset() == timedelta(0)
+        assert store.entries[START] == {
+            "conn_id": "workflow_automation_default",
+            "flow_id": "demo-flow",
+            "max_tries": 3,
+            "request": request_digest({"a": 1}, None),
+        }
+        assert (store.entries[OUTCOME]["kind"], store.entries[OUTCOME]["run"]) == ("run", result)
         assert {*store.retentions.values()} == {NEVER_EXPIRE}
         assert f"Started run 1001: {link(service, 1001)}" in (text := log())
         assert "before Airflow 3.3" not in text
@@ -52,10 +70,8 @@ class TestTries:
         second = trigger().execute(now)
 
         assert second == first
-        assert now["ti"].pushed == {"_link_FlowRunLink": link(service, 1001)}
         assert requests(service) == 1
-        at = store.entries[KEY]["at"]
-        assert mentions(log(), f"Try 1 ({at})", f"run 1001, {link(service, 1001)}.", "Returning")
+        assert mentions(log(), f"Try 1 ({began(store)})", f"run 1001, {link(service, 1001)}.", "Returning")
 
     @pytest.mark.parametrize(
         "changed", [{"inputs": {"a": 2}}, {"flow_id": "demo-flow"}, {"inputs": {"a": object()}}, {}]
@@ -107,7 +123,7 @@ class TestTries:
 
         assert result["run_id"] == "1002"
         assert mentions(log(), "Try 1", MAYBE, "on_unknown_start", "'start_again'")
-        assert store.entries[KEY]["result"] == result
+        assert store.entries["workflow_automation_outcome/2/0"]["run"] == result
 
     def test_without_a_store_the_log_says_what_that_means(self, service, context, log):
         assert trigger().execute(context())["run_id"] == "1001"
@@ -166,7 +182,7 @@ class TestAfterTheStart:
 
     def test_a_link_that_cannot_be_stored(self, service, store, context, log):
         now = context(store, push_error=RuntimeError("No database"))
-        assert trigger().execute(now)["run_id"] == "1001"
+        assert trigger(files=[{"name": "a"}]).execute(now)["run_id"] == "1001"
         assert mentions(log(), "link", "could not be stored")
 
 
@@ -185,16 +201,17 @@ class TestInterrupted:
             trigger(**operator, flow_id="a", workflow_automation_conn_id=full_connection).execute(
                 context(store, try_number=2)
             )
-        assert store.writes[-1][1] == "starting"
-        assert [entry["state"] for entry in store.entries.values()] == (["starting"] if in_doubt else [])
-        assert mentions(log(), "no run", "earlier try") == in_doubt
+        assert store.entries["workflow_automation_outcome/2/0"]["kind"] == "nothing"
         assert "Interrupted" not in log()
+        if in_doubt:
+            with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
+                trigger().execute(context(store, try_number=3))
 
     def test_while_the_run_is_recorded_it_is_recorded_all_the_same(self, service, store, context):
         real = store.set
 
         def interrupted_once(key, value, **options):
-            if value["state"] == "started":
+            if key == OUTCOME:
                 store.set = real
                 raise TaskTimeout
             real(key, value, **options)
@@ -222,7 +239,7 @@ class TestEnded:
         assert time.monotonic() - began < 15
         assert requests(service) == 1
         assert "Airflow retries" not in str(caught.value), "which nobody knows of an ended task"
-        assert store.entries == {}
+        assert store.entries[OUTCOME]["kind"] == "nothing"
         assert "nothing more is sent" in log()
 
     def wait_for(self, fault):

@@ -1,206 +1,315 @@
-"""A run that claims the task's start, over HTTP, against a real metadata database."""
+"""What a run is told, and what is recorded of it, over HTTP, against a real metadata database."""
 
 from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from workflow_automation_provider.execution.callback import claim_key, digest_of
+from workflow_automation_provider.execution.ledger import Claim, Spoken
+from workflow_automation_provider.plugins import metadata
 
 UNFINISHED = ["running", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "awaiting_input", None]
-ENDED = ["failed", "skipped", "upstream_failed", "removed", "restarting"]
-
-START, WAIT = "workflow_automation_start", "workflow_automation_wait"
+ENDED = ["failed", "skipped", "upstream_failed", "removed"]
 RUN = {"run_id": "7", "run_link": "http://service/runs/7"}
 
 
 @pytest.fixture
 def starting(waiting):
-    """Make a task instance that has handed over a request, and does not wait for the end of its run."""
+    """Make a task instance that has sent a request, and does not wait for the end of its run."""
 
     def make(state="running", **options):
         task = waiting(state=state, **options)
-        task.delete(WAIT)
-        task.enter(START, json.dumps({"state": "starting"}))
+        task.give(waits=False)
         return task
 
     return make
-
-
-def status(reply):
-    return reply[0]
 
 
 @pytest.mark.parametrize("state", UNFINISHED)
 @pytest.mark.parametrize("fields", [{}, {"run_id": "7"}, RUN])
 def test_claim(starting, say, state, fields):
     task = starting(state)
-    assert status(say(task.url, "started", **fields)) == 200
-    claim = task.claim
-    assert datetime.fromisoformat(claim.pop("at")) <= datetime.now(UTC)
-    assert claim == {"digest": digest_of(task.token), **fields}
-    before = task.claim
-    assert status(say(task.url, "started", **fields)) == 200
-    assert task.claim == before
-    assert task.ti.state == state
+    assert say(task.url, "started", **fields) == 200
+    spoken = task.spoken
+    assert spoken.claim.at <= datetime.now(UTC)
+    assert spoken == Spoken(claim=Claim(spoken.claim.at, **fields))
+    assert say(task.url, "started", **fields) == 200
+    assert (task.spoken, task.ti.state) == (spoken, state)
 
 
-def test_number_is_the_same_run_as_its_text(starting, say):
+def test_only_the_run_that_claimed_goes_on(starting, say):
+    """A request that a proxy sends twice; a number is the same run as its text."""
     task = starting()
-    assert [status(say(task.url, "started", run_id=run_id)) for run_id in (7, "7")] == [200, 200]
-    assert task.claim["run_id"] == "7"
+    assert [say(task.url, "started", run_id=run_id) for run_id in (7, "8", "7", None, "9")] == [
+        200,
+        409,
+        200,
+        409,
+        409,
+    ]
+    assert [say(task.url, run_id=run_id) for run_id in ("8", "7", None)] == [409, 200, 409]
+    assert [say(task.url, "success", run_id=run_id) for run_id in (None, "8", "7")] == [409, 409, 200]
+    assert (task.spoken.run_ids, task.spoken.refused) == ({"7"}, ("8", "9"))
+    assert say(task.url, "started", run_id="7") == 404
 
 
-@pytest.mark.parametrize("call", [(), ("running",)])
-def test_claim_first(starting, say, call):
+def test_claim_takes_the_first_run_id(starting, say):
     task = starting()
-    assert status(say(task.url, *call)) == 409
-    assert "started" in say(task.url, *call)[1]
-    assert task.word is None
+    assert [say(task.url, "started"), say(task.url, progress=0.5, run_id="7")] == [200, 200]
+    assert (task.spoken.claim.run_id, task.word["progress"]) == ("7", 0.5)
+    assert say(task.url, run_id="8") == 409
+
+
+def test_codes(starting, http):
+    task = starting()
+    first, *others = (
+        http.post(task.url, json={"status": status, "run_id": run_id}).json().get("code")
+        for status, run_id in (("running", "7"), ("started", "7"), ("started", "8"), ("running", "8"))
+    )
+    assert (first, others) == ("claim_first", [None, "other_run", "other_run"])
 
 
 def test_words(starting, say):
     task = starting()
-    assert status(say(task.url, "started", **RUN)) == 200
+    assert say(task.url, message="Half") == 409
+    assert (task.spoken, task.word) == (Spoken(), None)
+    assert say(task.url, "started") == 200
+    spoken = task.spoken
     for word in ({"message": "Half", "progress": 0.5}, {"progress": 1}, {"message": "Done"}, {}):
-        assert status(say(task.url, "running", **word)) == 200
+        assert say(task.url, **word) == 200
         found = task.word
         assert datetime.fromisoformat(found.pop("at")) <= datetime.now(UTC)
         assert found == word
-    assert status(say(task.url, "running", run_id="7")) == 200
-    assert status(say(task.url, "running", run_id="8")) == 409
-    assert status(say(task.url)) == 200
+    assert task.spoken == spoken
 
 
 def test_the_token_is_not_stored(starting, say):
     task = starting()
-    assert status(say(task.url, "started", run_id=task.token, run_link=f"http://a{task.url}")) == 200
-    assert status(say(task.url, "running", message=f"called {task.url}")) == 200
-    assert task.token not in json.dumps([task.claim, task.word])
-    assert status(say(task.url, "started", run_id=task.token)) == 200
+    assert say(task.url, "started", run_link=f"http://a{task.url}") == 200
+    assert say(task.url, message=f"called {task.url}") == 200
+    assert task.token not in json.dumps([task.spoken.entry, task.word])
 
 
-# The end.
-
-
-def test_end(starting, say):
-    task = starting()
-    assert status(say(task.url, "started", **RUN)) == 200
-    assert status(say(task.url, "success", run_id="8")) == 409
-    assert task.row is None
-    assert status(say(task.url, "success", result=3, run_id="7")) == 200
-    assert status(say(task.url, "success", result=3, run_id="7")) == 200
-    assert status(say(task.url, "success", result=3, run_id="8")) == 409
+def test_a_task_that_waits_is_not_woken(waiting, say):
+    task = waiting()
+    assert [say(task.url, "started"), say(task.url)] == [200, 200]
+    assert task.seconds_left() > 60
 
 
 # What is told to stop.
 
 
-@pytest.mark.parametrize("state", [*ENDED, "success"])
-@pytest.mark.parametrize("call", [(), ("started",), ("running",), ("success",)])
-def test_stop(waiting, say, state, call):
-    """Also where a person has marked a waiting task as success. It is recorded before it is said."""
+@pytest.mark.parametrize("status", ["started", "running"])
+@pytest.mark.parametrize("has_claimed", [True, False])
+@pytest.mark.parametrize("state", [*ENDED, "success", "cleared", "sent again"])
+def test_stop(waiting, say, state, has_claimed, status):
+    """Also where a person has marked a waiting task as success. It is recorded before it is said, and stays."""
     task = waiting()
-    assert status(say(task.url, "started")) == 200
-    task.change(state=state)
-    assert status(say(task.url, *call)) == 404
-    stopped = task.claim["stopped"]
-    task.change(state="running")
-    assert status(say(task.url, *call)) == 404
-    assert task.claim["stopped"] == stopped
+    url = task.url
+    if has_claimed:
+        assert say(url, "started") == 200
+    before, token = task.spoken, task.token
+    if state == "cleared":
+        task.change(max_tries=7)
+    elif state == "sent again":
+        task.give()
+    else:
+        task.change(state=state)
+    assert say(url, status) == 404
+    task.token = token
+    stopped = task.spoken
+    assert stopped == replace(before, stopped=stopped.stopped)
+    task.change(state="running", max_tries=task.max_tries)
+    assert [say(url, "started"), say(url), say(url, "success")] == [404, 404, 404]
+    assert task.spoken == stopped
 
 
-@pytest.mark.parametrize("state", ENDED)
-def test_stop_without_a_claim(starting, say, state):
-    task = starting(state)
-    assert status(say(task.url, "started")) == 404
-    assert "stopped" in task.claim
+def test_another_run_is_not_stopped_in_place_of_the_tasks_own(waiting, say):
+    task = waiting()
+    assert say(task.url, "started", run_id="7") == 200
+    task.change(state="failed")
+    assert say(task.url, "started", run_id="8") == 404
+    assert (task.spoken.stopped, task.spoken.refused) == (None, ("8",))
 
 
-def test_entries_that_only_the_worker_can_read(starting, say):
+def test_task_that_is_green_and_does_not_wait(starting, say):
+    task = starting("success")
+    assert [say(task.url, status) for status in ("started", "running", "success")] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("state", [*UNFINISHED, *ENDED, "success", "restarting", "cleared"])
+def test_every_end_is_kept(waiting, say, state):
+    """It stops nobody, and who clears the task with that run entered gets its result."""
+    task = waiting(state="failed" if state == "cleared" else state, trigger_timeout=None)
+    if state == "cleared":
+        task.change(max_tries=7)
+    assert say(task.url, "success", result=3) == 200
+    assert task.spoken.end.result == 3
+    assert (task.ti.trigger_timeout is not None) == (state == "awaiting_input")
+
+
+def test_end_of_an_earlier_start(waiting, say):
+    task = waiting()
+    url, token = task.url, task.token
+    task.give()
+    assert say(url, "success") == 404
+    task.token = token
+    assert (task.spoken.end, task.spoken.stopped is None) == (None, False)
+
+
+def test_clear(waiting, say):
+    """Airflow 3.4 may delete the entries: then the run is unknown."""
+    task = waiting(state="running", try_number=1)
+    url, token = task.url, task.token
+    assert say(url, "started") == 200
+    task.change(state="failed")
+    task.clear()
+    assert [say(url), say(url, "started")] == [404, 404]
+    if task.read(f"workflow_automation_start/1/{task.start.number}"):
+        assert task.spoken.stopped
+    task.give()
+    assert [say(task.url, "started"), say(url)] == [200, 404]
+    assert task.token != token
+
+
+def test_retry(starting, say):
+    """It gives the task instance another id."""
+    from airflow.utils.session import create_session
+
+    task = starting("up_for_retry", try_number=1)
+    with create_session() as session:
+        before = task.ti.id
+        task._ti(session).prepare_db_for_next_try(session)
+    assert task.ti.id != before
+    assert [say(task.url, status) for status in ("started", "running", "success")] == [200, 200, 200]
+
+
+# A task that decides.
+
+
+@pytest.mark.parametrize(
+    ("state", "claim", "end"),
+    [
+        ("running", 503, 503),
+        ("restarting", 503, 503),
+        ("up_for_retry", 503, 200),
+        (None, 503, 200),
+        ("awaiting_input", 200, 200),
+        ("success", 200, 200),
+        ("failed", 404, 200),
+    ],
+)
+def test_closed(starting, say, state, claim, end):
+    task, other = starting(state), starting(state)
+    for one in (task, other):
+        assert one.close() == Spoken()
+    assert say(task.url, "started") == claim
+    assert (task.spoken.claim is not None, task.spoken.stopped is not None) == (claim == 200, claim == 404)
+    assert say(other.url, "success") == end
+    assert (other.spoken.end is not None) == (end == 200)
+
+
+def test_closed_after_the_claim(starting, say):
     task = starting()
-    task.enter(task.key, '{"__airflow_ref": "s3://bucket/key"}')
-    task.enter(START, '{"__airflow_ref": "s3://bucket/key"}')
-    assert [status(say(task.url, *call)) for call in [("started",), (), ("running",)]] == [200, 200, 200]
+    assert say(task.url, "started") == 200
+    assert task.close().has_begun
+    assert [say(task.url, status) for status in ("started", "running", "success")] == [200, 200, 200]
 
 
-# The parked task.
-
-
-def test_a_task_that_waits_for_the_end_is_not_woken(waiting, say):
+def test_restarting(waiting, say):
     task = waiting()
-    for call in [("started",), ("running",), ()]:
-        assert status(say(task.url, *call)) == 200
-    assert task.seconds_left() > 60
+    assert say(task.url, "started") == 200
+    spoken = task.spoken
+    task.change(state="restarting")
+    assert [say(task.url, "started"), say(task.url)] == [503, 503]
+    assert task.spoken == spoken
+    task.change(max_tries=7)
+    assert say(task.url) == 404
+
+
+# A run that a person entered.
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_entered(waiting, say, is_closed):
+    task = waiting()
+    if is_closed:
+        task.close()
+        task.change(state="running")
+        assert say(task.url, "started", run_id="7") == 503
+    assert task.enter_run("7") == Spoken()
+    task.change(state="awaiting_input")
+    assert say(task.url, "started", run_id="8") == 409
+    assert [say(task.url, status, run_id="7") for status in ("started", "running", "success")] == [
+        200,
+        200,
+        200,
+    ]
+    assert (task.spoken.run_ids, task.spoken.refused) == ({"7"}, ("8",))
+
+
+def test_entered_after_a_clear(waiting, say):
+    """A run that has claimed before is the task's again; only the last of two that were entered is."""
+    task = waiting(state="failed")
+    assert say(task.url, "success", run_id="8", result=3) == 200
+    task.change(max_tries=7, state="running")
+    task.max_tries = 7
+    assert task.enter_run("8").end.result == 3
+    assert say(task.url, "success", run_id="8", result=3) == 200
+    assert say(task.url, "started", run_id="7") == 409
 
 
 # At once.
 
 
 def test_what_takes_no_lock(starting, say, impatient, locked_database):
-    """A repeated claim; a word, where the database has locks for rows."""
+    """A word, where the database has locks for rows; a claim waits for them, and the run is to ask again."""
     from airflow import settings
 
     task = starting()
-    assert status(say(task.url, "started")) == 200
-    calls = [("started",)]
-    if settings.get_engine().dialect.name != "sqlite":
-        calls += [("running",), ("running",)]
     with locked_database():
-        assert [status(say(task.url, *call)) for call in calls] == [200] * len(calls)
-
-
-def test_first_claim_waits_for_the_lock(starting, say, impatient, locked_database):
-    task = starting()
+        assert say(task.url, "started") == 503
+    assert [say(task.url, "started"), say(task.url)] == [200, 200]
     with locked_database():
-        assert status(say(task.url, "started")) == 503
-    assert task.claim is None
-    assert status(say(task.url, "started")) == 200
+        assert say(task.url) == (503 if settings.get_engine().dialect.name == "sqlite" else 200)
 
 
 def test_two_claims_at_once(starting, say):
-    for _ in range(8):
+    for _ in range(5):
         task = starting()
-        urls = [task.url]
-        task.renew()
-        urls.append(task.url)
         with ThreadPoolExecutor(4) as pool:
-            found = [status(reply) for reply in pool.map(lambda url: say(url, "started"), urls * 2)]
-        assert sorted(found) == [200, 200, 409, 409]
-        assert found[:2] == found[2:]
+            found = [*pool.map(lambda n, task=task: say(task.url, "started", run_id=n), range(4))]
+        assert sorted(found) == [200, 409, 409, 409]
+        assert task.spoken.claim.run_id == str(found.index(200))
+        assert len(task.spoken.refused) == 3
 
 
-def test_claim_and_revocation_at_once(starting, say):
+def test_claim_and_close_at_once(starting, say):
+    """What was told to go on is seen by the task that has closed the start."""
     for _ in range(20):
         task = starting()
         with ThreadPoolExecutor(2) as pool:
             call, closing = pool.submit(say, task.url, "started"), pool.submit(task.close)
-            closing.result()
-            claimed = task.claim is not None
-        assert status(call.result()) == (200 if claimed else 404)
+        assert call.result() == (200 if closing.result().has_begun else 503)
 
 
-def test_stop_and_return_at_once(starting, say):
-    """Where a cleared task returns its run, and the run asks: it was told to stop, or the task is told so."""
+def test_the_dag_run_is_deleted(waiting, say, monkeypatch):
+    """After the token was found, before what is said is stored."""
+    from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
+    from sqlalchemy import delete
 
-    for _ in range(20):
-        task = starting(try_number=1)
-        assert status(say(task.url, "started")) == 200
-        key = claim_key(task.max_tries)
+    task = waiting()
+
+    def delete_run(token, said):
         with create_session() as session:
-            task._ti(session).max_tries += 1
-        task.max_tries += 1
+            session.execute(delete(DagRun).filter_by(run_id=task.run_id))
+        return respond(token, said)
 
-        def adopt(task=task, key=key):
-            task.reopen()
-            return "stopped" not in task.read(key)
-
-        with ThreadPoolExecutor(2) as pool:
-            call, adopting = pool.submit(say, task.url), pool.submit(adopt)
-            answers = status(call.result()), adopting.result()
-        assert answers in [(200, True), (404, False), (503, True)]
-        assert status(say(task.url)) == (200 if answers[1] else 404)
+    respond = metadata.respond
+    monkeypatch.setattr(metadata, "respond", delete_run)
+    assert [say(task.url, status) for status in ("started", "running", "success")] == [404, 404, 404]

@@ -1,122 +1,130 @@
-"""What the endpoint says to a run, whatever it has seen."""
+"""What the endpoint says to a run, whatever it has seen: the table in its docstring, row by row."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.callback import Answer, Running, Started
-from workflow_automation_provider.plugins.decision import Receipt, Seen, Verdict, decide
+from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
+from workflow_automation_provider.execution.ledger import Claim, End, Spoken
+from workflow_automation_provider.plugins import decision
+from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
-RUN_IDS = [None, "7", "8"]
-ENDS = [Answer(status, {"rows": 3}, None, run_id) for status in ("success", "failed") for run_id in RUN_IDS]
-SAID = [
-    *(Started(run_id) for run_id in RUN_IDS),
-    *(Running("half", 0.5, run_id) for run_id in RUN_IDS),
-    *ENDS,
+THEN, NOW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+RUN_IDS = None, "7", "8"
+SAID: list[Said] = [
+    said
+    for run_id in RUN_IDS
+    for said in (
+        Started(run_id, "http://run"),
+        Running("half", 0.5, run_id),
+        Ended("success", {"rows": 1}, "done", run_id),
+        Ended("success", {"rows": True}, "done", run_id),
+    )
 ]
-TOKENS = ["a", "b"]
-
-
-def claims_with(*tokens):
-    """Return all claims that count, or that a token has."""
-    for token, run_id, stopped in product(tokens, RUN_IDS, [None, "2"]):
-        fields = {"digest": token, "at": "1", "run_id": run_id, "stopped": stopped}
-        yield {name: value for name, value in fields.items() if value is not None}
+TASKS: Any = "runs", "restarts", "parked", "green", "ended", "idle"
 
 
 def all_seen():
-    for claim in (None, *claims_with(*TOKENS)):
-        owns = [claim] if claim and claim["digest"] == "a" else [None, *claims_with("a")]
-        for own, end, is_wanted in product(owns, (None, *ENDS), (True, False)):
-            yield Seen(is_wanted, claim, own, Receipt(end.status, "1", end.fingerprint("a")) if end else None)
+    """Yield all that there can be of a start; only the last one's run is entered."""
+    spoken = [
+        Spoken(claim=claim, end=end, stopped=stopped)
+        for claim in (None, Claim(THEN), Claim(THEN, "7"))
+        for end in (None, *(End(THEN, "success", run_id, {"rows": 1}, "done") for run_id in RUN_IDS))
+        for stopped in (None, THEN)
+    ]
+    places = [(True, True, entered) for entered in RUN_IDS]
+    places += [(True, False, entered) for entered in RUN_IDS] + [(False, False, None)]
+    for said, (is_last, is_current, entered), frozen, waits, task in product(
+        spoken, places, (False, True), (False, True), TASKS
+    ):
+        yield Seen(
+            spoken=said,
+            is_last=is_last,
+            is_current=is_current,
+            is_frozen=frozen,
+            waits=waits,
+            entered=entered,
+            task=task,
+        )
+
+
+def is_other(said, seen):
+    """Another run has claimed or ended, or was entered; who says no run_id may be the one that was entered."""
+    named = seen.spoken.run_ids | ({seen.entered} if seen.entered and said.run_id else set())
+    return any(run_id != said.run_id for run_id in named)
+
+
+ROWS = {
+    "has ended": lambda said, seen: seen.spoken.end and seen.spoken.end.run_id in (None, said.run_id),
+    "was told to stop": lambda _, seen: seen.spoken.stopped,
+    "is not wanted": lambda _, seen: (
+        not seen.is_current or seen.task == "ended" or (seen.task == "green" and seen.waits)
+    ),
+    "is not that which claimed, ended or was entered": is_other,
+    "is of a start that is not the last": lambda _, seen: not seen.is_last,
+    "has a task that is being restarted": lambda _, seen: seen.task == "restarts",
+    "has claimed": lambda _, seen: seen.spoken.claim,
+    "has a start that is frozen, and the task decides": lambda _, seen: (
+        seen.is_frozen and seen.task not in ("parked", "green")
+    ),
+    "none of these": lambda *_: True,
+}
+
+
+def table():
+    """Return the rows of the docstring: the condition, and the cell for each of what a run can say."""
+    _, _, _, *lines = [line for line in str(decision.__doc__).splitlines() if "  " in line or "====" in line]
+    rows = [
+        [cell.strip() for cell in (line[:50], line[52:73], line[75:96], line[98:])] for line in lines[:-1]
+    ]
+    assert [row[0] for row in rows] == [*ROWS]
+    return [(ROWS[name], dict(zip((Started, Running, Ended), cells, strict=True))) for name, *cells in rows]
+
+
+def applies(cell, seen):
+    words = cell.removesuffix(", while it runs")
+    return words and (words == cell or seen.task in ("runs", "restarts"))
+
+
+def recorded(verdict, cell, said, seen):
+    """Return what the run has said and was told, after that."""
+    spoken, claim = seen.spoken, seen.spoken.claim
+    if cell.endswith("recorded") and is_other(said, seen):
+        return replace(spoken, refused=(said.run_id,) if said.run_id else ())
+    if cell == "STOP, recorded":
+        return replace(spoken, stopped=NOW)
+    if verdict is Verdict.CLAIM:
+        return replace(spoken, claim=Claim(NOW, said.run_id, said.run_link))
+    if verdict is Verdict.END:
+        return replace(spoken, end=End(NOW, said.status, said.run_id, said.result, said.message))
+    if verdict is Verdict.GO_ON and said.run_id:
+        return replace(spoken, claim=claim._replace(run_id=said.run_id))
+    return spoken
 
 
 @pytest.mark.parametrize("said", SAID, ids=str)
-def test_each_verdict(said):
+def test_the_table(said):
+    rows = table()
     for seen in all_seen():
-        check_verdict(said, seen)
+        cell = next(c[type(said)] for fits, c in rows if fits(said, seen) and applies(c[type(said)], seen))
+        name = cell.split(",")[0]
+        if cell == "SAME_END, OTHER_END":
+            end = seen.spoken.end
+            name = (
+                "SAME_END" if said.result["rows"] is not True and said.run_id == end.run_id else "OTHER_END"
+            )
+        verdict, spoken = decide(said, seen, NOW)
+        assert verdict is Verdict[name], seen
+        assert spoken == recorded(verdict, cell, said, seen), seen
 
 
-def check_verdict(said, seen):
-    verdict = decide(said, "a", "a", seen)
-    is_end, is_stopped = isinstance(said, Answer), bool(seen.own) and "stopped" in seen.own
-    claim, run_id = seen.claim, said.run_id
-    is_same = is_end and seen.receipt is not None and seen.receipt.fingerprint == said.fingerprint("a")
-    is_own = claim is not None and claim["digest"] == "a"
-    is_named = run_id is not None and claim is not None and "run_id" in claim
-    assert (verdict is Verdict.SAME_END) == is_same
-    assert (verdict is Verdict.OTHER_END) == (is_end and seen.receipt is not None and not is_same)
-    if is_end and seen.receipt is not None:
-        return
-    assert (verdict is Verdict.STOP) == (not seen.is_wanted or is_stopped)
-    if verdict is Verdict.STOP:
-        return
-    assert (verdict is Verdict.CLAIM) == (claim is None and isinstance(said, Started))
-    assert (verdict is Verdict.CLAIM_FIRST) == (
-        claim is None and not is_end and not isinstance(said, Started)
-    )
-    assert (verdict is Verdict.OTHER_RUN) >= (claim is not None and not is_own)
-    assert (verdict is Verdict.OTHER_RUN) >= (is_named and run_id != claim["run_id"])
-    assert (verdict in {Verdict.GO_ON, Verdict.END}) <= (is_own or (is_end and claim is None))
-    if is_end and claim is None:
-        assert verdict is Verdict.END
-    if is_own and isinstance(said, Started):
-        assert (verdict is Verdict.GO_ON) == (run_id == claim.get("run_id"))
-    elif is_own and is_end:
-        assert (verdict is Verdict.END) == (claim.get("run_id") in (None, run_id))
-    elif is_own:
-        assert (verdict is Verdict.GO_ON) == (run_id in (None, claim.get("run_id")))
-
-
-EVENTS = st.tuples(
-    st.sampled_from(TOKENS),
-    st.sampled_from(["open", "close", "clear", "mark", "call"]),
-    st.sampled_from(SAID),
-)
-
-
-@given(st.lists(EVENTS, max_size=30))
-def test_one_run_works(events):
-    """Of two tokens one is told to go on at most until a Clear, and never after it was told to stop."""
-    generation, is_marked = 0, False
-    claims: dict[Any, Any] = {}
-    tokens: set[Any]
-    gone_on: set[Any]
-    tokens, gone_on, stopped = set(), set(), set()
-    for token, what, said in events:
-        if what == "open":
-            tokens.add(token)
-        elif what == "close":
-            tokens.discard(token)
-        elif what == "clear":
-            generation, is_marked, tokens, gone_on = generation + 1, False, set(), set()
-        elif what == "mark":
-            is_marked = True
-        else:
-            own = next((c for c in reversed([*claims.values()]) if c["digest"] == token), None)
-            at = Seen(token in tokens and not is_marked, claims.get(generation), own)
-            verdict = decide(said, token, token, at)
-            if verdict is Verdict.CLAIM:
-                assert generation not in claims
-                claims[generation] = said.row(token, "now")
-            if verdict in {Verdict.CLAIM, Verdict.GO_ON}:
-                assert (generation, token) not in stopped
-                gone_on.add((token, claims[generation].get("run_id")))
-            if verdict is Verdict.STOP and own:
-                key = next(n for n, c in claims.items() if c is own)
-                claims[key] = {**own, "stopped": "now"}
-                stopped.add((generation, token))
-            assert len(gone_on) <= 1
-
-
-def test_the_end_of_a_run_that_did_not_name_itself_first():
-    claimed = Seen(is_wanted=True, claim={"digest": "a", "at": "1"}, own={"digest": "a", "at": "1"})
-    assert decide(Answer("success", run_id="7"), "a", "a", claimed) is Verdict.END
-    assert decide(Running(run_id="7"), "a", "a", claimed) is Verdict.OTHER_RUN
-    assert decide(Answer("success"), "a", "a", replace(claimed, is_wanted=False)) is Verdict.STOP
+def test_refused_runs_are_noted_once_and_not_for_ever():
+    seen = Seen(spoken=Spoken(claim=Claim(THEN, "7")))
+    for number in [*range(100, 130), 100]:
+        seen = replace(seen, spoken=decide(Started(str(number)), seen, NOW)[1])
+    assert seen.spoken.refused == tuple(str(number) for number in range(100, 120))

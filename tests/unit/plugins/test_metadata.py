@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from workflow_automation_provider.execution.callback import PATH, new_token
-from workflow_automation_provider.plugins import metadata, metadata_session
+from workflow_automation_provider.plugins import metadata
 
 
 def detail_of(http):
@@ -21,43 +21,26 @@ def detail_of(http):
 
 
 def test_nothing_is_missing(dag, http):
-    assert metadata_session.missing() is None
+    assert metadata.missing() is None
     status, reason = detail_of(http)
     assert (status, reason.endswith("stop.")) == (404, True)
 
 
 @pytest.mark.parametrize(
-    ("module", "owner", "name"),
-    [
-        ("airflow.models.taskinstance", "TaskInstance", "trigger_timeout"),
-        ("airflow.models.task_state_store", "TaskStateStoreModel", "key"),
-    ],
+    ("owner", "name"),
+    [("TaskInstance", "trigger_timeout"), ("Store", "key"), ("TaskInstanceState", "RESTARTING")],
 )
-def test_column_is_missing(http, monkeypatch, module, owner, name):
+def test_column_is_missing(http, monkeypatch, owner, name):
     class Renamed(type):
         def __getattr__(cls, asked):
             if asked == name:
                 raise AttributeError(asked)
             return asked
 
-    monkeypatch.setattr(f"{module}.{owner}", Renamed(owner, (), {}))
-    reason = metadata_session.missing()
+    monkeypatch.setattr(metadata, owner, Renamed(owner, (), {}))
+    reason = metadata.missing()
     assert f"{owner} has no {name}." in str(reason)
     assert detail_of(http) == (501, reason)
-
-
-def test_entries_elsewhere(http, monkeypatch):
-    """Those of a store that replaces the whole database of entries cannot be found by their key."""
-    from airflow.state.metastore import MetastoreBackend
-
-    class OtherBackend(MetastoreBackend):
-        pass
-
-    monkeypatch.setattr("airflow.state.metastore.OtherBackend", OtherBackend, raising=False)
-    monkeypatch.setenv("AIRFLOW__STATE_STORE__BACKEND", "airflow.state.metastore.OtherBackend")
-    status, reason = detail_of(http)
-    assert status == 501
-    assert "OtherBackend" in reason
 
 
 def test_every_coordinate_is_known():

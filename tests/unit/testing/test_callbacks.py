@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.callback import MAX_BODY, Answer, read
+from workflow_automation_provider.execution.callback import MAX_BODY, Ended, read
 from workflow_automation_provider.testing import Callback, Callbacks, Journal, LocalService
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.control_client import ControlClient
@@ -112,7 +112,7 @@ def test_a_run_calls_back_as_a_flow_would(service, call, receiver):
     ((path, headers, body),) = receiver.received
     assert path == f"/workflow-automation/callback?token={TOKEN}"
     assert headers["Content-Type"] == "application/json"
-    assert Answer.read(body) == Answer("success", {"rows": 3}, "Done")
+    assert read(body) == Ended("success", {"rows": 3}, "Done")
     assert callback.run_id == started["run_id"]
     assert callback.flow_id == "demo-flow"
     assert callback.body == {"status": "success", "result": {"rows": 3}, "message": "Done"}
@@ -122,7 +122,7 @@ def test_a_run_calls_back_as_a_flow_would(service, call, receiver):
 def test_a_run_that_failed(run, receiver):
     run(status="failed", message="No rows")
     ((_, _, body),) = receiver.received
-    assert Answer.read(body) == Answer("failed", None, "No rows")
+    assert read(body) == Ended("failed", None, "No rows")
     assert json.loads(body) == {"status": "failed", "message": "No rows"}
 
 

@@ -1,0 +1,276 @@
+"""
+The record of a start: its entries in Airflow's task state store, and what is read from them.
+
+:mod:`~.ledger` says what the entries mean, and who writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.ledger import (
+    ENTERED,
+    OUTCOME,
+    START,
+    Facts,
+    Outcome,
+    RunResult,
+    Spoken,
+    Start,
+    frozen_key,
+    run_key,
+    run_result,
+    word_key,
+)
+from workflow_automation_provider.execution.store import TaskStore
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class StartRecord:
+    """
+    What the task instance knows about one start.
+
+    :param context: the task's context
+    :param name: identifies a start within the task; empty for what the task itself is for
+    """
+
+    def __init__(self, context: Context, name: str = "") -> None:
+        self.name = name
+        self._suffix = f"/{name}" if name else ""
+        self._context = context
+        self._ti = context["ti"]
+        self._store = TaskStore(context)
+        # Where this execution writes its start: known once the earlier ones are read.
+        self._place = (self._ti.try_number, 0)
+
+    @property
+    def try_number(self) -> int:
+        """The number of this try, from 1."""
+        return int(self._ti.try_number)
+
+    @property
+    def max_tries(self) -> int:
+        """The number of the last try that Airflow may retry, which a Clear changes."""
+        return int(self._ti.max_tries)
+
+    @property
+    def is_last_try(self) -> bool:
+        """Whether Airflow has no retries left after this try."""
+        return bool(self._ti.try_number > self._ti.max_tries)
+
+    @property
+    def outlives_try(self) -> bool:
+        """Whether a later try can read what this one wrote."""
+        return self._store.outlives_try
+
+    def use(self) -> None:
+        """
+        Reserve the entries for as long as the task is executed.
+
+        :raises InvalidRequestError: if they are already used in this try, by another start of the same name
+        """
+        self._store.use("start", self.name)
+
+    # Read ---------------------------------------------------------------------------------------------------
+
+    def last(self) -> Facts:
+        """
+        Return what is known of the last start.
+
+        :raises RuntimeError: if the store does not return what was just written to it
+        """
+        return self._facts(next(self._starts(), None))
+
+    def all_starts(self) -> list[Facts]:
+        """Return what is known of all starts, also from before a Clear, the last one first."""
+        return [self._facts(start) for start in self._starts()]
+
+    def spoken(self, token: str, *, twice: bool = False) -> Spoken:
+        """
+        Return what the run with a token has said, as far as it is seen.
+
+        :param twice: whether to look again where nothing is seen
+        """
+        get = self._store.get_twice if twice else self._store.get
+        return Spoken.of(get(run_key(token)))
+
+    def last_word(self, token: str) -> Mapping[str, Any] | None:
+        """Return the last word of the run with a token: ``at``, ``message``, ``progress``; None if there is none."""
+        return self._store.get_twice(word_key(token))
+
+    def entered(self) -> RunResult | None:
+        """
+        Return the run that a person entered for the task, None if there is none, as in a first try.
+
+        :raises InvalidRequestError: if the entry names no run
+        """
+        if not self._store.may_have_entries:
+            return None
+        entry: object = self._store.get_twice(self._entered_key)
+        if entry is None:
+            return None
+        fields = entry if isinstance(entry, Mapping) else {"run_id": entry}
+        unknown = fields.keys() - {"run_id", "run_link", "flow_id"}
+        run_id = fields.get("run_id")
+        is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool) and str(run_id).strip()
+        if unknown or not is_id:
+            wrong = f"has {min(map(str, unknown))!r:.60}" if unknown else f"has the run_id {run_id!r:.60}"
+            raise InvalidRequestError(
+                f"The entry {self._entered_key} in the task's state store {wrong}: expected a run_id as text, or an "
+                'object such as {"run_id": "1001", "run_link": "https://…"}.',
+                next_step="Correct the entry, or delete it.",
+            )
+        link, flow_id = (
+            (text.strip() or None) if isinstance(text := fields.get(name), str) else None
+            for name in ("run_link", "flow_id")
+        )
+        return run_result(str(run_id).strip(), link, flow_id)
+
+    def _starts(self) -> Iterator[Start]:
+        """Yield the starts, the last one first; of this try, and of those before it."""
+        place = self._ti.try_number
+        own = self._starts_of(place)
+        self._place = (place, len(own))
+        missing = [] if own or not self._store.may_have_entries else [place]
+        yield from reversed(own)
+        for number in range(place - 1, 0, -1):
+            if not (starts := self._starts_of(number)):
+                missing.append(number)
+                continue
+            yield from self._looked_for_again(missing)
+            missing = []
+            yield from reversed(starts)
+        yield from self._looked_for_again(missing)
+
+    def _looked_for_again(self, tries: list[int]) -> Iterator[Start]:
+        """Yield the starts of tries that seemed to have none: it is certain once the store returns what is written."""
+        if not any(number < self._ti.try_number for number in tries) and not self._store.was_continued:
+            return
+        self._store.probe()
+        for number in tries:
+            starts = self._starts_of(number)
+            if number == self._ti.try_number:
+                self._place = (number, len(starts))
+            yield from reversed(starts)
+
+    def _starts_of(self, try_number: int) -> list[Start]:
+        starts: list[Start] = []
+        while entry := self._store.get(self._key(START, (try_number, len(starts)))):
+            starts.append(Start.of((try_number, len(starts)), entry))
+        return starts
+
+    def _facts(self, start: Start | None) -> Facts:
+        if start is None:
+            return Facts()
+        token = start.token
+        spoken = self.spoken(token, twice=start.run is not None) if token else Spoken()
+        if start.run:
+            return Facts(start=start, spoken=spoken)
+        outcome = self._outcome(start)
+        has_spoken = spoken.has_begun or spoken.stopped
+        if outcome and outcome.kind == "run" and token and not has_spoken:
+            # Another run may have claimed, and a frozen one cannot go on: before it is taken, both are read again.
+            spoken = self.spoken(token)
+            is_frozen = self._store.get_twice(frozen_key(token)) is not None
+            return Facts(start=start, outcome=outcome, spoken=spoken, is_frozen=is_frozen)
+        return Facts(start=start, outcome=outcome, spoken=spoken)
+
+    def _outcome(self, start: Start) -> Outcome | None:
+        entry = self._store.get_twice(self._key(OUTCOME, start.place))
+        return Outcome.of(entry) if entry else None
+
+    # Write --------------------------------------------------------------------------------------------------
+
+    def new_start(self, **fields: Any) -> Start:
+        """Return the start of this execution, which is not yet recorded."""
+        try_number, number = self._place
+        at = datetime.now(UTC)
+        return Start(try_number=try_number, number=number, at=at, max_tries=self.max_tries, **fields)
+
+    def write_start(self, start: Start) -> None:
+        """
+        Record what is about to be sent; durable once this returns.
+
+        :raises Exception: if it could not be written, also because the task instance now belongs to another process
+        """
+        self._store.set(self._key(START, start.place), start.entry)
+
+    def may_send(self, start: Start, before: Facts) -> bool:
+        """
+        Return whether Airflow still runs this try, and has its record.
+
+        A process that Airflow has given up, or whose task a person has marked, lives on for seconds.
+
+        :param start: which was written
+        :param before: the start before it
+        """
+        if self._store.get(self._key(START, start.place)) != start.entry:
+            return False
+        if not before.is_closed or not before.start or not before.start.token:
+            return True
+        return self._store.get(frozen_key(before.start.token)) is not None and self._is_running()
+
+    def write_outcome(self, start: Start, outcome: Outcome) -> None:
+        """Record what the response to a start said."""
+        self._store.set(self._key(OUTCOME, start.place), outcome.entry)
+
+    def close(self, facts: Facts) -> Facts:
+        """
+        Have no run of a start claim it any more, and return what is known of it now.
+
+        :raises Exception: if that is not certain
+        """
+        start = facts.start
+        assert start  # noqa: S101
+        assert start.token  # noqa: S101
+        self._store.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
+        self._write_again(start)
+        spoken = self.spoken(start.token, twice=True)
+        return Facts(start=start, outcome=facts.outcome, spoken=spoken, is_frozen=True, is_closed=True)
+
+    def enter(self, run: RunResult, last: Facts, *, waits: bool) -> Facts:
+        """Record that the task continues with the run that a person entered, and return what is known of it now."""
+        token, giver = None, None
+        if last.start and last.start.token:
+            token, giver = last.start.token, last.start.giver or last.start.place
+        start = self.new_start(run=run, token=token, giver=giver, waits=waits)
+        self.write_start(start)
+        if last.start and token:
+            # A stop that the endpoint has begun is decided by the start before.
+            self._write_again(last.start)
+        self.forget_entered()
+        spoken = self.spoken(token, twice=True) if token else Spoken()
+        return Facts(start=start, spoken=spoken)
+
+    def forget_entered(self) -> None:
+        """Delete what a person entered: it would bring the run back at a Clear months later."""
+        self._store.delete(self._entered_key)
+
+    def _write_again(self, start: Start) -> None:
+        """Write the start that gave out a token once more, unchanged: this waits for what the endpoint has locked."""
+        place = start.giver or start.place
+        key = self._key(START, place)
+        entry = self._store.get_twice(key) if start.giver else start.entry
+        if entry is None:
+            raise RuntimeError(f"Airflow's task state store has lost the entry {key}.")
+        self._store.set(key, entry)
+
+    def _is_running(self) -> bool:
+        """Return whether Airflow still has the task as running: a person may have marked it."""
+        ti = self._ti
+        states: Mapping[str, Mapping[str, str]] = ti.get_task_states(
+            dag_id=ti.dag_id, map_index=ti.map_index, task_ids=[ti.task_id], run_ids=[ti.run_id]
+        )
+        return {*states.get(ti.run_id, {}).values()} == {"running"}
+
+    def _key(self, kind: str, place: tuple[int, int]) -> str:
+        return f"{kind}{place[0]}/{place[1]}{self._suffix}"
+
+    @property
+    def _entered_key(self) -> str:
+        return f"{ENTERED}{self._suffix}"

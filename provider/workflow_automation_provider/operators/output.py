@@ -1,0 +1,90 @@
+"""What a start returns, as an argument of later tasks: also a field of the flow's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Operator
+
+KEYS = ("run_id", "run_link", "flow_id", "response", "result")
+"""The keys of the result of a start, each an XCom of its own."""
+
+_RESULT = "return_value"
+
+
+@attrs.define
+class FlowOutput(PlainXComArg):
+    """
+    The result of a start, or a part of it: ``trigger.output["result"]["rows"]`` is a field of the flow's result.
+
+    Airflow's own takes the last key for that of an XCom, which nobody has pushed.
+
+    :param path: of the part, within the XCom
+    """
+
+    path: tuple[str | int, ...] = ()
+
+    def __getitem__(self, item: str | int) -> FlowOutput:
+        """
+        Return a part of the result.
+
+        :raises ValueError: if no start has it
+        """
+        if self.key != _RESULT:
+            return FlowOutput(operator=self.operator, key=self.key, path=(*self.path, item))
+        check_key(self.operator, item)
+        return FlowOutput(operator=self.operator, key=str(item))
+
+    def __str__(self) -> str:
+        """Return the template that takes the place of the part in a text."""
+        return f"{super().__str__().removesuffix(' }}')}{''.join(f'[{part!r}]' for part in self.path)} }}}}"
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        """
+        Return the part's value.
+
+        :raises KeyError: if the flow's result does not have it
+        """
+        value = super().resolve(context)
+        for number, part in enumerate(self.path):
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                known = "".join(f"[{name!r}]" for name in (self.key, *self.path[:number]))
+                raise KeyError(f"The output{known} of task {self.operator.task_id} has no {part!r}") from None
+        return value
+
+
+def check_key(operator: Operator, key: object) -> None:
+    """Raise a ValueError if no start has this key in its result."""
+    if key not in KEYS:
+        raise ValueError(
+            f"The output of task {operator.task_id} has no {key!r}; expected one of {', '.join(KEYS)}. A field of what the "
+            f"flow returned is output['result'][{key!r}]."
+        )
+
+
+def check_references(starts: type, *values: object) -> None:
+    """
+    Check the references to the output of starts that Airflow makes itself: of ``@task.trigger_flow``, or mapped.
+
+    There, ``output["result"]["rows"]`` is the XCom *rows*, which is always None.
+
+    :param starts: the class of the operators that start a run
+    :raises ValueError: if one is to a key that no start has
+    """
+    for operator, key in XComArg.iter_xcom_references(values):
+        kind = getattr(operator, "operator_class", type(operator))
+        if isinstance(kind, type) and issubclass(kind, starts) and key != _RESULT and not key.startswith("_"):
+            try:
+                check_key(operator, key)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error} Of @task.trigger_flow and mapped tasks, a later task takes the whole output, or "
+                    "output['result'], and chooses the field itself."
+                ) from None

@@ -1,0 +1,420 @@
+"""
+The rules: what the task and the endpoint do, as the specification says.
+
+What is decided, the engine's own code decides, here as in Airflow: ``decide`` and ``why_not`` of ``execution/ledger.py`` for
+the task, ``decide`` of ``plugins/decision.py`` for the endpoint. The model has the steps between: what is read, written and
+sent, in the order of ``execution/start.py``, ``record.py``, ``wait.py`` and ``plugins/metadata.py``. A word such as
+``no-freeze`` leaves one rule out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from state import NOBODY, NOW, Decided, Entry, Known, Outcome, Start, State, number_of, numbered, run_id
+from workflow_automation_provider.execution import ledger
+from workflow_automation_provider.execution.callback import Ended, Started
+from workflow_automation_provider.execution.ledger import Decision
+from workflow_automation_provider.plugins import decision
+from workflow_automation_provider.plugins.decision import Seen, Verdict
+
+if TYPE_CHECKING:
+    from words import Size
+
+_SEEN: dict[str, Literal["runs", "restarts", "parked", "green", "ended", "idle"]] = {
+    "running": "runs",
+    "parked": "parked",
+    "success": "green",
+    "failed": "ended",
+    "retry": "idle",
+    "restarting": "restarts",
+}
+
+
+class Rules:
+    """What both sides share: the entries, who reads and writes them, and the locks."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.on = size.words
+        self.waits = "wait" in self.on
+        self.has_url = "no-url" not in self.on
+        self.policy: Literal["fail", "claim", "start_again"] = (
+            "fail" if "on-fail" in self.on else "start_again" if "on-start-again" in self.on else "claim"
+        )
+        self.ledger_decides = cache(self._ledger_decides)
+        self.why_not = cache(self._why_not)
+        self.endpoint_decides = cache(self._endpoint_decides)
+
+    def giver(self, s: State, token: int) -> Start | None:
+        """Return the start that gave out a token; one with a run that a person entered only refers to it."""
+        starts = (x for x in s.starts if x.token == token and (x.run == NOBODY or "last-lock" in self.on))
+        return max(starts, default=None)
+
+    def is_free(self, s: State) -> bool:
+        """Whether Airflow can change the task instance: a Clear, a mark, the end of a try wait for the endpoint's lock."""
+        return s.locked is None or "no-lock" in self.on
+
+    def waits_for_lock(self, s: State, entry: Entry) -> bool:
+        kind, what = entry
+        return (
+            s.locked is not None and kind == "start" and what == s.locked.giver and "no-lock" not in self.on
+        )
+
+    def written(self, s: State, entry: Entry) -> State:
+        """The state with an entry; a start and an outcome have one key for each execution."""
+        kind, what = entry
+        if kind == "start":
+            what = what._replace(execution=0) if "one-key" in self.on else what
+            others = frozenset(x for x in s.starts if x.execution != what.execution)
+            return s._replace(starts=others | {what})
+        if kind == "outcome":
+            outcomes = frozenset(x for x in s.outcomes if x.execution != what.execution)
+            return s._replace(outcomes=outcomes | {what})
+        return s._replace(frozen=s.frozen | {what})
+
+    def read(self, s: State, start: Start | None) -> Known:
+        """What the task reads of a start."""
+        if start is None:
+            return Known()
+        said = s.spoken[start.token] if start.token != NOBODY and self.has_url else 0
+        return Known(start, s.outcome(start), said, start.token in s.frozen, False, self.has_url)
+
+    # What is decided, by the engine's code ------------------------------------------------------------------
+
+    def _ledger_decides(self, known: Known, max_tries: int, entered: int) -> Decision:
+        """Ask the ledger what to do."""
+        outcome = known.outcome
+        if outcome and outcome.kind == "unidentified" and "odd-sends" in self.on:
+            known = known._replace(outcome=None)
+        again = "again" in self.on
+        asked = ledger.Asked(max_tries, on_unknown_start=self.policy, replaces_failed=again)
+        return ledger.decide(known.facts(), asked, None if entered == NOBODY else run_id(entered))
+
+    def _why_not(self, run: int, last: Known, others: tuple[Known, ...]) -> str:
+        """Ask the ledger whether the task can continue with a run that a person entered."""
+        spoken = numbered(last.spoken)
+        if "enter-refused" in self.on:
+            last = last._replace(spoken=number_of(replace(spoken, refused=())))
+        if "enter-ended" in self.on:
+            last = last._replace(spoken=number_of(replace(spoken, end=None)))
+        if "enter-other" in self.on and not spoken.stopped:
+            return ""
+        return ledger.why_not(run_id(run), last.facts(), [other.facts() for other in others])
+
+    def _endpoint_decides(
+        self, word: Literal["started", "success", "failed"], run: int, seen: tuple[Any, ...]
+    ) -> tuple[Verdict, int]:
+        """Ask the endpoint what to say, and what is then recorded as said."""
+        number, is_last, is_current, is_frozen, entered, task = seen
+        on, before = self.on, numbered(number)
+        name = None if "no-id" in on else run_id(run)
+        said = Started(name) if word == "started" else Ended(word, run_id=name)
+        is_claim, end = isinstance(said, Started), before.end
+        is_own_end = end is not None and end.run_id == name
+        has_failed = end is not None and end.status == "failed"
+        if "end-frozen" in on and not is_claim:
+            is_frozen = False
+        if "failed-words" in on and is_claim and is_own_end and has_failed:
+            before = replace(before, end=None)
+        saw = Seen(
+            spoken=before,
+            is_last=is_last,
+            is_current=is_current,
+            is_frozen=is_frozen,
+            waits=self.waits,
+            entered=None if entered == NOBODY else run_id(entered),
+            task=_SEEN[task],
+        )
+        decides = is_claim and is_frozen and not before.claim
+        if "frozen-first" in on and decides and task not in ("parked", "success"):
+            return Verdict.WAIT, number
+        if "stale-freeze" in on and decides and saw.is_wanted:
+            saw = replace(saw, task="runs")
+        verdict, after = decision.decide(said, saw, NOW)
+        is_stop = after.stopped and not before.stopped
+        if "late-words" in on and is_claim and is_own_end and not before.stopped:
+            after = replace(before, stopped=NOW)
+        if is_stop and (("stop-current" in on and not is_current) or ("end-unheard" in on and not is_claim)):
+            return verdict, number
+        if "unheard" in on:
+            after = replace(after, refused=before.refused)
+        if before.end != end:
+            after = replace(after, end=end)
+        # In whatever order: it says the same.
+        return verdict, number_of(replace(after, refused=tuple(sorted(after.refused))))
+
+
+class Task(Rules):
+    """The task's process: one step after another."""
+
+    def steps_of_task(self, s: State) -> Iterator[State]:
+        """Yield what the process may do next."""
+        name, *more = s.step
+        if step := getattr(self, f"_{name}", None):
+            yield from step(s, *more)
+
+    def _begin(self, s: State) -> Iterator[State]:
+        """Read the last start and what a person has entered, and decide."""
+        if not self.is_free(s):
+            return
+        s = s._replace(task="running")
+        known = self.read(s, s.last)
+        yield from self._decided(s, known)
+        if "blind" not in self.on or s.last is None or s.blind:
+            return
+        # What is not there is read again: where it was only not seen, nothing changes.
+        t = s._replace(blind=True)
+        if "no-probe" in self.on:
+            yield from self._decided(t, self.read(t, max(s.starts - {s.last}, default=None)))
+        if s.entered == NOBODY and s.counts(s.last.token) and not s.is_over and self.has_url:
+            yield from self._decided(t, known._replace(spoken=0))
+            if "no-reread" in self.on:
+                yield from self._decided(t, known._replace(outcome=None))
+
+    def _decided(self, s: State, known: Known) -> Iterator[State]:
+        """Do what the ledger decides."""
+        max_tries = NOBODY if s.is_over else s.max_tries
+        match self.ledger_decides(known, max_tries, s.entered), known.start:
+            case Decision.ENTER, _:
+                yield self._enters(s, known)
+            case Decision.CLOSE, _:
+                yield s.now("freeze", known._replace(spoken=0))
+            case Decision.SEND, _:
+                yield s.now("new")
+            case Decision.RETURN, Start() as start:
+                yield from self._returned(s, start.token)
+            case _:  # an error, which says why
+                yield s.now("ended")
+
+    # A run that a person entered ----------------------------------------------------------------------------
+
+    def _enters(self, s: State, last: Known) -> State:
+        """Continue with the run that a person entered, if it may be that of the last start."""
+        others = tuple(self.read(s, start) for start in sorted(s.starts - {s.last}, reverse=True))
+        if self.why_not(s.entered, last, others) or (last.start is None and self.waits):
+            return s._replace(step=("ended",), entered=self.stays(s))
+        token = last.start.token if last.start and self.has_url else NOBODY
+        if "enter-other" in self.on and token != s.runs[s.entered].token:
+            token = NOBODY
+        return s.now("enter", token, s.entered)
+
+    def stays(self, s: State) -> int:
+        """The run that a person has entered, once the task has failed because of it."""
+        return s.entered if "entry-stays" in self.on else NOBODY
+
+    def _enter(self, s: State, token: int, run: int) -> Iterator[State]:
+        """Write a start with the run that a person entered."""
+        start = Start(s.execution, token, s.max_tries, run)
+        then = ("touch_entered", token, self.giver(s, token) or s.last)
+        for t in self.write(s, ("start", start), then):
+            is_deleted = t.execution == s.execution and "entry-stays" not in self.on
+            yield t._replace(entered=NOBODY) if is_deleted else t
+
+    def _touch_entered(self, s: State, token: int, giver: Start | None) -> Iterator[State]:
+        """Write the start that gave out the token once more: a stop that has begun is decided by the start before."""
+        if giver is None or "enter-touch" in self.on:
+            yield s.now("take", token)
+        else:
+            yield from self.write(s, ("start", giver), ("take", token))
+
+    # Close a start ------------------------------------------------------------------------------------------
+
+    def _freeze(self, s: State, known: Known) -> Iterator[State]:
+        if "no-freeze" in self.on:
+            yield s.now("touch", known)
+        else:
+            yield from self.write(s, ("frozen", known.token), ("touch", known))
+
+    def _touch(self, s: State, known: Known) -> Iterator[State]:
+        """Write the start that gave out the token once more: this waits for what the endpoint has begun."""
+        if "no-touch" in self.on:
+            yield s.now("look", known)
+        else:
+            giver = self.giver(s, known.token) or known.start
+            yield from self.write(s, ("start", giver), ("look", known))
+
+    def _look(self, s: State, known: Known) -> Iterator[State]:
+        """Read what the run has said, and decide again; an execution that closes its own start never sends another."""
+        closed = known._replace(spoken=s.spoken[known.token], is_frozen=True, is_closed=True)
+        if s.said(known.token).has_begun:
+            yield from self._returned(s, known.token)
+        elif known.start and known.start.execution == s.execution:
+            yield s.now("ended")
+        else:
+            yield from self._decided(s, closed)
+
+    # Send ---------------------------------------------------------------------------------------------------
+
+    def _new(self, s: State) -> Iterator[State]:
+        """Begin a start."""
+        if s.token + 1 >= self.size.tokens:
+            return
+        yield s._replace(token=s.token + 1, step=("start",), spoken=(*s.spoken, 0))
+
+    def _start(self, s: State) -> Iterator[State]:
+        """Record the start."""
+        then = ("check",) if "marks" in self.on and "no-check" not in self.on and s.frozen else ("send",)
+        for t in self.write(s, ("start", self._own(s)), then):
+            yield t._replace(is_over=False) if t.step == then else t
+
+    def _own(self, s: State) -> Start:
+        return Start(s.execution, s.token, s.max_tries)
+
+    def _check(self, s: State) -> Iterator[State]:
+        """After a close, send nothing once a person has marked the task."""
+        yield s.now("send") if s.task == "running" else s.now("nothing")
+
+    def _run(self, s: State, run: int) -> Iterator[State]:
+        """Record the run that the response names; then look which one has claimed, if one may."""
+        looks = self.waits or (self.policy == "claim" and self.has_url and "no-look" not in self.on)
+        then = ("take", s.token) if looks else ("finish", s.token, run, None, False)
+        yield from self.write(s, ("outcome", Outcome(s.execution, "run", s.token, run)), then)
+
+    def _doubt(self, s: State) -> Iterator[State]:
+        """Take the run if it has begun; else leave the start to the next try, or close it where none would do so."""
+        if self.has_url and s.said(s.token).has_begun:
+            yield from self._returned(s, s.token)
+            return
+        if self.policy != "fail":
+            yield from self.retried(s)
+        yield s.now("freeze", Known(self._own(s))) if self.has_url else s.now("ended")
+
+    def _unidentified(self, s: State) -> Iterator[State]:
+        """Record that the response does not say which run was started; it may have claimed."""
+        is_closed = self.has_url and "odd-open" not in self.on
+        then = ("freeze", Known(self._own(s))) if is_closed else ("ended",)
+        yield from self.write(s, ("outcome", Outcome(s.execution, "unidentified", s.token)), then)
+
+    def _nothing(self, s: State) -> Iterator[State]:
+        """Record that nothing was started."""
+        yield from self.write(s, ("outcome", Outcome(s.execution, "nothing", s.token)), ("look_once",))
+
+    def _look_once(self, s: State) -> Iterator[State]:
+        """Take the run if it has begun all the same."""
+        if self.has_url and s.said(s.token).has_begun:
+            yield from self._returned(s, s.token)
+        else:
+            yield s.now("ended")
+            yield from self.retried(s)
+
+    # The run of the task, and its end -----------------------------------------------------------------------
+
+    def _returned(self, s: State, token: int) -> Iterator[State]:
+        """Return the run; a task that waits looks again before it parks."""
+        yield from [s.now("take", token)] if self.waits else self._take(s, token)
+
+    def _take(self, s: State, token: int) -> Iterator[State]:
+        """Read what the run has said; fail if a person entered it, and it was refused, or another one has the task."""
+        spoken = s.said(token) if self.has_url and token != NOBODY else numbered(0)
+        end = spoken.end and spoken.end.status
+        entered = s.last.run if s.last else NOBODY
+        if entered != NOBODY:
+            others = spoken.run_ids - {run_id(entered)} if "enter-ended" not in self.on else ()
+            if others or (run_id(entered) in spoken.refused and "enter-refused" not in self.on):
+                yield s.now("ended")
+                return
+        outcome = s.outcome(s.last) if s.last else None
+        run = int(spoken.run_id) if spoken.run_id else outcome.run if outcome else entered
+        yield s.now("finish", token, run, end, spoken.stopped is not None)
+
+    def _finish(self, s: State, token: int, run: int, end: str | None, is_stopped: bool) -> Iterator[State]:
+        """Return the run, park until it ends, or fail."""
+        if not self.is_free(s):
+            return
+        if s.task != "running":
+            yield s.now("ended")
+        elif is_stopped or (end == "failed" and self.waits):
+            yield s._replace(step=("ended",), task="failed")
+            if is_stopped or "again" in self.on:
+                yield from self.retried(s)
+        elif end or not self.waits:
+            yield s._replace(step=("done", token, run), task="success")
+        else:
+            yield s._replace(step=("parked", token), task="parked")
+
+    def _parked(self, s: State, token: int) -> Iterator[State]:
+        """Go on once the run has ended or was told to stop; time out."""
+        if not self.is_free(s):
+            return
+        if s.said(token).end or s.said(token).stopped:
+            yield s._replace(step=("take", token), task="running")
+        else:
+            yield s._replace(step=("ended",), task="failed")
+
+    def _ended(self, s: State) -> Iterator[State]:
+        if s.task == "running" and self.is_free(s):
+            yield s._replace(task="failed")
+
+    def _restart(self, s: State) -> Iterator[State]:
+        """Airflow has ended the process of a task that was cleared while it ran."""
+        if self.is_free(s):
+            yield s._replace(task="retry", step=("begin",))
+
+    # What ends a process ------------------------------------------------------------------------------------
+
+    def write(self, s: State, entry: Entry, then: tuple[Any, ...]) -> Iterator[State]:
+        """Write once; once and again later; or the process is killed, and the write is carried out later, or never."""
+        if s.is_gone:
+            yield s.now("ended")
+        elif not self.waits_for_lock(s, entry):
+            yield self.written(s, entry)._replace(step=then)
+            if len(s.late) < self.size.repeats:
+                again = s.late | {entry}
+                yield self.written(s, entry)._replace(step=then, late=again)
+                if s.kills < self.size.kills and self.is_free(s):
+                    yield from self.killed(s._replace(late=again))
+
+    def retried(self, s: State) -> Iterator[State]:
+        """Yield the states in which the try has ended, and Airflow retries it, if it may."""
+        if s.kills < self.size.kills and self.is_free(s):
+            yield from self.killed(s)
+
+    def killed(self, s: State) -> Iterator[State]:
+        """Yield the states without the process: Airflow retries, or this was the last try; a person's mark stays."""
+        if "orphan" in self.on and s.step[0] == "send":
+            s = s._replace(orphans=s.orphans | {s.token})
+        if s.task != "running":
+            yield s.now("ended")
+            return
+        own_key = "collide" in self.on and s.execution not in {x.execution for x in s.starts}
+        execution = s.execution if own_key else s.execution + 1
+        yield s._replace(task="retry", step=("begin",), execution=execution, kills=s.kills + 1)
+        yield s._replace(task="failed", step=("ended",), kills=s.kills + 1)
+
+
+class Endpoint(Rules):
+    """The endpoint: it decides under locks, and commits later."""
+
+    def commit(self, s: State, decided: Decided) -> State:
+        """The state with what was decided."""
+        t = s._replace(locked=None, loose=None).with_said(decided.token, decided.spoken)
+        return t.with_run(decided.run, decided.then)
+
+    def hear(self, s: State, run: int, word: Literal["started", "success", "failed"]) -> Iterator[State]:
+        """Yield what comes of a word of a run: *started*, or how it ended."""
+        token, does, _ = s.runs[run]
+        giver, last = self.giver(s, token), s.last
+        stopped = does if does in ("success", "failed") else "stopped"
+        if giver is None or last is None:
+            yield s.with_run(run, stopped)  # no start gave out this token
+            return
+        is_last = last.token == token
+        is_current, entered = s.counts(token), last.run if is_last else NOBODY
+        seen = (s.spoken[token], is_last, is_current, token in s.frozen, entered, s.task)
+        verdict, after = self.endpoint_decides(word, run, seen)
+        if verdict is Verdict.WAIT:
+            return
+        goes_on = verdict in (Verdict.CLAIM, Verdict.GO_ON)
+        has_ended = verdict in (Verdict.END, Verdict.SAME_END)
+        then = "works" if goes_on else word if has_ended else stopped
+        if after == s.spoken[token]:
+            yield s.with_run(run, then)
+            return
+        is_loose = "no-stop-lock" in self.on and word == "started" and numbered(after).stopped is not None
+        is_loose = is_loose or ("no-end-lock" in self.on and has_ended)
+        pending = Decided(token, run, after, then, giver)
+        yield s._replace(loose=pending) if is_loose else s._replace(locked=pending)

@@ -1,0 +1,199 @@
+"""A state of the model: what Airflow's store holds, where its task and its process are, and what its runs do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from workflow_automation_provider.execution import ledger
+from workflow_automation_provider.execution.ledger import Facts, Spoken
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+NOBODY = -1
+
+
+class Start(NamedTuple):
+    """
+    An entry ``start/…``; a start with a run that a person entered names the token of the last one, if any.
+
+    :param execution: counts those of the task: its key
+    """
+
+    execution: int
+    token: int
+    max_tries: int
+    run: int = NOBODY
+
+
+class Outcome(NamedTuple):
+    """An entry ``outcome/…``, by the execution; the kind as in the ledger."""
+
+    execution: int
+    kind: Literal["run", "nothing", "unidentified"]
+    token: int
+    run: int = NOBODY
+
+
+Entry = tuple[str, Any]
+"""What the task writes: *start*, *outcome* or *frozen*, and its content."""
+
+
+class Decided(NamedTuple):
+    """What the endpoint has decided, and not yet committed: what it records, what the run does then, which start is locked."""
+
+    token: int
+    run: int
+    spoken: int
+    then: str
+    giver: Start | None
+
+
+class Run(NamedTuple):
+    """
+    A run.
+
+    :param token: which it was given
+    :param does: exists, works, success, failed, stopped; with *old* before it, of before a Clear
+    :param is_denied: whether a response said that nothing was started
+    """
+
+    token: int
+    does: str
+    is_denied: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.does in ("exists", "works", "old exists", "old works")
+
+
+class State(NamedTuple):
+    """
+    One state.
+
+    :param spoken: what ``run/{token}`` says, for each token: a number of :func:`spoken`
+    :param locked: what the endpoint is about to commit
+    :param loose: the same without the locks, where that is left out
+    :param task: running, restarting, parked, retry, failed, success: as Airflow has it
+    :param step: what the task's process does next, and with what
+    :param late: writes that will be carried out again
+    :param orphans: tokens that a killed process may still send
+    :param is_over: whether the task takes what it reads to be of before a Clear
+    :param entered: the run that a person has entered
+    :param blind: how often a read has found nothing where there is something
+    """
+
+    starts: frozenset[Start] = frozenset()
+    outcomes: frozenset[Outcome] = frozenset()
+    frozen: frozenset[int] = frozenset()
+    spoken: tuple[int, ...] = ()
+    locked: Decided | None = None
+    loose: Decided | None = None
+    runs: tuple[Run, ...] = ()
+    task: str = "running"
+    step: tuple[Any, ...] = ("begin",)
+    execution: int = 0
+    token: int = NOBODY
+    max_tries: int = 0
+    late: frozenset[Entry] = frozenset()
+    orphans: frozenset[int] = frozenset()
+    is_over: bool = False
+    entered: int = NOBODY
+    kills: int = 0
+    clears: int = 0
+    marks: int = 0
+    is_gone: bool = False
+    blind: bool = False
+
+    @property
+    def last(self) -> Start | None:
+        """The last start."""
+        return max(self.starts) if self.starts else None
+
+    def said(self, token: int) -> Spoken:
+        """What ``run/{token}`` says."""
+        return _SPOKEN[self.spoken[token]]
+
+    def with_said(self, token: int, number: int) -> State:
+        return self._replace(spoken=(*self.spoken[:token], number, *self.spoken[token + 1 :]))
+
+    def with_run(self, number: int, does: str) -> State:
+        """The state in which a run does something else."""
+        run = self.runs[number]._replace(does=does)
+        return self._replace(runs=(*self.runs[:number], run, *self.runs[number + 1 :]))
+
+    def counts(self, token: int) -> bool:
+        """Whether a token is that of the last start, and the task was not cleared since."""
+        last = self.last
+        return last is not None and last.token == token and last.max_tries == self.max_tries
+
+    def outcome(self, start: Start) -> Outcome | None:
+        """The outcome of a start; the task does not read that of one whose run a person entered."""
+        if start.run != NOBODY:
+            return None
+        return next((outcome for outcome in self.outcomes if outcome.execution == start.execution), None)
+
+    def now(self, step: str, *more: object) -> State:
+        """The state in which the task's process does something else next."""
+        return self._replace(step=(step, *more))
+
+
+_SPOKEN: list[Spoken] = [ledger.NOTHING_SAID]
+_NUMBERS: dict[Spoken, int] = {ledger.NOTHING_SAID: 0}
+
+
+def number_of(spoken: Spoken) -> int:
+    """Return the number of what runs have said, which is compared faster."""
+    if spoken not in _NUMBERS:
+        _NUMBERS[spoken] = len(_SPOKEN)
+        _SPOKEN.append(spoken)
+    return _NUMBERS[spoken]
+
+
+def numbered(number: int) -> Spoken:
+    return _SPOKEN[number]
+
+
+def run_id(number: int) -> str:
+    return str(number)
+
+
+class Known(NamedTuple):
+    """What the task has read of one start: the facts, in a form that is compared faster."""
+
+    start: Start | None = None
+    outcome: Outcome | None = None
+    spoken: int = 0
+    is_frozen: bool = False
+    is_closed: bool = False
+    has_url: bool = True
+
+    @property
+    def token(self) -> int:
+        return self.start.token if self.start else NOBODY
+
+    def facts(self) -> Facts:
+        """Return what the ledger decides by."""
+        return _facts(self)
+
+
+@cache
+def _facts(known: Known) -> Facts:
+    start, outcome = None, None
+    if at := known.start:
+        token = f"token {at.token}" if known.has_url and at.token != NOBODY else None
+        run = None if at.run == NOBODY else ledger.run_result(run_id(at.run))
+        start = ledger.Start(
+            try_number=at.execution, number=0, at=NOW, max_tries=at.max_tries, token=token, run=run
+        )
+    if known.outcome:
+        named = ledger.run_result(run_id(known.outcome.run)) if known.outcome.kind == "run" else None
+        outcome = ledger.Outcome(kind=known.outcome.kind, at=NOW, run=named)
+    return Facts(
+        start=start,
+        outcome=outcome,
+        spoken=numbered(known.spoken),
+        is_frozen=known.is_frozen,
+        is_closed=known.is_closed,
+    )

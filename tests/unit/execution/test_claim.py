@@ -1,0 +1,360 @@
+"""A run that claims its start: doubts settle themselves, what was closed never goes on, and a person has the last word."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RejectedError,
+    UnidentifiedError,
+)
+from workflow_automation_provider.execution.ledger import ENTERED, Spoken
+from world_process import Killed
+
+from .tasks import after_sending, before, claims, entry, requests, starts, trigger, waits
+
+STOPPED = "claims its start from now on is told to stop"
+FAULTS = ["drop_after", "status_after", "garbage"]
+
+
+def spoken(task):
+    return Spoken.of(entry(task, "workflow_automation_run/"))
+
+
+def asks(task, run=-1, **said):
+    return task.flow.says("started", run, **{"run_id": True, **said})
+
+
+@pytest.fixture
+def lost(world):
+    """Make a task whose first try ended in doubt."""
+
+    def make(operator=None, fault="drop_after", **extra):
+        task = world(operator or claims(), **extra)
+        task.faults.add(fault)
+        task.try_()
+        return task
+
+    return make
+
+
+class TestDoubt:
+    @pytest.mark.parametrize("fault", FAULTS)
+    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
+    @pytest.mark.parametrize("word", ["started", "success"])
+    def test_a_run_that_has_spoken_settles_it(self, world, fault, policy, word):
+        task = world(waits(on_unknown_start=policy))
+        task.faults.add(fault)
+        task.try_(after_sending(lambda: task.flow.says(word, run_id=True)))
+        assert task.state == ("success" if word == "success" else "awaiting_input")
+        assert task.flow.says("success", run_id=True) == 200
+        if word == "started":
+            task.try_()
+        assert task.last.result["run_id"] == task.flow.runs[0].run_id
+        assert requests(task) == 1
+
+    @pytest.mark.parametrize("link", [None, "http://there/7"])
+    def test_one_that_does_not_say_its_id(self, lost, link):
+        task = lost()
+        assert asks(task, run_id=None, run_link=link) == 200
+        again = task.try_()
+        assert again.result == {"flow_id": "demo-flow", **({"run_link": link} if link else {})}
+        assert "run_id is unknown" in again.log
+
+    def test_the_start_can_be_claimed_until_the_next_try(self, lost):
+        task = lost()
+        assert not isinstance(task.last.error, AirflowFailException)
+        assert "until the next try" in str(task.last.error)
+        assert asks(task) == 200
+        assert task.try_().result["run_id"] == task.flow.runs[0].run_id
+        assert requests(task) == 1
+
+    @pytest.mark.parametrize("when", ["frozen", "start/1/0"])
+    def test_a_claim_before_it_is_closed_counts(self, lost, when):
+        task = lost()
+        told = []
+        task.try_(before("set", f"workflow_automation_{when}", lambda: told.append(asks(task))))
+        # Once it is frozen, the run is to ask again.
+        if when == "frozen":
+            assert (told, requests(task)) == ([200], 1)
+            assert task.last.result["run_id"] == task.flow.runs[0].run_id
+        else:
+            assert (told, requests(task)) == ([503], 2)
+            assert [asks(task, run) for run in (0, 1)] == [404, 200]
+
+    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
+    def test_without_retries_left_no_run_can_go_on(self, lost, policy):
+        task = lost(waits(retries=0, on_unknown_start=policy))
+        error = task.last.error
+        assert isinstance(error, OutcomeUnknownError)
+        assert error.code == ("start-revoked" if policy == "claim" else "start-unknown")
+        assert (ENTERED in error.next_step, STOPPED in str(error)) == (policy != "claim", True)
+        assert asks(task) == 404
+
+    @pytest.mark.parametrize("policy", ["fail", "start_again"])
+    def test_a_doubt_that_airflow_retries_stays_open(self, lost, policy):
+        task = lost(waits(on_unknown_start=policy))
+        assert (STOPPED in str(task.last.error)) is (policy == "fail")
+        assert asks(task) == (404 if policy == "fail" else 200)
+
+    def test_a_try_that_died_is_reported_and_closed(self, world):
+        task = world(waits())
+        task.kill_at(3, after=True)
+        again = task.try_()
+        assert (task.state, STOPPED in str(again.error), asks(task)) == ("failed", True, 404)
+        assert requests(task) == 1
+
+    @pytest.mark.parametrize("what", ["lost", "fail after"])
+    def test_a_close_that_fails_leaves_the_doubt(self, world, what):
+        task = world(claims(retries=0))
+        task.faults.add("drop_after")
+        first = task.try_(lambda call: what if "_frozen/" in call.name else None)
+        assert "could not be settled" in first.log
+        assert first.error.code == "start-unknown"
+
+    def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world):
+        """Since the start, also where a try of it died; a clock that was ahead adds nothing to it."""
+        task = world(claims(claim_timeout=timedelta(seconds=1.5)))
+        task.faults.add("drop_after")
+        first = task.try_()
+        assert first.late_by > 0
+        assert "Waiting up to" in first.log
+
+    def test_a_kill_while_it_waits_loses_nothing(self, world):
+        task = world(claims(claim_timeout=timedelta(seconds=60)))
+        task.faults.add("drop_after")
+
+        def at(call):
+            return "kill" if call.kind == "get" and call.name.startswith("workflow_automation_run/") else None
+
+        assert task.try_(at).is_dead
+        assert asks(task) == 200
+        assert task.try_().result["run_id"] == task.flow.runs[0].run_id
+
+    def test_files_for_a_run_without_an_id(self, lost, tmp_path):
+        (tmp_path / "a.csv").write_text("a")
+        task = lost(claims(files=str(tmp_path / "a.csv")))
+        assert asks(task, run_id=None) == 200
+        assert isinstance(task.try_().error, UnidentifiedError)
+        assert task.requests == ["/api/trigger"]
+
+
+class TestNothing:
+    """What the service rejects, or never got."""
+
+    @pytest.mark.parametrize(("fault", "error"), [("busy", BusyError), ("reject", RejectedError)])
+    def test_is_no_doubt(self, lost, fault, error):
+        task = lost(fault=fault)
+        assert isinstance(task.last.error, error)
+        assert entry(task, "workflow_automation_outcome/")["kind"] == "nothing"
+        if fault == "busy":
+            assert task.try_().result["run_id"] == task.flow.runs[0].run_id
+
+    def test_of_a_gateway_that_lies(self, world):
+        """It rejects what it forwards: the run that claims is the task's."""
+        task = world(claims())
+        task.faults.add("status_after", status=422)
+        task.try_(before("set", "workflow_automation_outcome/", lambda: asks(task)))
+        assert (task.state, requests(task)) == ("success", 1)
+        assert "begun all the same" in task.last.log
+        assert asks(task) == 200
+
+    def test_is_sent_again_with_the_same_token(self, world):
+        task = world(claims(send_retry_timeout=60))
+        task.faults.add("busy", retry_after="1")
+        task.try_()
+        assert (len(starts(task)), requests(task)) == (1, 2)
+
+    def test_of_a_service_that_is_not_there(self, world):
+        task = world(claims(), proxy="http://127.0.0.1:1")
+        task.try_()
+        assert isinstance(task.last.error, NotSentError)
+        assert entry(task, "workflow_automation_outcome/")["kind"] == "nothing"
+
+    @pytest.mark.parametrize("state", ["failed", "success"])
+    def test_is_sent_once_a_person_has_marked_the_task(self, lost, state):
+        task = lost()
+        again = task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark(state)))
+        assert isinstance(again.error, NotSentError)
+        assert requests(task) == 1
+
+
+class TestTwoRuns:
+    """A proxy sent one request twice, or two starts of the task met."""
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_the_one_that_claimed_has_the_task(self, world, first):
+        task = world(claims())
+        task.faults.add("twice")
+        task.try_(after_sending(lambda: asks(task, first)))
+        assert task.last.result["run_id"] == task.flow.runs[first].run_id
+        assert [asks(task, run) for run in (first, 1 - first)] == [200, 409]
+        assert spoken(task).refused == (task.flow.runs[1 - first].run_id,)
+
+    def test_what_reveals_the_key_is_not_kept(self, world):
+        from world import KEY
+
+        task = world(waits())
+        task.try_(after_sending(lambda: asks(task, run_id=f"x{KEY.value}", run_link=f"http://a/{KEY.value}")))
+        assert KEY.value not in task.last.said + str(task.xcoms)
+
+
+class TestClear:
+    @pytest.mark.parametrize("word", ["started", None])
+    @pytest.mark.parametrize("make", [claims, waits])
+    def test_starts_over_and_stops_the_run_of_before(self, world, make, word):
+        task = world(make())
+        task.try_()
+        if word:
+            assert asks(task) == 200
+        task.mark("failed") if task.state == "awaiting_input" else None
+        task.clear()
+        task.try_()
+        assert [asks(task, run) for run in (0, 1)] == [404, 200]
+        assert spoken_of_all(task) == [True, False]
+
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_of_3_4_starts_over_whether_the_entries_are_kept(self, lost, keep):
+        task = lost()
+        assert asks(task) == 200
+        task.mark("failed")
+        task.clear(keep=keep)
+        assert asks(task) == 404
+        task.try_()
+        assert (task.state, requests(task)) == ("success", 2)
+
+    def test_of_a_running_task_is_a_retry(self, world):
+        """Airflow leaves ``max_tries`` as it is where it misses the process."""
+        task = world(claims())
+        task.try_(before("push", "", task.clear))
+        run = task.flow.runs[0].run_id
+        assert task.until_end().result["run_id"] in (run, task.flow.runs[-1].run_id)
+        assert sum(asks(task, n) == 200 for n in range(len(task.flow.runs))) == 1
+
+    def test_says_what_it_leaves(self, lost):
+        task = lost()
+        task.mark("failed")
+        task.clear()
+        assert "cleared since: starting another run" in task.try_().log
+
+    def test_of_a_doubt_twice_stops_both(self, lost):
+        task = lost()
+        for _ in range(2):
+            task.mark("failed")
+            task.clear()
+            task.faults.add("drop_after")
+            task.try_()
+        assert [asks(task, run) for run in range(3)] == [404, 404, 200]
+
+
+def spoken_of_all(task):
+    return [
+        Spoken.of(entry(task, f"workflow_automation_run/{start['token']}")).stopped is not None
+        for start in starts(task).values()
+    ]
+
+
+class TestEntered:
+    """A run that a person entered for a task that failed."""
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_of_a_start_in_doubt_is_waited_for(self, lost, fault):
+        task = lost(waits(), fault)
+        run = task.flow.runs[0].run_id
+        task.enter(run)
+        task.clear()
+        task.try_()
+        assert (task.state, asks(task, run_id="other"), asks(task)) == ("awaiting_input", 409, 200)
+        assert task.flow.says("success", run_id=True, result=3) == 200
+        assert task.until_end().result == {"run_id": run, "result": 3}
+        assert requests(task) == 1
+
+    @pytest.mark.parametrize("end", ["success", "failed"])
+    def test_that_has_ended_ends_the_task(self, lost, end):
+        task = lost(waits())
+        assert task.flow.says(end, run_id=True, result=3, message="rows lost") == 200
+        task.enter(task.flow.runs[0].run_id)
+        task.clear()
+        task.try_()
+        assert (task.state, requests(task)) == (end, 1)
+        assert "rows lost" in task.last.said
+
+    @pytest.mark.parametrize(
+        ("said", "entered", "why"),
+        [
+            ("started", "77", "has the task"),
+            ("stopped", "0", "told to stop"),
+            ("response", "77", "not that of the last start"),
+        ],
+    )
+    def test_that_is_refused_is_left_and_the_error_says_why(self, lost, said, entered, why):
+        operator = waits(on_unknown_start="start_again")
+        task = lost(operator, fault="delay" if said == "response" else "drop_after")
+        if said == "started":
+            assert asks(task) == 200
+        task.mark("failed")
+        if said == "stopped":
+            task.clear()
+            assert asks(task) == 404
+            task.mark("failed")
+        task.enter(task.flow.runs[0].run_id if entered == "0" else entered)
+        task.clear()
+        again = task.until_end()
+        assert isinstance(again.error, InvalidRequestError)
+        assert why in str(again.error)
+        assert "mark the task as success" in str(again.error)
+        assert ENTERED in task.rows.entries
+        assert requests(task) == 1
+
+    @pytest.mark.parametrize("make", [trigger, waits])
+    @pytest.mark.parametrize("fault", ["reject", "drop_after"])
+    def test_where_no_run_got_a_url_is_taken_as_it_is_but_not_waited_for(self, lost, make, fault):
+        task = lost(trigger(retries=0), fault)
+        task.operator = make(retries=0)
+        task.enter("77")
+        task.clear()
+        again = task.try_()
+        if make is trigger:
+            assert again.result == {"run_id": "77"}
+        else:
+            assert "no URL" in str(again.error)
+        assert (task.state, requests(task)) == ("success" if make is trigger else "failed", 1)
+
+    def test_is_used_once(self, lost):
+        task = lost(trigger(retries=0))
+        task.enter("77")
+        task.clear()
+        assert task.try_().result == {"run_id": "77"}
+        task.clear()
+        assert task.try_().result["run_id"] == task.flow.runs[-1].run_id
+        assert requests(task) == 2
+
+    def test_without_an_id_of_its_own_goes_on(self, lost):
+        """A run that says no id is the one that was entered, if it is alone."""
+        task = lost(waits())
+        task.enter("77")
+        task.clear()
+        task.try_()
+        assert task.flow.says("success", result=1) in (200, 409)
+        assert requests(task) == 1
+
+    def test_that_is_left_does_not_matter_to_a_retry(self, lost):
+        """The task died before it deleted the entry."""
+        task = lost(waits())
+        task.enter(task.flow.runs[0].run_id)
+        task.clear()
+        task.try_(before("delete", ENTERED, die))
+        assert task.last.is_dead
+        task.try_()
+        assert (task.state, ENTERED in task.rows.entries, requests(task)) == ("awaiting_input", False, 1)
+
+
+def die():
+    raise Killed

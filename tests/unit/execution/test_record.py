@@ -1,0 +1,227 @@
+"""What a task asks of Airflow's store, and how often; and what it makes of reads that find nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from workflow_automation_provider.exceptions import OutcomeUnknownError
+from workflow_automation_provider.execution.ledger import ENTERED
+
+from .tasks import after_sending, claims, entry, requests, starts, trigger, waits
+
+pytestmark = pytest.mark.usefixtures("airflow_home")
+LIMITS = {"retry": 8, "close and send": 17, "wait": 14}
+
+
+def calls(*processes, kinds=("get", "set", "delete")):
+    return [call for process in processes for call in process.calls if call.kind in kinds]
+
+
+@pytest.mark.parametrize(("make", "count"), [(trigger, 4), (claims, 5), (waits, 4)])
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(world, make, count, is_busy):
+    task = world(make(send_retry_timeout=60))
+    if is_busy:
+        task.faults.add("busy", retry_after="1")
+    first = task.try_()
+    before_wait = [call for call in calls(first) if call.kind == "set" or "_run/" not in call.name]
+    names = [call.name.split("_", 2)[-1].rpartition("/")[0] for call in before_wait]
+    assert names[:4] == ["start/1", "start/1", "start/1", "outcome/1"]
+    assert len(calls(first)) == count + 2 * (make is waits)
+    assert requests(task) == 1 + is_busy
+
+
+def test_a_retry_of_a_claimed_run(world):
+    task = world(claims())
+    task.faults.add("drop_after")
+    task.try_()
+    assert task.flow.says("started", run_id=True) == 200
+    again = task.try_()
+    assert (task.state, requests(task)) == ("success", 1)
+    assert len(calls(again)) <= LIMITS["retry"]
+    assert calls(again, kinds=["set", "delete"]) == []
+
+
+def test_a_retry_that_closes_and_sends(world):
+    task = world(claims())
+    task.faults.add("drop_after")
+    task.try_()
+    again = task.try_()
+    assert (task.state, requests(task)) == ("success", 2)
+    assert len(calls(again)) <= LIMITS["close and send"]
+    assert len(calls(again, kinds=["states"])) == 1
+    assert [task.flow.says("started", run) for run in (0, 1)] == [404, 200]
+
+
+def test_a_wait(world):
+    task = world(waits())
+    task.try_()
+    task.try_()
+    assert task.flow.says("success") == 200
+    task.try_()
+    assert (task.state, len(task.processes)) == ("success", 3)
+    assert len(calls(*task.processes)) <= LIMITS["wait"]
+
+
+def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):
+    task = world(trigger())
+    task.rows.enter(ENTERED, "77")
+    first = task.try_()
+    assert [call.name for call in first.calls[:2]] == ["workflow_automation_start/1/0"] * 2
+    assert first.result["run_id"] != "77"
+
+
+class TestProbe:
+    """Where an earlier try left nothing, the store must return what is written before that is believed."""
+
+    def test_is_written_and_read_back(self, world):
+        task = world(trigger())
+        task.kill_at(0)
+        again = task.try_()
+        assert task.state == "success"
+        assert [call.kind for call in again.calls if "_probe/" in call.name] == ["set", "get"]
+        assert len([call for call in again.calls if call.name.endswith("_start/1/0")]) == 2
+
+    def test_is_not_needed_where_the_earlier_try_has_a_start(self, world):
+        task = world(claims())
+        task.faults.add("drop_after")
+        task.try_()
+        assert not any("_probe/" in call.name for call in task.try_().calls)
+
+    def test_a_store_that_forgets_starts_no_run(self, world):
+        task = world(trigger())
+        task.kill_at(0)
+        again = task.try_(lambda call: "lost" if call.kind == "get" else None)
+        assert isinstance(again.error, RuntimeError)
+        assert (task.state, requests(task)) == ("up_for_retry", 0)
+
+    def test_an_own_start_that_does_not_come_back_is_not_sent(self, world):
+        task = world(trigger())
+        first = task.try_({2: "lost"})
+        assert (first.calls[2].kind, requests(task)) == ("get", 0)
+        assert "no longer runs this try" in first.said
+        assert task.until_end().state == "success"
+
+
+SCENES = {
+    "known": (trigger, None, None),
+    "killed": (trigger, "kill after", None),
+    "claimed": (claims, "drop_after", "started"),
+    "ended": (claims, "drop_after", "success"),
+    "doubt": (claims, "drop_after", None),
+    "waits": (waits, None, "success"),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world, scene):
+    make, fault, word = SCENES[scene]
+    at, last = 0, 99
+    while at < last:
+        task = world(make())
+        if fault == "kill after":
+            task.kill_at(3, after=True)
+        else:
+            if fault:
+                task.faults.add(fault)
+            task.try_({5: "kill"} if fault is None else None)
+        if word:
+            assert task.flow.says(word, run_id=True) == 200
+        seen = iter(range(999))
+        process = task.try_(lambda call: "lost" if call.kind == "get" and next(seen) == at else None)  # noqa: B023
+        for _ in range(3):
+            task.try_() if task.state in ("up_for_retry", "awaiting_input") else None
+        last, at = len(calls(process, kinds=["get"])), at + 1
+        if scene == "doubt":
+            assert [task.flow.says("started", run) for run in range(len(task.flow.runs))][:-1] in ([], [404])
+        else:
+            assert len(task.flow.runs) == 1, at
+            assert task.state == ("failed" if scene == "killed" else "success"), at
+    assert last < 99
+
+
+def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world):
+    task = world(waits(retries=4))
+    task.faults.add("drop_after", times=2)
+    task.until_end()
+    run = task.flow.runs[0].run_id
+    for place in ("2/0", "3/0"):
+        task.enter(run)
+        task.clear()
+        task.try_()
+        assert task.state == "awaiting_input"
+        (gave, *_), taken = starts(task).values(), starts(task)[place]
+        assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [1, 0], gave["token"])
+        assert ENTERED not in task.rows.entries
+        task.mark("failed")
+    assert requests(task) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "run"),
+    [
+        ("77", {"run_id": "77"}),
+        (77, {"run_id": "77"}),
+        (" 77 ", {"run_id": "77"}),
+        (
+            {"run_id": "77", "run_link": "http://there/77", "flow_id": "f"},
+            {"run_id": "77", "run_link": "http://there/77", "flow_id": "f"},
+        ),
+        ({"run_id": "77", "run_link": " "}, {"run_id": "77"}),
+        ({"run": "77"}, None),
+        ({"run_id": "77", "more": 1}, None),
+        ({"run_id": True}, None),
+        (" ", None),
+        (["77"], None),
+    ],
+)
+def test_what_a_person_may_enter(world, value, run):
+    task = world(trigger(retries=0))
+    task.faults.add("reject")
+    task.try_()
+    task.rows.enter(ENTERED, value)
+    task.clear()
+    again = task.try_()
+    assert requests(task) == 1
+    if run:
+        assert (again.result, ENTERED in task.rows.entries) == (run, False)
+    else:
+        assert (task.state, ENTERED in task.rows.entries) == ("failed", True)
+        assert ENTERED in str(again.error)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_an_outcome_that_cannot_be_written_is_written_again(world, failures):
+    task = world(trigger())
+    left = iter(range(failures))
+
+    def at(call):
+        return (
+            "lost"
+            if "_outcome/" in call.name and call.kind == "set" and next(left, None) is not None
+            else None
+        )
+
+    first = task.try_(at)
+    assert first.result["run_id"] == task.flow.runs[0].run_id
+    assert any("_outcome/" in key for key in task.rows.entries) is (failures == 1)
+    assert ("could not be recorded" in first.log) is (failures == 2)
+
+
+def test_an_outcome_that_nobody_wrote_is_a_doubt(world):
+    task = world(trigger())
+    task.try_(after_sending(lambda: task.lose(task.current)))
+    again = task.until_end()
+    assert isinstance(again.error, OutcomeUnknownError)
+    assert len(task.flow.runs) == 1
+
+
+def test_what_is_written_holds_no_token_and_no_key(world):
+    task = world(waits())
+    task.try_()
+    token = task.flow.runs[0].url.rpartition("token=")[2]
+    kept = json.dumps([task.rows.entries, task.xcoms]) + task.last.said
+    assert token not in kept
+    assert len(entry(task, "workflow_automation_start/")["token"]) == 64

@@ -1,0 +1,638 @@
+"""The page Flow runs and the tab Flow run: Airflow's own application, with its login, over a real metadata database."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.utils.session import create_session
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import delete, event, insert
+
+from waiting_tasks import WaitingTask, make_dag
+from workflow_automation_provider.execution.callback import digest_of
+from workflow_automation_provider.execution.ledger import (
+    Claim,
+    End,
+    Outcome,
+    Spoken,
+    frozen_key,
+    run_key,
+    word_key,
+)
+from workflow_automation_provider.plugins import page
+
+LIST = "/workflow-automation/runs/"
+TAB = "/workflow-automation/runs/task"
+RUN = {"run_id": "1001", "run_link": "https://app.test/runs/1001"}
+
+
+def ago(seconds: float) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+class Html(HTMLParser):
+    """A page as a browser has it: no text of others may have become an element."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.links: dict[str, str] = {}
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "input"):
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append("")
+        if tag == "a":
+            self.links[dict(attrs)["href"] or ""] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"style", "script"} & {*self._open}:
+            return
+        self.text += data
+        if "tr" in self._open and data.strip():
+            self.rows[-1] += f"{data.strip()}|"
+        if "a" in self._open:
+            self.links[[*self.links][-1]] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.elements if name == tag]
+
+
+class Task(WaitingTask):
+    """A task instance, with entries as the task and the endpoint leave them."""
+
+    def __init__(self, dag: Any, *, starts: bool = True, conn: str = "", **values: Any) -> None:
+        self.mark = ""
+        self._given = starts
+        super().__init__(
+            dag,
+            **{"state": "running", "try_number": 1, "start_date": ago(900), "end_date": ago(60), **values},
+        )
+
+    def give(self, **fields: Any) -> None:
+        """Of a task that has no start, only the token."""
+        self.mark = f"conn-{self.run_id}"
+        super().give(**{"conn_id": self.mark, "flow_id": "orders", "at": ago(700), **fields})
+        if not self._given:
+            from airflow.state import get_state_backend
+
+            get_state_backend().clear(self.scope)
+
+    def put(self, key: str, value: object) -> None:
+        self.enter(key, json.dumps(value))
+
+    def outcome(self, kind: Any = "run", **fields: Any) -> Task:
+        run = RUN if kind == "run" else None
+        entry = Outcome(**{"kind": kind, "at": ago(690), "run": run, **fields}).entry
+        self.put(f"workflow_automation_outcome/1/{self._starts - 1}", entry)
+        return self
+
+    def speak(self, **fields: Any) -> Task:
+        self.put(run_key(digest_of(self.token)), Spoken(**fields).entry)
+        return self
+
+    def say(self, message: str, progress: float = 0.5, seconds: float = 130) -> Task:
+        word = {"message": message, "progress": progress, "at": ago(seconds).isoformat()}
+        self.put(word_key(digest_of(self.token)), word)
+        return self
+
+    def park(self, seconds: float = 86400, silence: float | None = None) -> Task:
+        since = ago(690)
+        until = since + timedelta(seconds=seconds)
+        waiting = {"since": since.isoformat(), "until": until.isoformat(), "silence": silence}
+        self.change(state="awaiting_input", next_kwargs={"waiting": waiting, "ti_id": "x"})
+        return self
+
+    @property
+    def query(self) -> str:
+        at = {"dag_id": self.ti.dag_id, "run_id": self.run_id, "task_id": self.task_id}
+        return urlencode({**at, "map_index": "{MAP_INDEX}" if self.map_index < 0 else self.map_index})
+
+
+@pytest.fixture(scope="session")
+def dag(airflow_home):
+    return make_dag(airflow_home)
+
+
+@pytest.fixture(scope="session")
+def other_dag(airflow_home):
+    return make_dag(airflow_home, "other")
+
+
+@pytest.fixture(autouse=True)
+def no_others(dag):
+    """Live tasks of other tests would be listed as well."""
+    from airflow.models.dagrun import DagRun
+
+    with create_session() as session:
+        session.execute(delete(DagRun))
+
+
+@pytest.fixture(scope="session")
+def api_server(airflow_home):
+    """Airflow's own API server, without its execution API."""
+    from airflow.api_fastapi.app import create_app, purge_cached_app
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "viewer:viewer")
+        passwords = str(airflow_home / "passwords.json")
+        patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE", passwords)
+        patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a-secret-of-the-tests-that-is-long-enough" * 4)
+        purge_cached_app()
+        yield create_app("core")
+        purge_cached_app()
+
+
+@pytest.fixture
+def stranger(api_server):
+    return TestClient(api_server, follow_redirects=False)
+
+
+@pytest.fixture
+def viewer(stranger):
+    """Somebody who may read everything, and change nothing."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    user = SimpleAuthManagerUser(username="viewer", role="viewer")
+    stranger.cookies.set("_token", get_auth_manager().generate_jwt(user))
+    return stranger
+
+
+@pytest.fixture
+def listed(viewer):
+    def get(**query):
+        response = viewer.get(f"{LIST}?{urlencode(query)}")
+        assert response.status_code == 200, response.text
+        return Html(response.text)
+
+    return get
+
+
+@pytest.fixture
+def row(listed):
+    def get(task):
+        (found,) = [row for row in listed().rows if task.mark in row]
+        return found
+
+    return get
+
+
+@pytest.fixture
+def tab(viewer):
+    def get(task):
+        response = viewer.get(f"{TAB}?{task.query}")
+        assert response.status_code == 200, response.text
+        return Html(response.text)
+
+    return get
+
+
+class TestWhoSeesWhat:
+    @pytest.mark.parametrize(
+        "path", [LIST, f"{LIST}?q=a%26b", f"{TAB}?dag_id=callbacks&run_id=a%26b&task_id=c"]
+    )
+    def test_without_a_login_it_is_the_login(self, stranger, dag, path):
+        response = stranger.get(path)
+        assert response.status_code == 303
+        to = urlsplit(response.headers["location"])
+        assert to.path == "/api/v2/auth/login"
+        assert parse_qs(to.query)["next"] == [path]
+
+    def test_an_invalid_login(self, stranger, dag):
+        stranger.cookies.set("_token", "not.a.token")
+        assert stranger.get(LIST).status_code in (303, 403)
+        assert stranger.get(LIST, headers={"authorization": "Bearer x.y.z"}).status_code in (303, 403)
+
+    @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+    def test_nothing_can_be_changed(self, viewer, dag, method):
+        assert [viewer.request(method, path).status_code for path in (LIST, TAB)] == [405, 405]
+
+    def test_one_dag_of_two(self, viewer, dag, other_dag, listed, monkeypatch):
+        from airflow.api_fastapi.app import get_auth_manager
+
+        mine, others = Task(dag), Task(other_dag)
+        assert all(task.mark in listed().text for task in (mine, others))
+
+        def may(*, method, user, access_entity=None, details=None):
+            return details is None or details.id in (None, "callbacks")
+
+        monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", may)
+        found = listed()
+        assert mine.mark in found.text
+        assert "other" not in found.text
+        assert others.mark not in listed(q="other").text
+        assert viewer.get(f"{TAB}?{mine.query}").status_code == 200
+        assert viewer.get(f"{TAB}?{others.query}").status_code == 403
+        for more in ("dag_id=callbacks", "dag_id=~"):
+            for query in (f"{others.query}&{more}", f"{more}&{others.query}"):
+                response = viewer.get(f"{TAB}?{query}")
+                assert response.status_code in (403, 404)
+                assert others.mark not in response.text
+        monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", lambda **_: False)
+        assert viewer.get(LIST).status_code == 403
+
+    def test_what_does_not_exist(self, viewer, dag):
+        paths = f"{TAB}?dag_id=callbacks&run_id=x&task_id=wait", f"{TAB}?dag_id=callbacks", f"{LIST}other"
+        assert [viewer.get(path).status_code for path in paths] == [404, 422, 404]
+        # A DAG that is asked for does not stand for all.
+        assert viewer.get(f"{LIST}?dag_id=callbacks").status_code == 400
+        # The callback endpoint is beside it.
+        assert viewer.put("/workflow-automation/callback").status_code == 405
+
+    def test_policy(self, viewer, dag):
+        response = viewer.get(LIST)
+        parts = response.headers["content-security-policy"].split(";")
+        policy = dict(part.strip().split(" ", 1) for part in parts)
+        assert policy["default-src"] == "'none'"
+        assert policy["frame-ancestors"] == "'self'"
+        assert not any("unsafe" in value or "http" in value for value in policy.values())
+        assert response.headers["cache-control"] == "no-store"
+        found = Html(response.text)
+        assert not [attrs for _, attrs in found.elements if attrs.get("src") or attrs.get("style")]
+        assert not [attrs for _, attrs in found.elements if any(name.startswith("on") for name in attrs)]
+
+
+class TestStates:
+    @pytest.mark.parametrize(
+        ("words", "values", "outcome", "spoken"),
+        [
+            ("starting", {}, None, None),
+            ("in doubt", {"state": "up_for_retry"}, None, None),
+            ("in doubt", {"try_number": 2}, None, None),
+            ("in doubt", {}, "unidentified", None),
+            ("started", {}, "run", None),
+            ("claimed", {"try_number": 2}, None, {"claim": Claim(ago(5), "1001")}),
+            ("claimed", {}, "run", {"claim": Claim(ago(5))}),
+            ("waiting", {"state": "awaiting_input"}, "run", {"claim": Claim(ago(5))}),
+            ("ended", {"state": "awaiting_input"}, "run", {"end": End(ago(5), "failed", "1001")}),
+            ("told to stop", {}, "run", {"claim": Claim(ago(9)), "stopped": ago(5)}),
+            ("not started", {"state": "up_for_retry"}, "nothing", None),
+        ],
+    )
+    def test_the_words(self, dag, row, tab, words, values, outcome, spoken):
+        """They are those of the ledger."""
+        task = Task(dag, **values)
+        if outcome:
+            task.outcome(outcome)
+        if spoken:
+            task.speak(**spoken)
+        if values.get("state") == "awaiting_input":
+            task.park()
+        assert row(task).startswith(f"{words}|")
+        assert words in tab(task).text
+        assert ("1001" in row(task)) == (outcome == "run" or "claim" in words)
+
+    def test_closed_though_the_response_named_a_run(self, dag, row):
+        """It can no longer go on."""
+        task = Task(dag, state="up_for_retry").outcome()
+        task.freeze()
+        assert row(task).startswith("in doubt|")
+
+    def test_waiting(self, dag, row, listed):
+        task = Task(dag).outcome().say("Half done").park()
+        assert "|Half done|50 %|2 min ago|1 day|" in row(task)
+        found = listed()
+        assert found.links["https://app.test/runs/1001"] == "1001"
+        (bar,) = found.all("progress")
+        assert bar["value"] == "0.5000"
+
+    def test_batch(self, dag, listed, tab):
+        task = Task(dag, starts=False)
+        counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
+        for number in range(12):
+            entry = {"max_tries": 2, "counts": counts if number == 11 else {"total": 1}}
+            task.put(f"workflow_automation_batch/{number}", entry)
+        assert "280 of 400 started, 15 rejected, 5 unknown" in listed().text
+        assert listed().all("progress")[0]["value"] == "0.7500"
+        task.change(state="failed", end_date=ago(1))
+        assert "in doubt|" in listed().rows[1]
+        text = tab(task).text
+        assert "A Clear starts all items again" in text
+        assert "list of runs" in text
+
+    def test_starts_within_a_task(self, dag, listed, tab):
+        task = Task(dag, starts=False)
+        for name in ("first", "second"):
+            entry = {"at": ago(9).isoformat(), "max_tries": 2, "conn_id": name}
+            task.put(f"workflow_automation_start/1/0/{name}", entry)
+            run = {"run_id": f"run of {name}"}
+            outcome = {"kind": "run", "at": ago(8).isoformat(), "run": run}
+            task.put(f"workflow_automation_outcome/1/0/{name}", outcome)
+        Task(dag, starts=False).put("workflow_automation_upload", {"confirmed": 1})
+        for text in (listed().text, tab(task).text):
+            assert "run of first" in text
+            assert "run of second" in text
+        assert "uploading" in listed().text
+
+    def test_flow_and_connection_of_a_batch(self, dag, listed):
+        task = Task(dag, starts=False)
+        task.put("workflow_automation_batch/0", {})
+        fields = {"workflow_automation_conn_id": "rendered-conn", "flow_id": "rendered-flow"}
+        at = {name: getattr(task.ti, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
+        if hasattr(RenderedTaskInstanceFields, "task_instance_id"):  # Airflow 3.4+
+            at = {"task_instance_id": task.ti.id}
+        with create_session() as session:
+            session.execute(insert(RenderedTaskInstanceFields).values(**at, rendered_fields=fields))
+        assert "|rendered-flow|rendered-conn|" in listed().rows[1]
+
+    def test_what_is_not_on_the_page(self, dag, listed):
+        for state in ("success", "failed", None, "skipped"):
+            Task(dag, state=state).outcome()
+        Task(dag, state="success")
+        task = Task(dag, starts=False)
+        task.put("workflow-automation_start/1/0", {"state": "started"})
+        Task(dag, state="failed").clear()
+        assert "No flow run" in listed().text
+
+
+class TestDoubts:
+    def test_failed_tasks_are_counted_and_first(self, dag, listed, row):
+        doubts = [Task(dag, state="failed", end_date=ago(60)) for _ in range(2)]
+        Task(dag, state="up_for_retry")
+        for _ in range(5):
+            Task(dag).outcome().park()
+        Task(dag, state="failed", end_date=ago(8 * 86400))
+        found = listed()
+        assert found.text.count("Nothing") == 0
+        assert "3 in doubt" in found.text
+        assert found.links["?state=in+doubt&q="].split() == ["in", "doubt", "3"]
+        assert all(any(task.mark in line for task in doubts) for line in found.rows[1:3])
+        assert [line.startswith("in doubt|") for line in found.rows[1:]] == [True] * 3 + [False] * 5
+        assert len(listed(state="in doubt").rows) == 4
+
+    def test_what_the_run_has_said_since(self, dag, row, tab):
+        task = Task(dag, state="failed").speak(end=End(ago(1), "success", "77", {"rows": 3}, "Done"))
+        assert "in doubt|" in row(task)
+        assert "|ended: success. Done|" in row(task)
+        text = tab(task).text
+        assert "No response" in text
+        assert 'key workflow_automation_run, value "77"' in text
+        assert '"rows": 3' in text
+
+    def test_the_task_knew_the_run(self, dag, listed):
+        Task(dag, state="failed").speak(claim=Claim(ago(300), "77"))
+        Task(dag, state="failed").speak(end=End(ago(300), "failed", "77"))
+        assert "Nothing is in doubt" in listed().text
+
+    def test_nothing_is_said_of_what_cannot_be_read(self, dag, listed, monkeypatch):
+        Task(dag).outcome()
+        assert "Nothing is in doubt" in listed().text
+        task = Task(dag, starts=False)
+        task.enter("workflow_automation_start/1/0", '"s3://bucket/start"')
+        found = listed()
+        assert "Nothing is in doubt" not in found.text
+        assert "unknown" in found.text
+        task.change(state="success")
+        monkeypatch.setattr(page, "MAX_TASKS", 1)
+        Task(dag).outcome()
+        assert "Nothing is in doubt" not in listed().text
+
+
+class TestList:
+    def test_the_silent_ones_are_before_the_rest(self, dag, listed):
+        tasks = [
+            Task(dag).outcome().say("a", seconds=300).park(3600, silence=400),
+            Task(dag).outcome().park(700),
+            Task(dag).outcome().say("b", seconds=10).park(3600, silence=400),
+            Task(dag).outcome().park(86400),
+        ]
+        rows = listed().rows[1:]
+        marks = [next(number for number, task in enumerate(tasks) if task.mark in row) for row in rows]
+        assert marks[:2] == [1, 0]
+        assert ["silent" in row for row in rows] == [True, True, False, False]
+
+    def test_filter_and_search(self, dag, other_dag, listed):
+        tasks = {
+            "a": Task(dag).outcome(),
+            "b": Task(other_dag).outcome().say("Reading <orders>"),
+            "c": Task(dag),
+        }
+        for query, expected in (
+            ({}, "abc"), ({"state": "started"}, "ab"), ({"q": "OTHER"}, "b"), ({"q": "reading <"}, "b"),
+            ({"q": "1001", "state": "started"}, "ab"), ({"q": "1001", "state": "starting"}, ""), ({"state": "?"}, ""),
+        ):  # fmt: skip
+            text = "".join(listed(**query).rows)
+            assert "".join(name for name, task in tasks.items() if task.mark in text) == expected, query
+        assert {"all 1", "started 1"} <= {*listed(q="<orders>").links.values()}
+        assert "Nothing is in doubt" in listed(q="x").text
+
+    def test_the_most_pressing(self, dag, listed, monkeypatch):
+        monkeypatch.setitem(page._TEMPLATE.globals, "MAX_ROWS", 2)
+        for _ in range(3):
+            Task(dag).outcome()
+        found = listed()
+        assert len(found.rows) == 3
+        assert "of 3" in found.text
+
+    def test_the_number_of_queries_does_not_grow(self, dag, viewer):
+        from airflow import settings
+
+        statements: list[str] = []
+
+        def count():
+            statements.clear()
+            assert viewer.get(LIST).status_code == 200
+            return len(statements)
+
+        def add():
+            Task(dag).outcome().say("x").park()
+            task = Task(dag, starts=False)
+            task.put("workflow_automation_batch/0", {})
+
+        add()
+        viewer.get(LIST)
+        listener = lambda _conn, _cursor, statement, *_: statements.append(statement)  # noqa: E731
+        event.listen(settings.engine, "before_cursor_execute", listener)
+        few = count()
+        for _ in range(12):
+            add()
+        assert count() == few <= 9
+        event.remove(settings.engine, "before_cursor_execute", listener)
+
+    def test_mapped(self, dag, listed, tab):
+        task = Task(dag, task_id="mapped", map_index=2, _rendered_map_index="Ada").outcome()
+        path = f"/dags/callbacks/runs/{task.run_id}/tasks/mapped/mapped/2/plugin/flow-run"
+        assert listed().links[path] == "mapped [Ada]"
+        assert "1001" in tab(task).text
+
+    def test_below_a_path(self, dag):
+        below = TestClient(page.app, root_path="/team/workflow-automation/runs", follow_redirects=False)
+        to = below.get("/").headers["location"]
+        assert to.startswith("/team/api/v2/auth/login?next=%2Fteam%2Fworkflow-auto")
+
+    def test_a_database_that_cannot_be_read(self, viewer, dag, monkeypatch):
+        from sqlalchemy.exc import OperationalError
+
+        def fail(*_args, **_values):
+            raise OperationalError("SELECT secret", {}, Exception("gone"))
+
+        monkeypatch.setattr(page, "create_session", fail)
+        response = viewer.get(LIST)
+        assert response.status_code == 503
+        assert "SELECT" not in response.text
+
+
+class TestTab:
+    def test_conversation(self, dag, tab):
+        task = Task(dag).outcome().say("line 1\nline 2", 0.25, 60).park()
+        task.speak(claim=Claim(ago(650), "1001"), refused=["7"])
+        task.put(frozen_key(digest_of(task.token)), {"at": ago(660).isoformat()})
+        text = tab(task).text
+        titles = [
+            "Sent",
+            "Response: a run was started",
+            '"run_id": "1001"',
+            "Closed",
+            "Claimed by",
+            "Last word",
+            "line 1\nline 2",
+        ]
+        places = [text.index(title) for title in titles]
+        assert places == sorted(places)
+        assert "mark the task as success or failed" in text
+        assert task.token not in text
+
+    def test_each_try(self, dag, tab):
+        task = Task(dag, state="up_for_retry").outcome("nothing")
+        task.give(at=ago(100))
+        text = tab(task).text
+        assert text.count("Sent") == 2
+        assert text.index("nothing was started") < text.index("No response")
+
+    @pytest.mark.parametrize(
+        ("state", "outcome", "words"),
+        [
+            ("failed", None, ["If none was started", "key workflow_automation_run,"]),
+            ("failed", "run", ['value "1001" with the quotes']),
+            ("failed", "unidentified", ["If one was started", "It is not JSON."]),
+            ("success", "run", ["a Clear starts another run"]),
+            ("up_for_retry", None, ["what its next try does"]),
+            ("running", "run", ["goes on by itself"]),
+        ],
+    )
+    def test_what_to_do(self, dag, tab, state, outcome, words):
+        task = Task(dag, state=state)
+        if outcome:
+            task.outcome(outcome, reason="It is not JSON." if outcome == "unidentified" else "")
+        found = tab(task)
+        assert [word for word in words if word not in found.text] == []
+        assert any(state in str(attrs.get("class")) for attrs in found.all("span"))
+
+    def test_the_run_that_a_person_entered(self, dag, tab, row):
+        task = Task(dag)
+        task.write_start(run={"run_id": "42"}, token=digest_of(task.token), giver=(1, 0), conn_id=task.mark)
+        assert row(task).startswith("started|")
+        assert "A person entered" in tab(task).text
+
+    def test_what_is_left_from_before_a_clear(self, dag, tab):
+        task = Task(dag, state="failed").outcome()
+        task.clear()
+        text = tab(task).text
+        assert "since it was last cleared" in text
+        assert "Response: a run was started" in text
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</main></body>\"'><svg onload=alert(1)>",
+    "\u202egnp.exe\u2066\u200b\x1b[31m\0",
+    "\ud800",
+    "&lt;b&gt;",
+    "{{ now }}{% raw %}",
+    "x" * 60_000,
+]
+
+
+class TestHostileTexts:
+    @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+    def test_shown_as_text(self, dag, viewer, text):
+        task = Task(dag).outcome(run={"run_id": text, "run_link": text, "flow_id": text}).say(text).park()
+        task.give(flow_id=text, conn_id=text)
+        task.speak(
+            claim=Claim(ago(9), text, text), end=End(ago(8), "success", text, text, text), refused=[text]
+        )
+        for url in (LIST, f"{LIST}?{urlencode({'q': text[:99]}, errors='replace')}", f"{TAB}?{task.query}"):
+            response = viewer.get(url)
+            assert response.status_code == 200
+            found = Html(response.text)
+            assert not {tag for tag, _ in found.elements} & {"img", "svg", "b"}
+            assert len(found.all("script")) == 1
+            assert not [attrs for _, attrs in found.elements if any(name.startswith("on") for name in attrs)]
+            assert not set(found.text) & {*"\u202e\u2066\u200b\x1b\0"}
+            assert len(response.text) < 60_000
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "javascript:alert(1)", "JavaScript://app.test/%0aalert(1)", " javascript:alert(1)", "/logout",
+            "java\tscript:alert(1)", "data:text/html,<script>alert(1)</script>", "//app.test/runs/1", "https://",
+            "https:app.test", "http://[", "https://user@app.test", "https:\\\\app.test", "https://app.test/\nx",
+            "https://app.test/" + "x" * 3000, 7, None, {"a": 1},
+        ],
+    )  # fmt: skip
+    def test_no_link(self, dag, listed, tab, url):
+        task = Task(dag).outcome(run={"run_id": "1001", "run_link": url})
+        for found in (listed(), tab(task)):
+            assert "1001" in found.text
+            assert all(link.startswith(("/dags/", "?")) for link in found.links), found.links
+
+    @given(st.text() | st.from_regex(r"https?://[a-z.]+/\S*"))
+    def test_every_link_is_one_of_the_web(self, url):
+        assert page.web(url) in ("", url)
+        if link := page.web(url):
+            assert urlsplit(link).scheme in ("http", "https")
+
+    @given(st.text())
+    def test_every_text_can_be_seen(self, text):
+        assert all(c.isprintable() or c.isspace() for c in page.shown(text))
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "[]", "7", "null", "{", '"s3://bucket"', "[" * 5000, '{"at": 7}', '{"at": "yesterday"}',
+            '{"at": "2026-01-01", "max_tries": 2, "run": 5, "token": 5, "giver": {}, "conn_id": []}',
+            '{"at": "0001-01-01T00:00:00+23:59", "max_tries": 2}', '{"kind": 7, "at": "2026-01-01", "run": {"run_id": {}}}',
+            '{"claim": 7, "end": [], "stopped": 5}', '{"claim": {"at": "2026-01-01", "run_id": 7}, "refused": [7]}',
+            '{"progress": NaN, "message": {}, "at": "9999-12-31T23:59:59-23:59"}', '{"progress": true}',
+            '{"counts": {"total": "x", "remaining": -5}, "max_tries": []}', '{"counts": {"total": 5, "remaining": -5}}',
+        ],
+    )  # fmt: skip
+    def test_entries_that_anybody_may_have_written(self, dag, viewer, value):
+        broken = [Task(dag), Task(dag).outcome().park(), Task(dag, starts=False)]
+        broken[1].change(next_kwargs={"waiting": {"until": 7}})
+        digest = digest_of(broken[0].token)
+        for task, keys in (
+            (broken[0], (run_key(digest), word_key(digest), frozen_key(digest), "workflow_automation_outcome/1/0")),
+            (broken[2], ("workflow_automation_start/1/0", "workflow_automation_start/٣/0", "workflow_automation_start/x",
+                         "workflow_automation_batch/٣", "workflow_automation_run")),
+        ):  # fmt: skip
+            for key in keys:
+                task.enter(key, value)
+                for url in (LIST, f"{TAB}?{task.query}"):
+                    assert viewer.get(url).status_code == 200, key
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-5, "0 s"), (59, "1 min"), (90, "90 s"), (86390, "1 day"), (100_000, "28 h"), (3 * 86400, "3 days")],
+)
+def test_duration(seconds, words):
+    assert page.duration(timedelta(seconds=seconds)) == words
