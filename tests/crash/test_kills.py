@@ -58,9 +58,13 @@ WINDOWS = {
 }
 
 # What a later moment of a task's only try would show again: the line is in the log.
-UNTIL_SENT = ("before starting is set", "between starting and the POST", "while the service works")
+UNTIL_SENT = ("before the start is recorded", "between its record and the POST", "while the service works")
 # A start within a task is recorded and sent as that of an operator, but under its name.
-RECORDED = ("between starting and the POST", "before started is set", "after started is set")
+RECORDED = (
+    "between its record and the POST",
+    "before the outcome is recorded",
+    "after the outcome is recorded",
+)
 
 # A frozen process is what a kill is not: it comes back, when another try has long done its work.
 KILLS = ("kill the task", "kill the supervisor")
