@@ -13,7 +13,6 @@ import pytest
 import uvicorn
 
 from waiting_tasks import WaitingTask, make_dag
-from workflow_automation_provider.plugins import callback_endpoint
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +34,8 @@ def waiting(dag):
 @pytest.fixture(scope="session")
 def base_url():
     """Where the endpoint is served; it takes longer than for a flow, as a loaded machine wants."""
+    from workflow_automation_provider.plugins import callback_endpoint
+
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
         patch.setattr(callback_endpoint, "_TIMEOUT", 120.0)
         config = uvicorn.Config(callback_endpoint.app, log_level="debug", lifespan="on", access_log=False)
