@@ -85,4 +85,3 @@ class SFTPServer:
 
     async def _close(self, server: asyncssh.SSHAcceptor) -> None:
         server.close()
-        await server.wait_closed()

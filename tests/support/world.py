@@ -159,7 +159,7 @@ class World:
             self.rows.end("retry")
         self.rows.release(was_killed=True)
 
-    def clear(self, *, keep: bool = False) -> None:
+    def clear(self, *, keep: bool = True) -> None:
         """
         Clear the task, as a person does.
 
