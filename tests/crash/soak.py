@@ -259,7 +259,7 @@ def judge(
         if len(started) > 1:
             breaches.append("\n".join((f"{index}: the runs {started}", *logs)))
         # A flow may call back before its run is recorded: if the task is killed in between, it knows only the result.
-        returned = [result["run_id"]] if "run_id" in result or index not in waiting else started[:1]
+        returned = [result.get("run_id")] if "run_id" in result or index not in waiting else started[:1]
         if state == "success" and started != returned:
             breaches.append("\n".join((f"{index}: succeeded with the runs {started}, and {result}", *logs)))
         if state != "success" and started:
