@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from airflow.models.dagrun import DagRun
 from airflow.models.task_state_store import TaskStateStoreModel as Store
@@ -17,9 +17,10 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.state import TaskScope, get_state_backend
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select
 from sqlalchemy.orm import lazyload
+
+from waiting_tasks import make_dag_run
 
 # There, each try is a row of its own, and a Clear deletes the entries.
 IS_3_4 = hasattr(TaskInstance, "working_set")
@@ -46,14 +47,7 @@ class Rows:
         self._backend = get_state_backend()
         self._state: list[Any] = []  # as last read, until something changes it
         with create_session() as session:
-            dag_run = dag.create_dagrun(
-                run_id=f"world-{uuid4()}",
-                run_after=datetime.now(UTC),
-                run_type=DagRunType.MANUAL,
-                triggered_by=DagRunTriggeredByType.TEST,
-                state=DagRunState.RUNNING,
-                session=session,
-            )
+            dag_run = make_dag_run(dag, session)
             dag_run.start_date = datetime.now(UTC)
             self.run_id = dag_run.run_id
 

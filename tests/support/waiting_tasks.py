@@ -51,25 +51,31 @@ def make_dag(airflow_home: Path, dag_id: str = "callbacks", tasks: str = TASKS) 
         return DBDagBag().get_latest_version_of_dag(dag_id, session=session)
 
 
+def make_dag_run(dag: Any, session: Any) -> Any:
+    """Make a DAG run that is running."""
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    return dag.create_dagrun(
+        run_id=f"test-{uuid4()}",
+        run_after=datetime.now(UTC),
+        run_type=DagRunType.MANUAL,
+        triggered_by=DagRunTriggeredByType.TEST,
+        state=DagRunState.RUNNING,
+        session=session,
+    )
+
+
 class WaitingTask:
     """A task instance that waits for the callback of its run, as the operator leaves it."""
 
     def __init__(self, dag: Any, *, task_id: str = "wait", map_index: int = -1, **values: Any) -> None:
         from airflow.utils.session import create_session
-        from airflow.utils.state import DagRunState
-        from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
         self.task_id = task_id
         self.map_index = map_index
         with create_session() as session:
-            dag_run = dag.create_dagrun(
-                run_id=f"test-{uuid4()}",
-                run_after=datetime.now(UTC),
-                run_type=DagRunType.MANUAL,
-                triggered_by=DagRunTriggeredByType.TEST,
-                state=DagRunState.RUNNING,
-                session=session,
-            )
+            dag_run = make_dag_run(dag, session)
             self.run_id = dag_run.run_id
         self.change(**{"state": "awaiting_input", "max_tries": 2, **values})
         with create_session() as session:

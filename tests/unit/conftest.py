@@ -189,7 +189,6 @@ def context():
         try_number=1,
         max_tries=3,
         retries=3,
-        clear_number=0,
         task_id="trigger",
         push_error=None,
         **more,
@@ -203,11 +202,8 @@ def context():
             push_error=push_error,
             **more,
         )
-        dag_run = SimpleNamespace()
-        if clear_number != "not there":
-            dag_run.clear_number = clear_number
         task = SimpleNamespace(retries=retries, do_xcom_push=True, multiple_outputs=True)
-        found = {"ti": ti, "dag_run": dag_run, "task": task}
+        found = {"ti": ti, "dag_run": SimpleNamespace(), "task": task}
         return found if store is None else {**found, "task_state_store": store}
 
     return make

@@ -47,7 +47,7 @@ class Job:
     :param is_open: whether the write that opens it is durable
     :param is_taken: whether a thread has it; once the sender is stopped, no thread sends what it takes
     :param error: what its request ended with
-    :param result: what came of its request, None until that is known
+    :param result: the item's result in this try, None until it is known
     :param settled: the result of all tries, None until that is known
     """
 

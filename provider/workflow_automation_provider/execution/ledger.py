@@ -50,6 +50,7 @@ before can go on, or the user accepts a second run.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,8 +61,15 @@ from workflow_automation_provider.client.checks import one_line
 PREFIX = "workflow_automation_"
 """Of all keys."""
 START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
+START_KEY = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
+"""The key of a start: its try, its number within that, and its name, None for what the task itself is for."""
 ENTERED = f"{PREFIX}run"
 """Key of the run that a person enters; that of a start by name has its name after a slash."""
+
+
+def place_of(key: re.Match[str]) -> tuple[int, int]:
+    """Return where a start is, given the match of its key: try and number."""
+    return int(key[1]), int(key[2])
 
 
 def frozen_key(token: str) -> str:
@@ -280,6 +288,10 @@ class Facts:
     is_frozen: bool = False
     is_closed: bool = False
 
+    def counts(self, max_tries: int) -> bool:
+        """Return whether there is a start that is not from before a Clear, given the task's ``max_tries``."""
+        return self.start is not None and self.start.max_tries == max_tries
+
     @property
     def known(self) -> set[str]:
         """The ids that its run has, by what was said of it."""
@@ -353,7 +365,7 @@ def decide(facts: Facts, asked: Asked, entered: str | None = None) -> Decision:
     :param entered: the run that a person has entered
     """
     start, outcome, spoken = facts.start, facts.outcome, facts.spoken
-    counts = start is not None and start.max_tries == asked.max_tries
+    counts = facts.counts(asked.max_tries)
     if entered and not (start and start.run and counts and start.run["run_id"] == entered):
         return Decision.ENTER
     if start is None or not counts:

@@ -25,13 +25,13 @@ from workflow_automation_provider.execution.ledger import (
     run_result,
     word_key,
 )
-from workflow_automation_provider.execution.store import TaskStore
+from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class StartRecord:
+class StartRecord(TaskRecord):
     """
     What the task instance knows about one start.
 
@@ -40,11 +40,8 @@ class StartRecord:
     """
 
     def __init__(self, context: Context, name: str = "") -> None:
-        self.name = name
+        super().__init__(context, name)
         self._suffix = f"/{name}" if name else ""
-        self._context = context
-        self._ti = context["ti"]
-        self._store = TaskStore(context)
         # Where this execution writes its start: known once the earlier ones are read.
         self._place = (self._ti.try_number, 0)
 
@@ -57,24 +54,6 @@ class StartRecord:
     def max_tries(self) -> int:
         """The number of the last try that Airflow may retry, which a Clear changes."""
         return int(self._ti.max_tries)
-
-    @property
-    def is_last_try(self) -> bool:
-        """Whether Airflow has no retries left after this try."""
-        return bool(self._ti.try_number > self._ti.max_tries)
-
-    @property
-    def outlives_try(self) -> bool:
-        """Whether a later try can read what this one wrote."""
-        return self._store.outlives_try
-
-    def use(self) -> None:
-        """
-        Reserve the entries for as long as the task is executed.
-
-        :raises InvalidRequestError: if they are already used in this try, by another start of the same name
-        """
-        self._store.use("start", self.name)
 
     # Read ---------------------------------------------------------------------------------------------------
 
@@ -171,14 +150,13 @@ class StartRecord:
         spoken = self.spoken(token, twice=start.run is not None) if token else Spoken()
         if start.run:
             return Facts(start=start, spoken=spoken)
-        outcome = self._outcome(start)
+        outcome, is_frozen = self._outcome(start), False
         has_spoken = spoken.has_begun or spoken.stopped
         if outcome and outcome.kind == "run" and token and not has_spoken:
             # Another run may have claimed, and a frozen one cannot go on: before it is taken, both are read again.
             spoken = self.spoken(token)
             is_frozen = self._store.get_twice(frozen_key(token)) is not None
-            return Facts(start=start, outcome=outcome, spoken=spoken, is_frozen=is_frozen)
-        return Facts(start=start, outcome=outcome, spoken=spoken)
+        return Facts(start=start, outcome=outcome, spoken=spoken, is_frozen=is_frozen)
 
     def _outcome(self, start: Start) -> Outcome | None:
         entry = self._store.get_twice(self._key(OUTCOME, start.place))

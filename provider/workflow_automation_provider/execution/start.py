@@ -135,7 +135,7 @@ class RunStarter:
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         facts = self._record.last()
-        if facts.start and facts.start.max_tries == self._asked.max_tries:
+        if facts.counts(self._asked.max_tries):
             self.earlier = _earlier(facts)
         entered = self._record.entered()
         decision = decide(facts, self._asked, entered["run_id"] if entered else None)
@@ -189,7 +189,7 @@ class RunStarter:
             raise _told_to_stop(facts)
         self.facts = facts
         if start.run is None and self.earlier and start.place[0] != self._record.try_number:
-            self._log.info("T%s Returning that run, not starting another.", self.earlier.text[1:])
+            self._log.info("%s Returning that run, not starting another.", _sentence(self.earlier.text))
         if start.request and self._asked.request and start.request != self._asked.request:
             self._log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.", start.try_number
@@ -227,7 +227,7 @@ class RunStarter:
         if decision is Decision.STOPPED:
             assert start.run  # noqa: S101
             return not_continued(start.run["run_id"], "it was told to stop")
-        text = f"T{facts.text[1:]}"
+        text = _sentence(facts.text)
         closed = _CLOSED if facts.is_closed else ""
         if decision is Decision.DOUBT:
             return OutcomeUnknownError(text, consequence=_LOOK, next_step=closed)
@@ -239,10 +239,10 @@ class RunStarter:
         start = facts.start
         if start is None:
             return
-        text = facts.text
-        if start.max_tries != self._asked.max_tries:
+        text = _sentence(facts.text)
+        if not facts.counts(self._asked.max_tries):
             if text:
-                self._log.warning("T%s The task has been cleared since: starting another run.", text[1:])
+                self._log.warning("%s The task has been cleared since: starting another run.", text)
             return
         why = f"on_unknown_start is {self._asked.on_unknown_start!r}"
         if facts.spoken.stopped:
@@ -252,7 +252,7 @@ class RunStarter:
         elif self._claims:
             why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
         if text:
-            self._log.warning("T%s Starting another run: %s.", text[1:], why)
+            self._log.warning("%s Starting another run: %s.", text, why)
 
     # A doubt -----------------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class RunStarter:
         assert start  # noqa: S101
         assert start.token  # noqa: S101
         if facts.text:
-            self._log.warning("T%s", facts.text[1:])
+            self._log.warning("%s", _sentence(facts.text))
         spoken = self._claim_of(start, facts.spoken)
         if spoken.has_begun:
             return Facts(start=start, outcome=facts.outcome, spoken=spoken, is_frozen=facts.is_frozen)
@@ -293,14 +293,13 @@ class RunStarter:
         request = self._request
         if self._retrier.is_ended():
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
-        counts = before.start is not None and before.start.max_tries == self._asked.max_tries
         start = self._start = self._record.new_start(
             request=self._asked.request,
             token=self._url.digest if self._url else None,
             waits=self._waits,
             conn_id=self._hook.workflow_automation_conn_id,
             flow_id=self._hook.flow_of(request),
-            earlier=before.text if counts else "",
+            earlier=before.text if before.counts(self._asked.max_tries) else "",
         )
         self.facts = Facts(start=start)
         self._announce(start)
@@ -438,6 +437,11 @@ class RunStarter:
             if not isinstance(error, Exception):
                 raise
         return outcome
+
+
+def _sentence(text: str) -> str:
+    """Return what a start has left as a sentence: it begins with "try", as part of others."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _earlier(facts: Facts) -> EarlierTry | None:

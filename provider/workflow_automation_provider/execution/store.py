@@ -123,7 +123,7 @@ class TaskStore:
                 "unknown. If it started a run, its log names it."
             )
 
-    def use(self, kind: str, name: str = "") -> None:
+    def use(self, kind: str, name: str) -> None:
         """
         Reserve the entries of a kind for as long as the task is executed.
 
@@ -160,9 +160,11 @@ class TaskRecord:
     The entries of one kind of a task instance (mapped or not), which count until it is cleared.
 
     :param context: the task's context
+    :param name: identifies a start within the task; empty for what the task itself is for
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, name: str = "") -> None:
+        self.name = name
         self._ti = context["ti"]
         self._store = TaskStore(context)
 
@@ -185,9 +187,9 @@ class TaskRecord:
         """
         Reserve the entries for as long as the task is executed.
 
-        :raises InvalidRequestError: if they are already used
+        :raises InvalidRequestError: if they are already used in this try, by this or another user of the same name
         """
-        self._store.use(type(self).__name__)
+        self._store.use(type(self).__name__, self.name)
 
     def _counts(self, entry: Mapping[str, Any]) -> bool:
         """Return whether an entry is not from before a Clear, which changes ``max_tries``."""

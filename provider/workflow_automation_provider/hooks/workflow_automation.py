@@ -215,7 +215,7 @@ class WorkflowAutomationHook(BaseHook):
             ``flow_id`` as for :meth:`upload_files`
         :param file_format: the format of each file, by default the connection's
         :param files_per_request: as for :func:`~.upload_body.split`
-        :param max_request_bytes: likewise
+        :param max_request_bytes: as for :func:`~.upload_body.split`
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """

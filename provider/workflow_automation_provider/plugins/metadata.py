@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,10 +36,12 @@ from sqlalchemy.orm import lazyload
 from workflow_automation_provider.execution.callback import Ended, Running, digest_of, task_of
 from workflow_automation_provider.execution.ledger import (
     START,
+    START_KEY,
     End,
     Spoken,
     Start,
     frozen_key,
+    place_of,
     run_key,
     word_key,
 )
@@ -53,15 +54,11 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.callback import Said
 
-# Where a task instance is, and where its entries are: a mapped task has either a map_index or, from Airflow
-# 3.4 on, a region.
-_COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
+COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
+"""Where a task instance is, and its entries: a mapped task has either a map_index or, from Airflow 3.4 on, a region."""
 
 # The scheduler has handled the executor's message about the parked task by then.
 _WAKE_AFTER = timedelta(seconds=5)
-
-# A start by name, which has no token, has more of a key.
-_START = re.compile(rf"{START}(\d+)/(\d+)")
 
 _TASKS: dict[str | None, Literal["runs", "restarts", "parked", "green"]] = {
     TaskInstanceState.RUNNING: "runs",
@@ -170,7 +167,7 @@ def _find(session: Session, ti_id: UUID) -> _Task | None:
         models.append(TaskInstanceHistory)
     for model in models:
         if (ti := session.get(model, ti_id, options=[lazyload("*")])) is not None:
-            at = {name: getattr(ti, name) for name in _COORDINATES if name in columns}
+            at = {name: getattr(ti, name) for name in COORDINATES if name in columns}
             current = _current(session, at)
             return None if current is None else _Task(current, at)
     return None
@@ -206,9 +203,10 @@ def _entries(session: Session, task: _Task, digest: str) -> _Entries:
     query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
     entries = {entry.key: _object(entry.value) for entry in session.execute(query)}
     starts = [
-        Start.of((int(place[1]), int(place[2])), value)
+        Start.of(place_of(place), value)
         for key, value in entries.items()
-        if (place := _START.fullmatch(key)) and value
+        # A start by name has no token.
+        if (place := START_KEY.fullmatch(key)) and place[3] is None and value
     ]
     return _Entries(
         giver=next((start for start in starts if start.token == digest and start.run is None), None),

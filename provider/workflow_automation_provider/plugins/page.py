@@ -50,18 +50,19 @@ from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.ledger import (
     OUTCOME,
+    PREFIX,
     START,
+    START_KEY,
     Facts,
     Outcome,
     Spoken,
     Start,
     frozen_key,
+    place_of,
     run_key,
     word_key,
 )
-
-PREFIX = "workflow_automation_"
-"""What the keys of our entries begin with."""
+from workflow_automation_provider.plugins.metadata import COORDINATES
 
 PATH = "/workflow-automation/runs"
 """Where it is mounted."""
@@ -85,14 +86,12 @@ _MAX_VALUE, _MAX_LINK = 256 * 1024, 2000
 _SILENT = 0.5
 
 _BATCH, _UPLOAD = f"{PREFIX}batch", f"{PREFIX}upload"
-_START = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
 _ENDED = {state for state in TaskState.finished if state}
 _RESPONSES = {
     "run": "Response: a run was started",
     "nothing": "Response: nothing was started",
     "unidentified": "Response: a run was started, but not which",
 }
-_COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 _COLUMNS = (
     *("id", "dag_id", "run_id", "task_id", "map_index", "rendered_map_index", "state"),
     *("try_number", "max_tries", "start_date", "end_date", "next_kwargs"),
@@ -244,7 +243,7 @@ def _same(model: Any) -> Any:
     """Return the condition under which a row of another table is about the task instance."""
     columns = {column.key for column in inspect(model).column_attrs}
     return and_(
-        *(getattr(model, name) == getattr(TaskInstance, name) for name in _COORDINATES if name in columns)
+        *(getattr(model, name) == getattr(TaskInstance, name) for name in COORDINATES if name in columns)
     )
 
 
@@ -264,11 +263,7 @@ def _object(text: str | None) -> dict[str, Any] | None:
 
 
 def _starts(task: Task) -> list[re.Match[str]]:
-    return sorted(filter(None, map(_START.fullmatch, task.entries)), key=_place)
-
-
-def _place(key: re.Match[str]) -> tuple[int, int]:
-    return int(key[1]), int(key[2])
+    return sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
 
 
 def conversations(task: Task) -> list[Run]:
@@ -312,14 +307,14 @@ def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     try:
         return _told(task, _facts(task, key), key[3] or "", is_last=is_last)
     except Exception:
-        return _unnamed(task, State.UNKNOWN, name=key[3] or "", place=_place(key), is_current=is_last)
+        return _unnamed(task, State.UNKNOWN, name=key[3] or "", place=place_of(key), is_current=is_last)
 
 
 def _facts(task: Task, key: re.Match[str]) -> Facts:
     def read(key: str) -> dict[str, Any]:
         return {**task.entries.get(key, {})}
 
-    start = Start.of(_place(key), read(key[0]))
+    start = Start.of(place_of(key), read(key[0]))
     outcome = read(f"{OUTCOME}{key[0].removeprefix(START)}")
     return Facts(
         start=start,

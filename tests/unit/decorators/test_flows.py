@@ -170,7 +170,7 @@ class TestTries:
 
     def test_a_clear_calls_it_again(self, service, store, context, function):
         function.operator().execute(context(store))
-        function.operator().execute(context(store, try_number=2, max_tries=5, clear_number=1))
+        function.operator().execute(context(store, try_number=2, max_tries=5))
         assert function.calls == 2
         assert len(service.runs) == 2
 

@@ -53,5 +53,5 @@ def test_every_coordinate_is_known():
         for constraint in TaskStateStoreModel.__table__.constraints
         if isinstance(constraint, UniqueConstraint)
     )
-    known = {*metadata._COORDINATES, "dag_run_id", "key"}
+    known = {*metadata.COORDINATES, "dag_run_id", "key"}
     assert {column.name for column in unique.columns} - known == set()
