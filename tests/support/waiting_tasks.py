@@ -150,7 +150,8 @@ class WaitingTask:
 
     def freeze(self) -> None:
         """Have no run claim the start, as the task does where it is in doubt."""
-        self.enter(frozen_key(digest_of(self.token)))
+        entry = {"at": datetime.now(UTC).isoformat()}
+        self.enter(frozen_key(digest_of(self.token)), json.dumps(entry))
 
     def close(self) -> Spoken:
         """Close the last start, and return what its run has said."""

@@ -10,7 +10,8 @@ Airflow, however late, undoes nothing. Each contains, besides what tells a retry
 - ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
 - ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
-- ``counts``: how many items of the whole batch had which result by then, for the page **Flow runs**
+- ``counts``: how many items of the whole batch had which result by then, ``conn_id`` and ``flow_id``: for the page
+  **Flow runs**
 
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next items are opened. So an entry
 stays well below the 64 KiB that Airflow warns of (``[state_store] max_value_storage_bytes``).
@@ -116,6 +117,7 @@ class BatchRecord(TaskRecord):
     The entries of one batch, in order, and the results of its items.
 
     :param start_again: whether to send an item that is unknown, and accept a second run
+    :param target: ``conn_id`` and ``flow_id``, for the page **Flow runs**
     """
 
     total = 0
@@ -125,9 +127,10 @@ class BatchRecord(TaskRecord):
     is_logged = False
     """Whether the log names runs that the entries do not."""
 
-    def __init__(self, context: Context, *, start_again: bool = False) -> None:
+    def __init__(self, context: Context, *, start_again: bool = False, **target: str | None) -> None:
         super().__init__(context)
         self._start_again = start_again
+        self._target = target
         self._written = 0  # entries
         self._is_read = False
         # As JSON, which takes a fifth of the memory of dicts.
@@ -191,6 +194,7 @@ class BatchRecord(TaskRecord):
                 str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results
             },
             "counts": self.counts,
+            **self._target,
         }
         self._set(self._key(self._written), fields)
         # Only once it is durable: reading ends at a gap. Who was interrupted before writes all of it again.

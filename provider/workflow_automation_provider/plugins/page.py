@@ -16,24 +16,20 @@ import enum
 import hashlib
 import json
 import logging
-import math
 import re
-import time
-import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.dagrun import DagRun
-from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
 from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
@@ -43,10 +39,9 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment
-from sqlalchemy import and_, case, exists, func, inspect, or_, select
+from sqlalchemy import and_, case, exists, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.ledger import (
     OUTCOME,
@@ -75,17 +70,16 @@ MAX_ROWS, MAX_TASKS = 200, 5000
 
 _logger = logging.getLogger(__name__)
 
-# An open page costs less than 1 % of a core: the longer it takes to read, the less often it refreshes itself. Half of the
-# share is for what is not measured: the login, the HTML, and the database.
-_MIN_REFRESH, _MAX_REFRESH, _SHARE = 5, 120, 0.005
+# In characters, of an entry that is read.
+_MAX_VALUE = 256 * 1024
 
-# In characters: of an entry that is read, and of a link that is shown.
-_MAX_VALUE, _MAX_LINK = 256 * 1024, 2000
+# Without credentials, and without what a browser leaves out or turns.
+_WEB = re.compile(r"https?://[a-z0-9._-]+(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?", re.IGNORECASE)
 
-# A run that has said nothing for this part of the time that it may take, or be silent.
+# A run is silent that has said nothing for this part of the time that it may take, or say nothing.
 _SILENT = 0.5
 
-_BATCH, _UPLOAD = f"{PREFIX}batch", f"{PREFIX}upload"
+_BATCH = f"{PREFIX}batch"
 _ENDED = {state for state in TaskState.finished if state}
 _RESPONSES = {
     "run": "Response: a run was started",
@@ -110,16 +104,20 @@ class State(enum.Enum):
     CLAIMED = "claimed"
     WAITING = "waiting"
     SENDING = "sending a batch"
-    UPLOADING = "uploading"
     ENDED = "ended"
 
 
 class Step(NamedTuple):
-    """A step of the conversation: what was said, and in which words."""
+    """
+    A step of the conversation: when what was said, and in which words.
 
-    at: datetime | None
+    :param said: of what the run has said, in short
+    """
+
+    at: datetime
     title: str
     text: Any = None
+    said: Any = None
 
 
 @dataclass(slots=True)
@@ -129,12 +127,10 @@ class Task:
 
     :param row: its columns
     :param entries: the values of its entries, None where one cannot be read
-    :param rendered: its rendered template fields
     """
 
     row: Any
     entries: dict[str, Any] = field(default_factory=dict)
-    rendered: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -150,19 +146,18 @@ class Run:
     A start of a task and its run, or a batch. Its texts are those of others, of any type.
 
     :param name: of a start within a task
-    :param place: try, and number within it
+    :param try_number: of the start
     :param is_current: whether it is the last start of its name, and not from before a Clear
     :param said: the last that the run said, and when
-    :param heard: when it spoke last, or could have begun to
     :param until: when the wait ends, None if the task does not wait
-    :param silence: how long the run may say nothing
+    :param silent_from: from when on the run is late, or has said nothing for long; None if the task does not wait
     """
 
     task: Task
     state: State
     at: datetime
     name: str = ""
-    place: tuple[int, int] = (0, 0)
+    try_number: int = 0
     is_current: bool = True
     flow: Any = None
     conn_id: Any = None
@@ -171,43 +166,33 @@ class Run:
     said: Any = ""
     said_at: datetime | None = None
     progress: float | None = None
-    heard: datetime | None = None
     until: datetime | None = None
-    silence: timedelta | None = None
+    silent_from: datetime | None = None
     steps: list[Step] = field(default_factory=list)
 
     def pressure(self, now: datetime) -> tuple[int, datetime]:
         """Return how pressing it is: what failed in doubt, what else is, what is silent for longest, then by age."""
         if self.state is State.DOUBT:
             return (0 if self.task.row.state in _ENDED else 1), self.at
-        return (2, self.heard or self.at) if self.is_silent(now) else (3, self.at)
+        return (2, self.silent_from or self.at) if self.is_silent(now) else (3, self.at)
 
     def is_silent(self, now: datetime) -> bool:
         """Return whether the run is late, or has said nothing for long."""
-        if self.state is not State.WAITING or not (self.heard and self.until and self.silence):
-            return False
-        return now >= min(self.heard + self.silence * _SILENT, self.until)
+        return self.silent_from is not None and now >= self.silent_from
 
     def matches(self, words: str) -> bool:
         """Return whether it has these words."""
         row = self.task.row
-        texts = (
-            self.flow,
-            self.run_id,
-            self.name,
-            row.dag_id,
-            row.task_id,
-            row.rendered_map_index,
-            self.said,
-        )
-        return words.casefold() in "\n".join(map(str, filter(None, texts))).casefold()
+        ids = (row.dag_id, row.task_id, row.rendered_map_index)
+        texts = filter(None, (self.flow, self.run_id, self.name, self.said, *ids))
+        return words.casefold() in "\n".join(map(str, texts)).casefold()
 
 
 # Read -------------------------------------------------------------------------------------------------------
 
 
-def _read(*conditions: Any, with_inputs: bool = False) -> tuple[list[Task], bool]:
-    """Return tasks, and whether there are more; the rendered fields only of those whose entries name no flow."""
+def _read(*conditions: Any) -> tuple[list[Task], bool]:
+    """Return tasks, and whether there are more."""
     columns = (getattr(TaskInstance, name) for name in _COLUMNS)
     date = func.coalesce(DagRun.logical_date, DagRun.run_after).label("date")
     same_run = and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id)
@@ -215,40 +200,25 @@ def _read(*conditions: Any, with_inputs: bool = False) -> tuple[list[Task], bool
     query = select(*columns, date).join(DagRun, same_run).where(*conditions).order_by(*newest)
     # Of a batch, the last entry says enough.
     is_batch = Store.key.startswith(_BATCH, autoescape=True)
-    last = (
-        select(func.max(Store.id)).join(TaskInstance, _same(Store)).where(is_batch).group_by(TaskInstance.id)
-    )
+    last = select(func.max(Store.id)).join(TaskInstance, _IS_ITS).where(is_batch).group_by(TaskInstance.id)
     value = case((func.length(Store.value) <= _MAX_VALUE, Store.value))
-    entries = select(TaskInstance.id, Store.key, value).join(Store, _same(Store))
-    # Airflow 3.4 keeps them by try.
-    by_try = hasattr(Rendered, "task_instance_id")
-    same = Rendered.task_instance_id == TaskInstance.id if by_try else _same(Rendered)
-    fields = select(TaskInstance.id, Rendered.rendered_fields).join(Rendered, same)
+    entries = select(TaskInstance.id, Store.key, value).join(Store, _IS_ITS)
     with create_session() as session:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
         tasks = {row.id: Task(row) for row in rows[:MAX_TASKS]}
         are_these = TaskInstance.id.in_(tasks)
-        for ti_id, key, text in session.execute(entries.where(are_these, _is_ours(), ~is_batch)):
+        for ti_id, key, text in session.execute(entries.where(are_these, _IS_OURS, ~is_batch)):
             tasks[ti_id].entries[key] = _object(text)
         ids = session.scalars(last.where(are_these)).all()
         for ti_id, _, text in session.execute(entries.where(are_these, Store.id.in_(ids))):
             tasks[ti_id].entries[_BATCH] = _object(text)
-        needed = [ti_id for ti_id, task in tasks.items() if with_inputs or not _starts(task)]
-        for ti_id, values in session.execute(fields.where(TaskInstance.id.in_(needed))):
-            tasks[ti_id].rendered = values if isinstance(values, dict) else {}
     return [*tasks.values()], len(rows) > MAX_TASKS
 
 
-def _same(model: Any) -> Any:
-    """Return the condition under which a row of another table is about the task instance."""
-    columns = {column.key for column in inspect(model).column_attrs}
-    return and_(
-        *(getattr(model, name) == getattr(TaskInstance, name) for name in COORDINATES if name in columns)
-    )
-
-
-def _is_ours() -> Any:
-    return Store.key.startswith(PREFIX, autoescape=True)
+_IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
+_IS_ITS = and_(
+    *(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES if hasattr(Store, name))
+)
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
@@ -262,27 +232,12 @@ def _object(text: str | None) -> dict[str, Any] | None:
 # Tell -------------------------------------------------------------------------------------------------------
 
 
-def _starts(task: Task) -> list[re.Match[str]]:
-    return sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
-
-
 def conversations(task: Task) -> list[Run]:
-    """Return all starts of a task, in order, or its batch or upload."""
-    starts = _starts(task)
+    """Return all starts of a task, in order, or its batch."""
+    starts = sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
     last = {key[3]: key for key in starts}
     runs = [_run(task, key, is_last=last[key[3]] is key) for key in starts]
-    if _BATCH in task.entries:
-        runs.append(_batch(task))
-    elif _UPLOAD in task.entries and not runs and task.row.state not in _ENDED:
-        runs.append(_unnamed(task, State.UPLOADING))
-    return runs
-
-
-def _unnamed(task: Task, state: State, **fields: Any) -> Run:
-    """Return what is known of a run whose entries do not name the flow."""
-    flow, conn_id = (task.rendered.get(name) for name in ("flow_id", "workflow_automation_conn_id"))
-    at = task.row.start_date or datetime.now(UTC)
-    return Run(task=task, state=state, at=at, flow=flow, conn_id=conn_id, **fields)
+    return [*runs, _batch(task)] if _BATCH in task.entries else runs
 
 
 def _batch(task: Task) -> Run:
@@ -291,81 +246,87 @@ def _batch(task: Task) -> Run:
     found = entry.get("counts")
     counts = {name: n for name, n in found.items() if type(n) is int} if isinstance(found, dict) else {}
     state = State.DOUBT if counts.get("unknown") else State.ENDED
-    run = _unnamed(task, state if row.state in _ENDED else State.SENDING)
-    run.is_current = entry.get("max_tries", row.max_tries) == row.max_tries
+    run = Run(
+        task=task,
+        state=state if row.state in _ENDED else State.SENDING,
+        at=row.start_date,
+        is_current=entry.get("max_tries", row.max_tries) == row.max_tries,
+        flow=entry.get("flow_id"),
+        conn_id=entry.get("conn_id"),
+    )
     if (total := counts.get("total", 0)) > 0:
-        words = [
+        others = [
             f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts.get(name)
         ]
-        run.said = ", ".join([f"{counts.get('started', 0)} of {total} started", *words])
+        run.said = ", ".join([f"{counts.get('started', 0)} of {total} started", *others])
         run.progress = min(max(1 - counts.get("remaining", 0) / total, 0), 1)
     return run
 
 
 def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     """Return a start; as unknown if an entry is not what we write, is too large, or is only a reference to one."""
+    run = Run(
+        task=task,
+        state=State.UNKNOWN,
+        at=task.row.start_date,
+        name=key[3] or "",
+        try_number=place_of(key)[0],
+        is_current=is_last,
+    )
     try:
-        return _told(task, _facts(task, key), key[3] or "", is_last=is_last)
+        return replace(run, **_told(task, key, is_last=is_last))
     except Exception:
-        return _unnamed(task, State.UNKNOWN, name=key[3] or "", place=place_of(key), is_current=is_last)
+        return run
 
 
-def _facts(task: Task, key: re.Match[str]) -> Facts:
+def _told(task: Task, key: re.Match[str], *, is_last: bool) -> dict[str, Any]:
+    """Return what the entries of a start tell: fields of its run."""
+
     def read(key: str) -> dict[str, Any]:
         return {**task.entries.get(key, {})}
 
     start = Start.of(place_of(key), read(key[0]))
     outcome = read(f"{OUTCOME}{key[0].removeprefix(START)}")
-    return Facts(
-        start=start,
-        outcome=Outcome.of(outcome) if outcome else None,
-        spoken=Spoken.of(read(run_key(start.token)) if start.token else None),
-        is_frozen=start.token is not None and frozen_key(start.token) in task.entries,
+    spoken, word, is_frozen = Spoken(), {}, False
+    if start.token:
+        spoken, word = Spoken.of(read(run_key(start.token))), read(word_key(start.token))
+        is_frozen = frozen_key(start.token) in task.entries
+    facts = Facts(
+        start=start, outcome=Outcome.of(outcome) if outcome else None, spoken=spoken, is_frozen=is_frozen
     )
+    state = _state(task, facts)
+    steps = [*_steps(facts, is_starting=state is State.STARTING)]
+    if is_frozen:
+        closed = read(frozen_key(start.token or ""))
+        steps.append(Step(datetime.fromisoformat(closed["at"]), "Closed: no run may claim it any more"))
+    if word:
+        text = word.get("message", "")
+        steps.append(Step(datetime.fromisoformat(word["at"]), "Last word", text, said=text))
+    steps = sorted((step._replace(at=step.at.astimezone(UTC)) for step in steps), key=lambda step: step.at)
+    last = next((step for step in reversed(steps) if step.said is not None), None)
+    run = {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
+    progress = word.get("progress")
+    told = {
+        "state": state,
+        "at": start.at.astimezone(UTC),
+        "is_current": is_last and start.max_tries == task.row.max_tries,
+        "flow": start.flow_id or run.get("flow_id"),
+        "conn_id": start.conn_id,
+        "run_id": spoken.run_id or run.get("run_id"),
+        "run_link": (spoken.claim and spoken.claim.run_link) or run.get("run_link"),
+        "said": last and last.said,
+        "said_at": last and last.at,
+        "progress": progress if isinstance(progress, int | float) and 0 <= progress <= 1 else None,
+        "steps": steps,
+    }
+    return told if state is not State.WAITING else told | _wait(task.row.next_kwargs["waiting"], steps[-1].at)
 
 
-def _told(task: Task, facts: Facts, name: str, *, is_last: bool) -> Run:
-    start, outcome, claim, end = facts.start, facts.outcome, facts.spoken.claim, facts.spoken.end
-    assert start  # noqa: S101
-    word = {**task.entries.get(word_key(start.token), {})} if start.token else {}
-    word_at = datetime.fromisoformat(word["at"]) if word else None
-    run: Mapping[str, Any] = {**((outcome and outcome.run) or {}), **(start.run or {})}
-    heard = [start.at, *(said.at for said in (outcome, claim) if said), *filter(None, [word_at])]
-    told = Run(
-        task=task,
-        state=_state(task, facts),
-        at=_utc(start.at),
-        name=name,
-        place=start.place,
-        is_current=is_last and start.max_tries == task.row.max_tries,
-        flow=start.flow_id or run.get("flow_id"),
-        conn_id=start.conn_id,
-        run_id=facts.spoken.run_id or run.get("run_id"),
-        run_link=(claim and claim.run_link) or run.get("run_link"),
-        heard=max(map(_utc, heard)),
-    )
-    if end:
-        told.said, told.said_at = f"ended: {end.status}. {end.message or ''}".rstrip(" ."), _utc(end.at)
-    elif word_at:
-        told.said, told.said_at = word.get("message", ""), _utc(word_at)
-        progress = word.get("progress")
-        told.progress = progress if isinstance(progress, int | float) and 0 <= progress <= 1 else None
-    elif claim:
-        told.said, told.said_at = "claimed", _utc(claim.at)
-    if told.state is State.WAITING:
-        waiting = task.row.next_kwargs["waiting"]
-        since, told.until = (_utc(datetime.fromisoformat(waiting[name])) for name in ("since", "until"))
-        told.silence = (
-            timedelta(seconds=silence) if (silence := waiting.get("silence")) else told.until - since
-        )
-    steps = [
-        *_steps(task, facts, told.state),
-        *([Step(word_at, "Last word", word.get("message"))] if word else []),
-    ]
-    told.steps = sorted(
-        (step._replace(at=step.at and _utc(step.at)) for step in steps), key=lambda s: s.at or told.at
-    )
-    return told
+def _wait(waiting: dict[str, Any], heard: datetime) -> dict[str, Any]:
+    """Return until when a task waits, and from when on its run is late or silent, given when it was heard last."""
+    since, until = (datetime.fromisoformat(waiting[name]).astimezone(UTC) for name in ("since", "until"))
+    may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else until - since
+    return {"until": until, "silent_from": min(heard + may_be_silent * _SILENT, until)}
 
 
 def _state(task: Task, facts: Facts) -> State:
@@ -387,34 +348,25 @@ def _state(task: Task, facts: Facts) -> State:
     return State.DOUBT if facts.text else State.IDLE
 
 
-def _steps(task: Task, facts: Facts, state: State) -> Iterator[Step]:
+def _steps(facts: Facts, *, is_starting: bool) -> Iterator[Step]:
     start, outcome, spoken = facts.start, facts.outcome, facts.spoken
     assert start  # noqa: S101
     if start.run:
         yield Step(start.at, "A person entered the run", start.run)
     else:
-        yield Step(start.at, "Sent", task.rendered.get("inputs"))
-        if outcome:
-            yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
-        elif state is not State.STARTING:
-            yield Step(None, "No response")
-    if start.token and facts.is_frozen:
-        at = (task.entries[frozen_key(start.token)] or {}).get("at")
-        yield Step(datetime.fromisoformat(at) if at else None, "Closed: no run may claim it any more")
-    if spoken.claim:
-        yield Step(spoken.claim.at, "Claimed by the run", spoken.claim.run_id)
-    if spoken.end:
-        yield Step(spoken.end.at, f"Ended: {spoken.end.status}", spoken.end.message)
-        if spoken.end.result is not None:
-            yield Step(spoken.end.at, "Result", spoken.end.result)
+        yield Step(start.at, "Sent" if outcome or is_starting else "Sent. No response")
+    if outcome:
+        yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
+    if claim := spoken.claim:
+        yield Step(claim.at, "Claimed by the run", claim.run_id, said="claimed")
+    if end := spoken.end:
+        words = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
+        texts = {"message": end.message, "result": end.result}
+        yield Step(end.at, f"Ended: {end.status}", {k: v for k, v in texts.items() if v is not None}, words)
     if spoken.stopped:
         yield Step(spoken.stopped, "Told to stop")
     if spoken.refused:
-        yield Step(None, "Other runs were told to stop", ", ".join(spoken.refused))
-
-
-def _utc(at: datetime) -> datetime:
-    return at.astimezone(UTC)
+        yield Step((claim or end or start).at, "Other runs were told to stop", ", ".join(spoken.refused))
 
 
 def advice(run: Run) -> str:
@@ -446,27 +398,13 @@ def advice(run: Run) -> str:
 def shown(text: object, limit: int = 300) -> str:
     """Return a value of others as text, cut, and without a character that hides or turns others; Jinja escapes it."""
     whole = text if isinstance(text, str) else json.dumps(text, indent=2, ensure_ascii=False)
-    cut = whole if len(whole) <= limit else f"{whole[: limit - 1]}…"
-    return "\n".join("".join(map(_visible, one_line(line))) for line in cut.splitlines())
-
-
-def _visible(character: str) -> str:
-    if unicodedata.category(character) in ("Cf", "Co", "Cn"):
-        return f"\\u{ord(character):04x}"
-    return character
+    lines = (whole if len(whole) <= limit else f"{whole[: limit - 1]}…").splitlines()
+    return "\n".join("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in line) for line in lines)
 
 
 def web(link: object) -> str:
     """Return a link to another site, empty unless it is one of http or https."""
-    url = str(link)
-    if len(url) > _MAX_LINK or re.search(r"[\s\x00-\x20\x7f\\]", url):
-        return ""
-    try:
-        parts = urlsplit(url)
-        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
-    except ValueError:
-        return ""
-    return url if is_web else ""
+    return link if isinstance(link, str) and _WEB.fullmatch(link) else ""
 
 
 def duration(time: timedelta) -> str:
@@ -524,30 +462,30 @@ def _flow_runs(
     # requires_access_dag would take it for the only DAG that is asked for.
     if "dag_id" in request.query_params:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "Search for the DAG instead.")
-    began, now = time.monotonic(), datetime.now(UTC)
+    now = datetime.now(UTC)
     tasks, has_more = _read(
         TaskInstance.dag_id.in_(get_auth_manager().get_authorized_dag_ids(user=user, method="GET")),
         or_(
             TaskInstance.state.in_([state for state in TaskState.unfinished if state]),
             and_(TaskInstance.state == TaskInstanceState.FAILED, TaskInstance.end_date > now - DOUBT_FOR),
         ),
-        exists().where(_same(Store), _is_ours()),
+        exists().where(_IS_ITS, _IS_OURS),
     )
     runs = [run for task in tasks for run in conversations(task) if run.is_current]
     runs = [run for run in runs if run.state is State.DOUBT or run.task.row.state not in _ENDED]
     found = [run for run in runs if not q or run.matches(q)]
     rows = sorted((run for run in found if state in ("", run.state.value)), key=lambda run: run.pressure(now))
-    counts = Counter(run.state for run in found)
-    doubts = sum(run.state is State.DOUBT for run in runs)
-    is_whole = not has_more and all(run.state is not State.UNKNOWN for run in runs)
-    values: dict[str, Any] = {
-        "rows": rows,
-        "counts": counts,
-        "doubts": doubts,
-        "is_whole": is_whole,
-        "has_more": has_more,
-    }
-    return _page(title="Flow runs", base=_base(request), q=q, state=state, seconds=_refresh(began), **values)
+    return _page(
+        title="Flow runs",
+        base=_base(request),
+        q=q,
+        state=state,
+        rows=rows,
+        counts=Counter(run.state for run in found),
+        doubts=sum(run.state is State.DOUBT for run in runs),
+        is_whole=not has_more and all(run.state is not State.UNKNOWN for run in runs),
+        has_more=has_more,
+    )
 
 
 @app.get("/task", dependencies=[_may_read])
@@ -558,19 +496,15 @@ def _flow_run(
     task_id: Annotated[str, Query()],
     map_index: Annotated[str, Query()] = "",
 ) -> Response:
-    began = time.monotonic()
     if dag_id not in get_auth_manager().get_authorized_dag_ids(user=user, method="GET"):
         raise HTTPException(HTTPStatus.FORBIDDEN)
     # Airflow leaves the placeholder as it is where a task is not mapped.
     index = int(map_index) if re.fullmatch("[0-9]{1,9}", map_index) else -1
     asked = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": index}
-    tasks, _ = _read(
-        *(getattr(TaskInstance, name) == value for name, value in asked.items()), with_inputs=True
-    )
+    tasks, _ = _read(*(getattr(TaskInstance, name) == value for name, value in asked.items()))
     if not tasks:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
-    runs = conversations(tasks[0])
-    return _page(title="Flow run", task=tasks[0], runs=runs, seconds=_refresh(began))
+    return _page(title="Flow run", task=tasks[0], runs=conversations(tasks[0]))
 
 
 @app.exception_handler(HTTPException)
@@ -601,8 +535,3 @@ def _base(request: Request) -> str:
     """Return the path of Airflow's UI, without a slash at its end."""
     root: Any = request.scope.get("root_path", "")
     return str(root).removesuffix(PATH).rstrip("/")
-
-
-def _refresh(began: float) -> int:
-    seconds = math.ceil((time.monotonic() - began) / _SHARE)
-    return min(max(seconds, _MIN_REFRESH), _MAX_REFRESH)

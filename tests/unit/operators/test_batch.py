@@ -316,6 +316,7 @@ def test_a_repeated_response_gives_no_item_the_run_of_another(batch, raw_server)
 def test_the_entry_counts_the_batch(batch, service):
     """For the page of the runs, which reads the last entry only."""
     service.faults.add("reject", inputs={"n": 1})
-    batch(rows(3), on_rejected="skip", max_concurrency=1)
-    counts = entries_of(batch.context["task_state_store"])[-1]["counts"]
-    assert counts == {"total": 3, "started": 2, "rejected": 1, "unknown": 0, "remaining": 0}
+    batch(rows(3), flow_id="demo-flow", on_rejected="skip", max_concurrency=1)
+    entry = entries_of(batch.context["task_state_store"])[-1]
+    assert (entry["conn_id"], entry["flow_id"]) == ("workflow_automation_default", "demo-flow")
+    assert entry["counts"] == {"total": 3, "started": 2, "rejected": 1, "unknown": 0, "remaining": 0}

@@ -10,12 +10,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import delete, event, insert
+from sqlalchemy import delete, event
 
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.execution.callback import digest_of
@@ -319,8 +318,10 @@ class TestStates:
         counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
         for number in range(12):
             entry = {"max_tries": 2, "counts": counts if number == 11 else {"total": 1}}
+            entry |= {"flow_id": "orders", "conn_id": "of-the-batch"}
             task.put(f"workflow_automation_batch/{number}", entry)
         assert "280 of 400 started, 15 rejected, 5 unknown" in listed().text
+        assert "|orders|of-the-batch|" in listed().rows[1]
         assert listed().all("progress")[0]["value"] == "0.7500"
         task.change(state="failed", end_date=ago(1))
         assert "in doubt|" in listed().rows[1]
@@ -336,22 +337,9 @@ class TestStates:
             run = {"run_id": f"run of {name}"}
             outcome = {"kind": "run", "at": ago(8).isoformat(), "run": run}
             task.put(f"workflow_automation_outcome/1/0/{name}", outcome)
-        Task(dag, starts=False).put("workflow_automation_upload", {"confirmed": 1})
         for text in (listed().text, tab(task).text):
             assert "run of first" in text
             assert "run of second" in text
-        assert "uploading" in listed().text
-
-    def test_flow_and_connection_of_a_batch(self, dag, listed):
-        task = Task(dag, starts=False)
-        task.put("workflow_automation_batch/0", {})
-        fields = {"workflow_automation_conn_id": "rendered-conn", "flow_id": "rendered-flow"}
-        at = {name: getattr(task.ti, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
-        if hasattr(RenderedTaskInstanceFields, "task_instance_id"):  # Airflow 3.4+
-            at = {"task_instance_id": task.ti.id}
-        with create_session() as session:
-            session.execute(insert(RenderedTaskInstanceFields).values(**at, rendered_fields=fields))
-        assert "|rendered-flow|rendered-conn|" in listed().rows[1]
 
     def test_what_is_not_on_the_page(self, dag, listed):
         for state in ("success", "failed", None, "skipped"):
