@@ -45,7 +45,6 @@ def deployment(service: LocalService, misnamed_service: tuple[LocalService, Path
         # For requests that hang: a slow machine needs longer for any other.
         "hasty": connection_to(service.base_url, timeout=2),
         "wrong_host": connection_to(misnamed.base_url, ca_bundle=str(trusted)),
-        "no_such_host": connection_to("https://service.invalid/api"),
     }
     with temporary_home("crash") as home:
         with Deployment(home, connections) as deployment:
