@@ -1,15 +1,19 @@
 """
-Renew the snippets of the documentation that are cut from the example DAGs.
+Renew what pages of the documentation take from code, so that they can be read without a build.
 
-A page names what is cut in a comment before the code block, so that the block can be read without a build::
+A comment before a code block names the part of an example DAG that is between ``# [START name]`` and ``# [END name]``; one before
+a table names the docstrings that it is made of: the table with that first column in a module, or the methods of a class::
 
     <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow -->
-
-The name is that of the example's markers: ``# [START name]`` and ``# [END name]``.
+    <!-- table: workflow_automation_provider.testing.faults Kind -->
+    <!-- methods: workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook close -->
+    <!-- fields: workflow_automation_provider.testing.journal Run Upload -->
 """
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -21,6 +25,10 @@ PROJECT = Path(__file__).parent.parent
 
 _CUT = re.compile(
     r"^<!-- cut: (?P<path>\S+) (?P<name>\S+) -->\n+```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_TABLE = re.compile(
+    r"^<!-- (?P<kind>table|methods|fields): (?P<path>\S+) (?P<names>.+) -->\n(?P<rows>(?:\n(?:\|.*\n)+)?)",
+    re.MULTILINE,
 )
 _MARKER = re.compile(r"^ *# \[(?:START|END) \w+\]\n", re.MULTILINE)
 
@@ -53,24 +61,108 @@ def cut(path: str, name: str) -> str:
     return subprocess.run(command, input=code, capture_output=True, check=True, text=True, cwd=PROJECT).stdout
 
 
+def parsed(module: str) -> ast.Module:
+    """Return the code of a module of the package."""
+    path = (PROJECT / "provider").joinpath(*module.split(".")).with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def rows_of_table(module: str, first: str) -> list[list[str]]:
+    """Return the cells of the reStructuredText table of a module's docstring that has this first column."""
+    text = ast.get_docstring(parsed(module)) or ""
+    for ruler, head, body in re.findall(r"^(=[= ]+)\n(.+)\n\1\n(.*?)^\1$", text, re.MULTILINE | re.DOTALL):
+        if head.split()[0] != first:
+            continue
+        starts = [match.start() for match in re.finditer("=+", ruler)]
+        spans = [slice(*span) for span in itertools.pairwise([*starts, None])]
+        found: list[list[str]] = []
+        for line in [head, *body.splitlines()]:
+            cells = [line[span].strip() for span in spans]
+            if cells[0]:
+                found.append(cells)
+            else:
+                found[-1] = [f"{old} {new}".strip() for old, new in zip(found[-1], cells, strict=True)]
+        return found
+    raise ValueError(f"{module} has no table of {first}.")
+
+
+def sentence(node: ast.ClassDef | ast.FunctionDef) -> str:
+    """Return the first sentence of a docstring, and what it says of the arguments of a function."""
+    text = ast.get_docstring(node) or ""
+    parts = [" ".join(text.partition("\n\n")[0].split())]
+    if isinstance(node, ast.FunctionDef):
+        for name, said in re.findall(r"^:param (\w+): (.+?)(?=^:|\Z)", text, re.MULTILINE | re.DOTALL):
+            parts.append(f"``{name}``: {' '.join(said.split())}.")
+    return " ".join(parts)
+
+
+def rows_of_methods(path: str, names: list[str]) -> list[list[str]]:
+    """Return a row for each of these methods of a class: how it is called, and what its docstring says."""
+    module, _, name = path.rpartition(".")
+    (found,) = (node for node in parsed(module).body if isinstance(node, ast.ClassDef) and node.name == name)
+    methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+    rows = [["Method", "Meaning"]]
+    for method in names:
+        arguments = [argument.arg for argument in methods[method].args.args[1:]]
+        rows.append([f"``{method}({', '.join(arguments)})``", sentence(methods[method])])
+    return rows
+
+
+def rows_of_fields(module: str, names: list[str]) -> list[list[str]]:
+    """Return a row for each of these dataclasses: what it is, and its fields."""
+    classes = {node.name: node for node in parsed(module).body if isinstance(node, ast.ClassDef)}
+    rows = [["Class", "Meaning", "Fields"]]
+    for name in names:
+        fields = [
+            f"``{node.target.id}``"
+            for node in classes[name].body
+            if isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and "ClassVar" not in ast.unparse(node.annotation)
+        ]
+        rows.append([f"``{name}``", sentence(classes[name]), ", ".join(fields)])
+    return rows
+
+
+def as_markdown(rows: list[list[str]]) -> str:
+    """Return a table."""
+    head, *others = (
+        [
+            re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", cell).replace("``", "`").replace("|", r"\|")
+            for cell in row
+        ]
+        for row in rows
+    )
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *others))
+
+
 def renewed(text: str) -> str:
-    """Return a page with all its snippets cut again."""
+    """Return a page with all its snippets cut again, and its tables made again."""
 
     def again(match: re.Match[str]) -> str:
         return match[0].replace(
             f"```python\n{match['code']}", f"```python\n{cut(match['path'], match['name'])}"
         )
 
-    return _CUT.sub(again, text)
+    def made(match: re.Match[str]) -> str:
+        path, names = match["path"], match["names"].split()
+        rows = {
+            "table": lambda: rows_of_table(path, *names),
+            "methods": lambda: rows_of_methods(path, names),
+            "fields": lambda: rows_of_fields(path, names),
+        }
+        return f"{match[0].removesuffix(match['rows'])}\n{as_markdown(rows[match['kind']]())}"
+
+    return _TABLE.sub(made, _CUT.sub(again, text))
 
 
 def main() -> None:
-    """Renew the pages whose snippets have changed."""
+    """Renew the pages whose snippets or tables have changed."""
     for page in pages():
         text = page.read_text(encoding="utf-8")
         if (new := renewed(text)) != text:
             page.write_text(new, encoding="utf-8")
-            print(f"Renewed the snippets of {page.relative_to(PROJECT)}")
+            print(f"Renewed {page.relative_to(PROJECT)}")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ PAGES = [
 # of its page. On a page that is not listed, each block that is a DAG must succeed; tests/unit/test_documentation.py holds
 # its fragments against what there is, as those of all pages. What is cut from an example DAG is run with that.
 PYTHON = {
-    "README.md Trigger a flow": [(1, 0)],
+    "README.md First steps": [(2, 0)],
     "batch.md Only the items that failed": [(1, 0)],
     "batch.md Result": [(2, 2)],
     "hook.md WorkflowAutomationHook": [(1, 1)],
@@ -115,9 +115,18 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def run_block(run_dag, workflow_automation_service, workflow_automation_connection, data):
+def run_block(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_connect,
+    workflow_automation_callback_base_url,
+    data,
+):
     """Run a block as a DAG; its state, and the runs and uploads that it made."""
     service = workflow_automation_service
+    workflow_automation_connect("workflow_automation_publish")
+    service.callbacks.add(result={"rows": 3}, times=None)
 
     def run(text, **options):
         if '"1001"' in text:
@@ -203,10 +212,12 @@ def test_each_run_of_the_group_gets_its_own_file(run_block):
 
 def test_the_readmes_dag_needs_no_logical_date(run_block):
     state, runs, _ = run_block(
-        BLOCKS["README.md Trigger a flow"][0], logical_date=None, run_conf={"region": "south"}
+        BLOCKS["README.md First steps"][0], logical_date=None, run_conf={"region": "south"}
     )
     assert state == "success"
-    assert [run.inputs for run in runs] == [{"region": "south"}]
+    export, publish = runs
+    assert export.inputs["region"] == "south"
+    assert publish.inputs == {"rows": 3}
 
 
 def test_only_the_items_that_failed(run_block, data):

@@ -99,6 +99,6 @@ def test_the_responses_of_the_page_are_those_of_the_endpoint():
 def test_names_and_numbers_of_the_page():
     assert f"`{{callback_base_url}}{PATH}?token=…`" in TEXT
     assert f"location = {PATH} {{" in TEXT
-    assert f"`{ENTERED}`" in TEXT
+    assert f"`{ENTERED}`" in PAGE.with_name("if-it-fails.md").read_text()
     assert MAX_BODY == 64 * 1024
     assert TEXT.count("64 KiB") == 2

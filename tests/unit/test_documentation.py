@@ -62,7 +62,7 @@ def test_each_page_is_in_the_navigation_once():
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_snippets_are_those_of_the_examples(page):
     text = page.read_text()
-    assert text.count("<!-- cut: ") == len(re.findall(snippets._CUT, text))
+    assert text.count("<!-- ") == len([*snippets._CUT.finditer(text), *snippets._TABLE.finditer(text)])
     assert snippets.renewed(text) == text, "make docs renews them"
 
 
@@ -88,6 +88,16 @@ def test_a_snippet_is_cut_again():
     assert "old()" not in new
     assert "\n```python\ntrigger = TriggerFlowOperator(\n    task_id=" in new
     assert snippets.renewed(new) == new
+
+
+def test_a_table_is_made_again():
+    comment = "<!-- table: workflow_automation_provider.testing.faults Option -->\n"
+    new = snippets.renewed(f"{comment}\nAfter it\n")
+    assert new.startswith(
+        f"{comment}\n| Option | Default | Matches |\n| --- | --- | --- |\n| `operation` | all | "
+    )
+    assert new.endswith(" |\n\nAfter it\n")
+    assert snippets.renewed(new.replace("`operation`", "`other`")) == new
 
 
 HOW_TO = ["trigger.md", "uploads.md", "batch.md", "taskflow.md", "notifier.md"]
@@ -197,13 +207,13 @@ def test_the_versions_are_those_of_the_package(page):
         assert last in ("", pythons[-1])
 
 
-def test_the_readme_has_the_durations_of_the_benchmark():
+def test_the_comparison_has_the_durations_of_the_benchmark():
     rows = dict(
         re.findall(
             r"^\| http \| (\w+) \| [\d.]+ \| (\d+) ", (ROOT / "docs/benchmarks.md").read_text(), re.MULTILINE
         )
     )
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs/comparison.md").read_text().split())
     assert f"{rows['HttpOperator']} ms, with `TriggerFlowOperator` {rows['TriggerFlowOperator']} ms" in text
 
 

@@ -19,12 +19,9 @@ OPTIONS = {
 }
 INPUTS = {"case": "{{ run_id }}"}
 
-# [START provider]
 with DAG("compare_provider", schedule=None, **OPTIONS):
     TriggerFlowOperator(task_id="trigger", inputs=INPUTS, workflow_automation_conn_id="compared")
-# [END provider]
 
-# [START claim]
 with DAG("compare_claim", schedule=None, **OPTIONS):
     TriggerFlowOperator(
         task_id="trigger",
@@ -32,9 +29,7 @@ with DAG("compare_claim", schedule=None, **OPTIONS):
         workflow_automation_conn_id="compared",
         on_unknown_start="claim",
     )
-# [END claim]
 
-# [START http]
 with DAG("compare_http", schedule=None, **OPTIONS):
     HttpOperator(
         task_id="trigger",
@@ -44,10 +39,8 @@ with DAG("compare_http", schedule=None, **OPTIONS):
         headers={"Content-Type": "application/json"},
         response_filter=lambda response: response.json(),
     )
-# [END http]
 
 
-# [START by_hand]
 class FlowHook(BaseHook):
     def __init__(self):
         super().__init__()
@@ -69,7 +62,6 @@ with DAG("compare_by_hand", schedule=None, **OPTIONS):
         return FlowHook().trigger({"case": case})
 
     start("{{ run_id }}")
-# [END by_hand]
 
 
 @task
