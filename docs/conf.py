@@ -2,7 +2,7 @@
 How Sphinx builds the site: `make docs`.
 
 The project's folder is the source, so that links to SECURITY.md, CHANGELOG.md and the example DAGs are the same here
-as on a code host. The pages are plain Markdown; the navigation is the lists of links in index.md and api.md.
+as on a code host. The pages are plain Markdown; the navigation is the lists of links in index.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ nitpicky = True
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
-    "docs/api/*.md",
     "README.md",
     "SECURITY.md",
     "CHANGELOG.md",
@@ -89,7 +88,7 @@ _HEADING_OR_LINK = re.compile(
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
     """Make the navigation of the lists of links that a reader sees, under their headings."""
-    if page not in ("docs/index", "docs/api"):
+    if page != "docs/index":
         return
     parts: dict[str, list[str]] = {}
     caption = ""

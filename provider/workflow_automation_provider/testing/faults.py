@@ -45,9 +45,8 @@ Kind              Accepted  Effect (options with their defaults)
                             below 300
 ``twice``         yes       starts a second run with the same inputs, as where a proxy sends the request again, and
                             responds with it; a key with one run left starts both
-``stale``         normal    sends the usual response; the *next* request on that connection is closed unread,
-                            as happens to a pooled connection that became stale: the client sees an end of file, or
-                            a reset if it is still sending
+``stale``         normal    sends the usual response; the *next* request on that connection is closed unread, as on a
+                            pooled connection that became stale
 ================  ========  ==============================================================================
 
 ``body`` is a string, sent as it is, or any JSON value. ``headers`` is a mapping of strings, and may replace
