@@ -227,7 +227,9 @@ def test_only_the_items_that_failed(run_block, data):
     assert (state, [run.inputs for run in runs]) == ("success", [{"customer": "Grace"}])
     (item,) = map(json.loads, (data / "runs.jsonl.rest").read_text().splitlines())
     assert (item["index"], item["status"]) == (0, "started")
-    others = block.replace('"start_failed"', '"start_others"').replace('"rejected", "not started"', '"unknown"')
+    others = block.replace('"start_failed"', '"start_others"').replace(
+        '"rejected", "not started"', '"unknown"'
+    )
     assert run_block(others)[1] == []
 
 
