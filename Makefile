@@ -115,7 +115,7 @@ hooks: $(STAMP) ## Have git run the linters before each commit
 demo: $(STAMP) ## Run example DAGs in Airflow against a local service
 	@$(VENV)/bin/python scripts/demo.py
 
-ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT=8080, SERVICE_PORT=8090 are the defaults
+ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT=8081, SERVICE_PORT=8090, or the next free ones, are the defaults
 	@exec $(VENV)/bin/python scripts/ui.py
 
 constraints: $(STAMP) ## Renew constraints/

@@ -73,7 +73,7 @@ def content_size(content: Any) -> int:
 
 def show(service: LocalService, run: Run) -> None:
     """Print what the service received for a run, and what the run called back."""
-    print(f"  run {run.run_id} of flow {run.flow_id}: {service.url}/runs/{run.run_id}")
+    print(f"  run {run.run_id} of flow {run.flow_id}")
     print(f"    inputs    {json.dumps(run.inputs, ensure_ascii=False)}")
     for upload in service.uploads:
         if upload.run_id == str(run.run_id):
@@ -116,7 +116,7 @@ def main() -> int:
             show(service, run)
         print(f"\nWhat the task after the wait printed: {printed_by_announce(programs[-1])}")
     print(f"\nThe task logs: {', '.join(shown(program.output) for program in programs)}")
-    print("The runs' pages went with the service. To click around in Airflow and the service: make ui")
+    print("To click around in Airflow and the service: make ui")
     return 0
 
 

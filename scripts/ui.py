@@ -114,11 +114,16 @@ def set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
 
 def chosen_port(variable: str, default: int) -> int:
     """
-    Return the port that an environment variable names.
+    Return the port that an environment variable names, or else the first free one from a default on.
 
-    :raises SystemExit: if it is no port, or taken
+    :raises SystemExit: if the variable names no port, or one that is taken
     """
-    text = os.environ.get(variable) or str(default)
+    text = os.environ.get(variable)
+    if not text:
+        port = next(filter(is_free, range(default, 65536)))
+        if port != default:
+            print(f"Port {default} is taken, so {variable} is {port}.")
+        return port
     if not (text.isdecimal() and 0 < int(text) < 65536):
         sys.exit(f"{variable}={text} is not a port.")
     if not is_free(int(text)):
@@ -148,7 +153,7 @@ Ctrl-C stops everything.""")
 def main() -> None:
     """Run until interrupted."""
     begin()
-    ui_port, service_port = chosen_port("UI_PORT", 8080), chosen_port("SERVICE_PORT", 8090)
+    ui_port, service_port = chosen_port("UI_PORT", 8081), chosen_port("SERVICE_PORT", 8090)
     if ui_port == service_port:
         sys.exit("UI_PORT and SERVICE_PORT are the same.")
     airflow = make_airflow(ui_port, free_port())

@@ -144,7 +144,7 @@ def secured(stack: Stack) -> Iterator[dict[str, Service]]:
 @pytest.mark.parametrize(
     ("conn_id", "name", "trusted", "says"),
     [
-        ("right_tls", "right", True, "cannot be checked"),
+        ("right_tls", "right", True, "Not checked, as it takes a run: the path and the API key"),
         ("wrong_tls", "right", False, "certificate"),
         ("wrong_name", "misnamed", True, "certificate"),
         ("wrong_host", None, False, "service.invalid"),
@@ -184,4 +184,4 @@ def test_test_button_without_a_port(stack: Stack, secured: dict[str, Service], u
     service = secured["right"]
     stack.api.add_connection("no_port", service.base_url, KEY, ca_bundle=str(service.ca_bundle))
 
-    assert "cannot be checked" in ui.test("no_port")
+    assert "Not checked, as it takes a run: the path and the API key" in ui.test("no_port")

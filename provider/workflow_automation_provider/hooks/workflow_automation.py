@@ -287,10 +287,10 @@ class WorkflowAutomationHook(BaseHook):
             return False, str(error)
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
-        reached = f"The service can be reached ({found}; this verifies the host, not the path)."
-        if not self.connection.password:
-            return True, f"{reached} There is no API key: only triggering with a flow_id will work."
-        return True, f"{reached} The API key cannot be checked without starting a run, so it was not sent."
+        without_key = not self.connection.password
+        unchecked = "the path" if without_key else "the path and the API key"
+        no_key = " There is no API key: only triggering with a flow_id will work." if without_key else ""
+        return True, f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
 
     def located(self, error: WorkflowAutomationError, flow_id: object = None) -> WorkflowAutomationError:
         """

@@ -23,6 +23,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd;
   overflow-wrap: anywhere }
+th, time { white-space: nowrap }
 pre { background: #f5f5f5; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
 """
 
@@ -38,10 +39,10 @@ class Pages:
         runs = list(reversed(self._state.runs.values()))
         rows = "".join(
             f'<tr><td><a href="/runs/{quote(str(run.run_id))}">{_text(run.run_id)}</a></td>'
-            f"<td>{_text(run.flow_id)}</td><td>{_text(_started_by(run))}</td><td>{_text(run.at)}</td></tr>"
+            f"<td>{_text(run.flow_id)}</td><td>{_time(run.at)}</td></tr>"
             for run in runs
         )
-        table = f"<table><tr><th>Run</th><th>Flow</th><th>Started by</th><th>At</th></tr>{rows}</table>"
+        table = f"<table><tr><th>Run</th><th>Flow</th><th>At (UTC)</th></tr>{rows}</table>"
         return _page("Runs", table if runs else "<p>No run has been started yet.</p>")
 
     async def run(self, request: Request) -> Response:
@@ -54,7 +55,7 @@ class Pages:
         body = (
             f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"
             f"<tr><th>Started by</th><td>{_text(_started_by(run))}</td></tr>"
-            f"<tr><th>At</th><td>{_text(run.at)}</td></tr></table>"
+            f"<tr><th>At (UTC)</th><td>{_time(run.at)}</td></tr></table>"
             f"<h2>Inputs</h2>{_json(run.inputs)}<h2>Files</h2>"
             + ("".join(_upload(upload) for upload in uploads) or "<p>None.</p>")
             + ("<h2>Callbacks</h2>" if callbacks else "")
@@ -65,7 +66,7 @@ class Pages:
 
 
 def _upload(upload: Upload) -> str:
-    size = f"<p>{upload.size} bytes at {_text(upload.at)}</p>"
+    size = f"<p>{upload.size} bytes at {_time(upload.at)}</p>"
     if upload.files is None:
         return f"{size}<p>Too large to be shown.</p>"
     return size + "".join(_json(file) for file in upload.files)
@@ -75,7 +76,7 @@ def _callback(callback: SentCallback) -> str:
     response = callback.error or f"{callback.status} {callback.response}"
     attempts = f"{callback.attempts} attempt{'' if callback.attempts == 1 else 's'}"
     return (
-        f"<p>POST {_text(callback.url)}<br>{_text(response)} ({attempts}) at {_text(callback.at)}</p>"
+        f"<p>POST {_text(callback.url)}<br>{_text(response)} ({attempts}) at {_time(callback.at)}</p>"
         f"{_json(callback.body)}"
     )
 
@@ -93,13 +94,19 @@ def _json(value: Any) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
+def _time(at: str) -> str:
+    """Return a time of the journal in whole seconds."""
+    return f"<time>{_text(at[:19].replace('T', ' '))}</time>"
+
+
 def _text(value: object) -> str:
     return escape(str(value))
 
 
 def _page(title: str, body: str, status: int = 200) -> Response:
     html = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{_text(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{_text(title)}</h1>{body}</body></html>"
     )
     # Inputs may contain lone surrogates, which UTF-8 cannot encode.
