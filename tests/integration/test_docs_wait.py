@@ -55,6 +55,17 @@ def test_the_failure_of_the_page(run_dag, service, task_errors):
     assert len(service.runs) == 1
 
 
+def test_a_run_that_no_callback_matches_fails_at_once(run_dag, service, task_errors):
+    service.callbacks.add(inputs={"report": "refunds"})
+
+    assert run_dag(blocks("python")[0], preamble="").state == "failed"
+
+    (error,) = task_errors
+    missing = service.callbacks.missing.pop()  # what stays there fails the test
+    assert missing.startswith("no callback matches run 1001")
+    assert missing in str(error)
+
+
 def test_a_flow_that_called_back_settles_a_doubt(run_dag, service):
     service.callbacks.add(result=1)
     service.faults.add("hang_after", seconds=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -190,6 +191,44 @@ def test_claim(
     (run,) = workflow_automation_service.journal.worked()
     assert [one.run_id for one in workflow_automation_service.runs] == [run.run_id]
     assert result.xcom("announce") == f"Continuing with run {run.run_id}"
+
+
+CHECKS = {
+    "complete": ({"started": 0, "running": [{"progress": 0.5}]}, "started, running, success"),
+    "no claim": ({}, "success"),
+    "no end": ({"status": None, "started": 0}, "started"),
+    "silent": ({"status": None}, None),
+}
+
+
+@pytest.mark.since_3_3
+@pytest.mark.parametrize(("flow", "order"), CHECKS.values(), ids=CHECKS)
+def test_check_flow(
+    run_dag,
+    workflow_automation_service,
+    workflow_automation_connection,
+    workflow_automation_callback_base_url,
+    task_errors,
+    capfd,
+    flow,
+    order,
+):
+    workflow_automation_service.callbacks.add(**flow)
+    source = (EXAMPLES / "workflow_automation_check_flow.py").read_text()
+    assert "completion_timeout=timedelta(seconds=30)" in source
+
+    result = run_dag(source.replace("timedelta(seconds=30)", "timedelta(seconds=2)"), preamble="")
+
+    ends = flow.get("status", "success") is not None
+    assert result.state == ("success" if ends else "failed")
+    said = capfd.readouterr().out + "".join(map(str, task_errors))
+    (line,) = set(
+        re.findall(r"The run (?:said: (.+)|has said nothing)\.(?= |\n)", said)
+    )  # an error is also in the log
+    names = re.sub(r"( \(its last\))? at [0-9:]{8}", "", line)
+    assert (names or None) == order
+    assert ("has not claimed its start" in said) == (ends and "started" not in flow)
+    assert len(workflow_automation_service.runs) == 1
 
 
 # Recipes of the cookbook --------------------------------------------------------------------------------

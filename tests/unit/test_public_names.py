@@ -219,7 +219,7 @@ PUBLIC = {
         "MakeContext": "(self, task, *, try_number=1, **more)",
         "pytest_configure": "()",
         "pytest_unconfigure": "()",
-        "workflow_automation_callback_base_url": "(workflow_automation_connect)",
+        "workflow_automation_callback_base_url": "(workflow_automation_connect, workflow_automation_service)",
         "workflow_automation_connect": "(workflow_automation_service, monkeypatch)",
         "workflow_automation_connection": "(workflow_automation_connect)",
         "workflow_automation_context": "()",

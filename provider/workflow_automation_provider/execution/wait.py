@@ -138,13 +138,14 @@ class CompletionWait:
             spoken = self._record.spoken(waiting.token, twice=True)
             run = self._run(waiting, spoken)
             if spoken.end:
+                self._log.info("%s", self._said(waiting, spoken))
                 return self._settle(run, spoken, spoken.end)
             if spoken.stopped:
                 raise RunFailedError("The run was told to stop.", **_facts_of(run))
             left = waiting.until - datetime.now(UTC)
             silence = self._silence_left(waiting, spoken)
             if left <= timedelta():
-                raise self._overdue(run, waiting)
+                raise self._overdue(run, waiting, spoken)
             if silence <= timedelta():
                 raise self._silent(run, waiting)
             if is_supervised():
@@ -231,6 +232,16 @@ class CompletionWait:
         self._log.info("%s", f"The flow said that the run succeeded. {one_line(message)}".strip())
         return run if result is None else {**run, "result": result}
 
+    def _said(self, waiting: Waiting, spoken: Spoken) -> str:
+        """Return when the run said what, in order."""
+        # Only a run that has claimed may say how far it is.
+        word = self._record.last_word(waiting.token) if spoken.claim else None
+        said = [(spoken.claim.at, "started")] if spoken.claim else []
+        said += [(datetime.fromisoformat(word["at"]), "running (its last)")] if word else []
+        said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
+        steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
+        return f"The run said: {steps}." if steps else "The run has said nothing."
+
     def _silence_left(self, waiting: Waiting, spoken: Spoken) -> timedelta:
         """Return how long the run may still say nothing."""
         if self._heartbeat is None:
@@ -254,10 +265,11 @@ class CompletionWait:
             **_facts_of(run),
         )
 
-    def _overdue(self, run: RunResult, waiting: Waiting) -> RunTimeoutError:
+    def _overdue(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
         return RunTimeoutError(
-            f"No result was reported within completion_timeout ({waiting.until - waiting.since}).",
+            f"No result was reported within completion_timeout ({waiting.until - waiting.since}). "
+            f"{self._said(waiting, spoken)}",
             next_step=(
                 f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
                 "callback_base_url."

@@ -18,7 +18,8 @@ With ``started``, the flow has a first step that claims the start of the task, b
 A run whose first step gets 200 works: :meth:`.Journal.worked` has it. One that gets 404 or 409, or nothing else for
 all its attempts, stops there, and one that gets 404 or 409 later stops then.
 
-The first callback in the queue that matches a run is that run's; a run that none matches never calls back.
+The first callback in the queue that matches a run is that run's; a run that none matches never calls back. With the
+fixture ``workflow_automation_callback_base_url``, it says that it failed, and so does the test.
 
 ==============  ================  ============================================================================
 Option          Default           Meaning
@@ -273,6 +274,9 @@ class Callbacks:
     def __init__(self) -> None:
         self._queue: list[ScriptedCallback] = []
         self._lock = threading.Lock()
+        # Set by the fixture that serves this endpoint, where a run that never calls back would keep a test waiting.
+        self.endpoint: str | None = None
+        self.missing: list[str] = []
 
     def add(
         self,

@@ -153,16 +153,23 @@ def workflow_automation_connection(workflow_automation_connect: Connect) -> str:
 
 
 @pytest.fixture
-def workflow_automation_callback_base_url(workflow_automation_connect: _Connector) -> Iterator[str]:
+def workflow_automation_callback_base_url(
+    workflow_automation_connect: _Connector, workflow_automation_service: LocalService
+) -> Iterator[str]:
     """
     Serve Airflow's callback endpoint; return its URL, which the connections have as ``callback_base_url``.
 
     It writes to Airflow's database, so that tasks which wait for the end of a run continue in ``dag.test()``.
-    The connections are the default one and those of ``workflow_automation_connect``.
+    The connections are the default one and those of ``workflow_automation_connect``. A test fails if no callback
+    matches a run that could call the endpoint: script ``callbacks.add(None)`` for one that never does.
     """
+    callbacks = workflow_automation_service.callbacks
     with CallbackEndpoint() as endpoint:
         workflow_automation_connect.add_extra(callback_base_url=endpoint.url)
+        callbacks.endpoint = endpoint.url
         yield endpoint.url
+    if callbacks.missing:
+        pytest.fail(callbacks.missing[0], pytrace=False)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from workflow_automation_provider.testing._server.bodies import LONG_STRING, summarize
-from workflow_automation_provider.testing.callbacks import WITHHELD, withhold_tokens
+from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, withhold_tokens
 from workflow_automation_provider.testing.journal import SentCallback, Work
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing._server.journal_writer import JournalWriter
     from workflow_automation_provider.testing._server.state import State
-    from workflow_automation_provider.testing.callbacks import Callback, Callbacks
+    from workflow_automation_provider.testing.callbacks import Callbacks
     from workflow_automation_provider.testing.journal import Run
 
 __all__ = ["CallbackSender"]
@@ -58,13 +58,32 @@ class CallbackSender:
 
         :param inputs: as they were received; those of ``run`` have no tokens
         """
-        callback = self._callbacks.take(run.flow_id, inputs)
+        callback = self._callbacks.take(run.flow_id, inputs) or self._missing(run, inputs)
         if callback is None:
             return
         task = asyncio.get_running_loop().create_task(self._play(callback, run, inputs))
         # The loop itself keeps only a weak reference.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _missing(self, run: Run, inputs: dict[str, Any]) -> Callback | None:
+        """Return what a run says that no callback matches, ``None`` if no test waits for it."""
+        for name in inputs:
+            failure = Callback("failed", input=name)
+            if self._callbacks.endpoint and (failure.url_in(inputs) or "").startswith(
+                self._callbacks.endpoint
+            ):
+                # Without the URL: what names a token reaches no log of Airflow.
+                others = {other: value for other, value in run.inputs.items() if other != name}
+                scripted = [callback.as_json() for callback in self._callbacks.all()]
+                message = (
+                    f"no callback matches run {run.run_id} of flow {run.flow_id} with the inputs "
+                    f"{others!s:.1000}. Scripted are {scripted!s:.1000}. "
+                    "For a run that never calls back: callbacks.add(None)"
+                )
+                self._callbacks.missing.append(message)
+                return replace(failure, message=message)
+        return None
 
     async def _play(self, callback: Callback, run: Run, inputs: dict[str, Any]) -> None:
         for call in callback.first_steps(run, self._state.run_link(run.run_id)):
