@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
 import httpx
@@ -36,11 +36,13 @@ class Machinery:
     :param home: of Airflow
     """
 
+    _dags: ClassVar[dict[str, Any]] = {}
+    """By their ids: to make one takes longer than most tests."""
+
     def __init__(self, home: Path) -> None:
         from workflow_automation_provider.plugins.callback_endpoint import app
 
         self._home = home
-        self._dags: dict[str, Any] = {}
         self.service = LocalService(keys=[KEY])
         self.on_request: Callable[[str], None] = lambda _: None
         """Called with the path of each request of a process."""
