@@ -158,7 +158,7 @@ def stack(table: nodes.table, titles: list[str], rows: list[nodes.row]) -> None:
                 cell[0].insert(0, nodes.inline("", f"{title}: ", classes=["title"]))
 
 
-_BELOW = ("Type", "JSON field", "Default", "Required", "Templated")
+_BELOW = ("Type", "JSON field", "Default", "Required")
 
 
 def under_the_name(title: str, cell: nodes.entry) -> list[nodes.Node]:
@@ -166,12 +166,10 @@ def under_the_name(title: str, cell: nodes.entry) -> list[nodes.Node]:
     text = cell.astext()
     content = [child.deepcopy() for paragraph in cell for child in paragraph.children]
     match title, text:
-        case (_, "") | ("Templated" | "Required", "no"):
+        case (_, "") | ("Required", "no"):
             return []
         case "Required", "yes":
             return [nodes.Text("required")]
-        case "Templated", _:
-            return [nodes.Text(text.replace("yes", "templated", 1))]
         case "Default", "required":
             return content
         case "Default", _:

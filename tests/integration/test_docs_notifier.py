@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,10 @@ def test_the_arguments():
         if name != "kwargs"
     }
     assert [row[0].strip("`") for row in rows] == list(known)
-    for name, _, default, templated, _ in rows:
+    (templated,) = re.findall("^Templated, nested values too: (.+)", TEXT, re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", templated)} == {*FlowNotifier.template_fields}
+    for name, _, default, _ in rows:
         parameter = known[name.strip("`")]
         assert (default == "required") is (parameter.default is inspect.Parameter.empty)
         if default.startswith("`"):
             assert default == f"`{parameter.default!r}`".replace("'", '"')
-        assert templated.startswith("yes") is (name.strip("`") in FlowNotifier.template_fields)
