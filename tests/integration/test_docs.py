@@ -465,7 +465,9 @@ def test_the_arguments_of_an_operator(operator):
     rows = table(pages[operator], "Argument")
     known = parameters(operator.__init__)
     assert {row[0].strip("`") for row in rows} == set(known)
-    (templated,) = re.findall("^Templated, nested values too: (.+)", pages[operator].read_text(), re.MULTILINE)
+    (templated,) = re.findall(
+        "^Templated, nested values too: (.+)", pages[operator].read_text(), re.MULTILINE
+    )
     assert {*re.findall(r"`(\w+)`", templated)} == {*operator.template_fields}
     for name, _, default, _ in rows:
         parameter = known[name.strip("`")]
