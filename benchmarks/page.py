@@ -71,7 +71,7 @@ WHERE e.name = 'outcome/1/0' OR r <= {WAITING // PER_DAG_RUN} AND (e.name = 'run
 UPDATE task_instance SET state = 'running', task_id = 'batch'
 WHERE run_id = 'run-{OLD // PER_DAG_RUN}' AND map_index < {BATCHES};
 INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
-SELECT {OLD // PER_DAG_RUN}, dag_id, run_id, task_id, map_index, 'workflow_automation_batch/' || n, :batch, now()
+SELECT {OLD // PER_DAG_RUN}, dag_id, run_id, task_id, map_index, 'workflow_automation_batch_' || n, :batch, now()
 FROM task_instance, generate_series(0, {ENTRIES - 1}) n WHERE task_id = 'batch';
 
 ANALYZE;

@@ -249,7 +249,7 @@ def _batch(task: Task) -> Run:
     run = Run(
         task=task,
         state=state if row.state in _ENDED else State.SENDING,
-        at=row.start_date,
+        at=row.start_date or row.date,
         is_current=entry.get("max_tries", row.max_tries) == row.max_tries,
         flow=entry.get("flow_id"),
         conn_id=entry.get("conn_id"),
@@ -268,7 +268,7 @@ def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     run = Run(
         task=task,
         state=State.UNKNOWN,
-        at=task.row.start_date,
+        at=task.row.start_date or task.row.date,
         name=key[3] or "",
         try_number=place_of(key)[0],
         is_current=is_last,
