@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import os
 import shutil
@@ -12,8 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from workflow_automation_provider.testing._server.running import RunningService
-from workflow_automation_provider.testing._server.settings import PARSE_LIMIT, RunIdType, Settings
+from workflow_automation_provider.testing._server.api import Api
+from workflow_automation_provider.testing._server.app import make_app
+from workflow_automation_provider.testing._server.callback_sender import CallbackSender
+from workflow_automation_provider.testing._server.control import control_routes
+from workflow_automation_provider.testing._server.guard import Guard
+from workflow_automation_provider.testing._server.journal_writer import JournalWriter
+from workflow_automation_provider.testing._server.pages import Pages
+from workflow_automation_provider.testing._server.server import BackgroundServer, listen
+from workflow_automation_provider.testing._server.state import RunIdType, State
 from workflow_automation_provider.testing.callbacks import Callbacks
 from workflow_automation_provider.testing.faults import Faults
 from workflow_automation_provider.testing.journal import Journal
@@ -64,7 +73,7 @@ class LocalService:
         run_id_type: RunIdType = "string",
         first_run_id: int = 1001,
         public_url: str | None = None,
-        parse_limit: int = PARSE_LIMIT,
+        parse_limit: int = 64 * 1024 * 1024,
     ) -> None:
         _check_text("host", host)
         if public_url is not None:
@@ -76,17 +85,13 @@ class LocalService:
         _check_number("port", port, 0, 65535)
         _check_number("first_run_id", first_run_id, 0)
         _check_number("parse_limit", parse_limit, 0)
-        self._settings = Settings(
-            keys=_checked_keys(keys),
-            flows=None if flows is None else _checked_flows(flows),
-            host=host,
-            certfile=certfile,
-            keyfile=keyfile,
-            run_id_type=run_id_type,
-            first_run_id=first_run_id,
-            public_url=public_url,
-            parse_limit=parse_limit,
-        )
+        self._keys = _checked_keys(keys)
+        self._flows = None if flows is None else _checked_flows(flows)
+        self._host = host
+        self._certificate = (certfile, keyfile)
+        self._run_ids = (run_id_type, first_run_id)
+        self._public_url = public_url
+        self._parse_limit = parse_limit
         self.port = port
         self.faults = Faults()
         self.callbacks = Callbacks()
@@ -95,17 +100,23 @@ class LocalService:
             weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
             journal = Path(directory) / "journal.jsonl"
         self.journal = Journal(journal)
-        self._running: RunningService | None = None
+        self._running: tuple[BackgroundServer, JournalWriter] | None = None
 
     @property
     def keys(self) -> tuple[Key, ...]:
         """The API keys that it accepts."""
-        return self._settings.keys
+        return self._keys
 
     @property
     def url(self) -> str:
         """The address of the service, without ``/api``; it has a port once the service was started."""
-        return self._settings.url(self.port)
+        return self._url(self.port)
+
+    def _url(self, port: int) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        # Clients cannot connect to the unspecified address on every system.
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - only compared
+        return f"{'https' if self._certificate[0] else 'http'}://{host}:{port}"
 
     @property
     def base_url(self) -> str:
@@ -155,8 +166,27 @@ class LocalService:
         """
         if self._running is not None:
             raise RuntimeError("The service is running already: stop it before starting it again")
-        self._running = RunningService(self._settings, self.port, self.faults, self.callbacks, self.journal)
-        self.port = self._running.port
+        with contextlib.ExitStack() as undo:
+            sock = undo.enter_context(listen(self._host, self.port))
+            writer = JournalWriter(self.journal.path)
+            undo.callback(writer.close)
+            port = sock.getsockname()[1]
+            url = (self._public_url or self._url(port)).rstrip("/")
+            state = State(self._keys, self._flows, *self._run_ids, url)
+            state.restore(self.journal)
+            stopping = asyncio.Event()
+            sender = CallbackSender(self.callbacks, state, writer)
+            app = make_app(
+                Api(state, self.faults, sender, writer, stopping, self._parse_limit),
+                Pages(state),
+                control_routes(self.faults, self.callbacks, self.journal),
+                Guard(self._host, self._public_url),
+            )
+            server = BackgroundServer(app, sock, stopping, *self._certificate)
+            server.start()
+            undo.pop_all()
+        self.port = port
+        self._running = (server, writer)
 
     def stop(self) -> None:
         """
@@ -166,8 +196,9 @@ class LocalService:
         """
         if self._running is None:
             return
-        running, self._running = self._running, None
-        running.stop()
+        (server, writer), self._running = self._running, None
+        server.stop()
+        writer.close()
 
     def __enter__(self) -> Self:
         self.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,7 @@ from workflow_automation_provider.testing._server.calls import Call, read_call
 from workflow_automation_provider.testing._server.client_connection import ClientConnection
 from workflow_automation_provider.testing._server.fault_responses import faulty_response, send_faulty
 from workflow_automation_provider.testing._server.responses import Exchange, Response, json_response
-from workflow_automation_provider.testing._server.rules import Rejection, StartRun, TakeFiles, Verdict, judge
-from workflow_automation_provider.testing.callbacks import withhold_tokens
+from workflow_automation_provider.testing._server.rules import Rejection, judge
 from workflow_automation_provider.testing.faults import Target
 from workflow_automation_provider.testing.journal import Request, Run, Upload
 
@@ -67,14 +67,14 @@ class Api:
             self._journal.write(self._request(call, outcome="client left"))
             return
         exchange = Exchange(receive, send, ClientConnection.of(scope), self._stopping)
-        verdict = judge(call, self._state)
+        verdict = self._judge(call)
         fault = self._take_fault(call, acceptable=not isinstance(verdict, Rejection))
         if fault is not None and fault.kind == "delay":
             if not await exchange.pause(fault.seconds or 0):
                 await exchange.drop()
                 return
-            # Another request may have used up the key's runs meanwhile.
-            verdict = judge(call, self._state)
+            # Another request may have used up the key's runs meanwhile, or taken the run's ID.
+            verdict = self._judge(call)
         response = self._settle(call, verdict, fault)
         if fault is None:
             await exchange.respond(response)
@@ -83,7 +83,13 @@ class Api:
             exchange.connection.close_next_unread(self._closed_unread)
         await send_faulty(fault, response, exchange)
 
-    def _settle(self, call: Call, verdict: Verdict, fault: Fault | None) -> Response:
+    def _judge(self, call: Call) -> Run | Upload | Rejection:
+        try:
+            return judge(call, self._state)
+        except Rejection as rejection:
+            return rejection
+
+    def _settle(self, call: Call, verdict: Run | Upload | Rejection, fault: Fault | None) -> Response:
         """
         Journal the request and what it leads to, and return the response.
 
@@ -94,43 +100,32 @@ class Api:
             response = usual if fault is None else faulty_response(fault, call, usual)
             self._journal.write(self._request(call, fault=fault, status=response.status))
             return response
-        if fault is not None and fault.kind == "twice" and isinstance(verdict, StartRun):
+        if fault is not None and fault.kind == "twice" and isinstance(verdict, Run):
             self._settle(call, verdict, fault=None)
+            verdict = replace(verdict, run_id=self._state.next_run_id())
+        usual = self._accepted(verdict)
+        response = usual if fault is None else faulty_response(fault, call, usual)
+        request = self._request(call, run_id=verdict.run_id, fault=fault, status=response.status)
         try:
-            record, usual = self._accept(call, verdict)
-            response = usual if fault is None else faulty_response(fault, call, usual)
-            request = self._request(call, run_id=record.run_id, fault=fault, status=response.status)
-            self._journal.write(record, request)
+            self._journal.write(verdict, request)
         except RecursionError:
-            # The JSON parser allows deeper nesting than what follows.
+            # The JSON parser allows deeper nesting than the encoder.
             return self._settle(call, Rejection(400, "the body is nested too deeply"), fault=None)
-        if isinstance(record, Upload):
-            self._state.add_upload(record)
-        elif isinstance(verdict, StartRun):
-            self._state.add_run(record)
-            self._sender.begin(record, verdict.inputs)
+        if isinstance(verdict, Upload):
+            self._state.uploads.append(verdict)
+        else:
+            self._state.add_run(verdict)
+            self._sender.begin(verdict, call.body.fields["inputs"])
         return response
 
-    def _accept(self, call: Call, verdict: StartRun | TakeFiles) -> tuple[Run | Upload, Response]:
-        if isinstance(verdict, StartRun):
-            run_id = self._state.next_run_id()
-            key_name = verdict.key.name if verdict.key else None
-            inputs = withhold_tokens(verdict.inputs)
-            run = Run(run_id, verdict.flow_id, inputs, verdict.by, key_name, _now())
-            return run, json_response(201, {"run_id": run_id, "run_link": self._state.run_link(run_id)})
-        upload = Upload(
-            run_id=verdict.run_id,
-            flow_id=verdict.flow_id,
-            files=verdict.files,
-            key=verdict.key.name,
-            size=call.body.size,
-            sha256=call.body.sha256,
-            at=_now(),
-        )
-        if verdict.files is None:
-            return upload, json_response(200, "files received")
-        count = len(verdict.files)
-        return upload, json_response(200, f"{count} file{'' if count == 1 else 's'} received")
+    def _accepted(self, record: Run | Upload) -> Response:
+        if isinstance(record, Run):
+            link = self._state.run_link(record.run_id)
+            return json_response(201, {"run_id": record.run_id, "run_link": link})
+        if record.files is None:
+            return json_response(200, "files received")
+        count = len(record.files)
+        return json_response(200, f"{count} file{'' if count == 1 else 's'} received")
 
     def _take_fault(self, call: Call, *, acceptable: bool) -> Fault | None:
         if call.operation is None or call.method != "POST":

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.api import Api
-    from workflow_automation_provider.testing._server.control import Control
     from workflow_automation_provider.testing._server.guard import Guard
     from workflow_automation_provider.testing._server.pages import Pages
     from workflow_automation_provider.testing._server.rules import Rejection
@@ -23,20 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["make_app"]
 
 
-def make_app(api: Api, pages: Pages, control: Control, guard: Guard) -> ASGIApp:
+def make_app(api: Api, pages: Pages, control: list[Route], guard: Guard) -> ASGIApp:
     """Combine the parts of the service."""
     site = Starlette(
         routes=[
             Route("/", pages.index),
             Route("/runs/{run_id}", pages.run),
-            Route("/_control/health", control.health),
-            Route("/_control/journal", control.journal),
-            Route("/_control/faults", control.list_faults, methods=["GET"]),
-            Route("/_control/faults", control.add_fault, methods=["POST"]),
-            Route("/_control/faults", control.clear_faults, methods=["DELETE"]),
-            Route("/_control/callbacks", control.list_callbacks, methods=["GET"]),
-            Route("/_control/callbacks", control.add_callback, methods=["POST"]),
-            Route("/_control/callbacks", control.clear_callbacks, methods=["DELETE"]),
+            *control,
         ]
     )
 

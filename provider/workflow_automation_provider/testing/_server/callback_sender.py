@@ -110,7 +110,7 @@ class CallbackSender:
         finally:
             record = sending.record()
             self._journal.write(record)
-            self._state.add_callback(record)
+            self._state.callbacks.append(record)
         return sending.status
 
     @cached_property

@@ -22,99 +22,68 @@ Path                     Method    Action
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
+from starlette.routing import Route
 
 from workflow_automation_provider.testing._server.calls import says_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
 
-    from workflow_automation_provider.testing.callbacks import Callbacks, ScriptedCallback
-    from workflow_automation_provider.testing.faults import Faults, ScriptedFault
+    from workflow_automation_provider.testing.callbacks import Callbacks
+    from workflow_automation_provider.testing.faults import Faults
     from workflow_automation_provider.testing.journal import Journal
 
-__all__ = ["Control"]
+__all__ = ["control_routes"]
 
 
-class Control:
-    """The control endpoints of a service."""
-
-    def __init__(self, faults: Faults, callbacks: Callbacks, journal: Journal) -> None:
-        self._faults = faults
-        self._callbacks = callbacks
-        self._journal = journal
-
-    async def health(self, _: Request) -> Response:
-        """Report that the service is up."""
-        return _json(200, {"status": "ok"})
-
-    async def journal(self, _: Request) -> Response:
-        """Return the contents of the journal."""
-        return _json(
-            200,
-            {
-                "runs": [vars(run) for run in self._journal.runs()],
-                "uploads": [vars(upload) for upload in self._journal.uploads()],
-                "requests": [vars(request) for request in self._journal.requests()],
-                "callbacks": [vars(callback) for callback in self._journal.callbacks()],
-                "worked": [vars(work) for work in self._journal.worked()],
-            },
-        )
-
-    async def list_faults(self, _: Request) -> Response:
-        """Return the faults."""
-        return _json(200, {"faults": [scripted.as_json() for scripted in self._faults.all()]})
-
-    async def add_fault(self, request: Request) -> Response:
-        """Queue the fault that the request describes."""
-        return await self._add(request, self._add_fault)
-
-    def _add_fault(self, options: dict[str, Any]) -> ScriptedFault:
-        if not isinstance(options.get("kind"), str):
-            raise ValueError('The body must be a JSON object with a "kind", such as {"kind": "busy"}')
-        return self._faults.add(**options)
-
-    async def clear_faults(self, _: Request) -> Response:
-        """Remove all faults."""
-        self._faults.clear()
-        return _json(200, {"faults": []})
-
-    async def list_callbacks(self, _: Request) -> Response:
-        """Return the callbacks."""
-        return _json(200, {"callbacks": [scripted.as_json() for scripted in self._callbacks.all()]})
-
-    async def add_callback(self, request: Request) -> Response:
-        """Queue the callback that the request describes."""
-        return await self._add(request, lambda options: self._callbacks.add(**options))
-
-    async def clear_callbacks(self, _: Request) -> Response:
-        """Remove all callbacks."""
-        self._callbacks.clear()
-        return _json(200, {"callbacks": []})
-
-    async def _add(
-        self, request: Request, add: Callable[[dict[str, Any]], ScriptedFault | ScriptedCallback]
-    ) -> Response:
-        if not says_json(request.headers.get("content-type", "")):
-            return _json(
-                415,
-                {
-                    "error": "Content-Type must be application/json: add the header 'Content-Type: application/json'"
-                },
+def control_routes(faults: Faults, callbacks: Callbacks, journal: Journal) -> list[Route]:
+    """Return the control endpoints of a service."""
+    queues: dict[str, Faults | Callbacks] = {"faults": faults, "callbacks": callbacks}
+    return [
+        Route("/_control/health", _health),
+        Route("/_control/journal", functools.partial(_journal, journal)),
+        *(
+            Route(
+                f"/_control/{name}", functools.partial(_queue, name, queue), methods=["GET", "POST", "DELETE"]
             )
-        try:
-            options = json.loads(await request.body())
-            if not isinstance(options, dict):
-                raise ValueError("The body must be a JSON object of options")
-            scripted = add(options)
-        except ValueError as error:
-            return _json(400, {"error": str(error)})
-        return _json(201, scripted.as_json())
+            for name, queue in queues.items()
+        ),
+    ]
+
+
+async def _health(_: Request) -> Response:
+    return _json(200, {"status": "ok"})
+
+
+async def _journal(journal: Journal, _: Request) -> Response:
+    kinds = ("runs", "uploads", "requests", "callbacks", "worked")
+    return _json(200, {kind: [vars(record) for record in getattr(journal, kind)()] for kind in kinds})
+
+
+async def _queue(name: str, queue: Faults | Callbacks, request: Request) -> Response:
+    if request.method == "POST":
+        return await _add(queue, request)
+    if request.method == "DELETE":
+        queue.clear()
+    return _json(200, {name: [scripted.as_json() for scripted in queue.all()]})
+
+
+async def _add(queue: Faults | Callbacks, request: Request) -> Response:
+    if not says_json(request.headers.get("content-type", "")):
+        hint = "Content-Type must be application/json: add the header 'Content-Type: application/json'"
+        return _json(415, {"error": hint})
+    try:
+        options = json.loads(await request.body())
+        if not isinstance(options, dict):
+            raise ValueError("The body must be a JSON object of options")
+        return _json(201, queue.add(**options).as_json())
+    except (TypeError, ValueError) as error:  # the first where the kind of a fault is missing
+        return _json(400, {"error": str(error)})
 
 
 def _json(status: int, value: object) -> Response:

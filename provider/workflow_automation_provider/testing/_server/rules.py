@@ -21,104 +21,74 @@ Error bodies are ``{"error": "…"}``, which is a choice made here as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.testing._server.bodies import BodyError, summarize
+from workflow_automation_provider.testing.callbacks import withhold_tokens
+from workflow_automation_provider.testing.journal import Run, Upload
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing._server.calls import Call
     from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["Rejection", "StartRun", "TakeFiles", "Verdict", "judge"]
+__all__ = ["Rejection", "judge"]
 
 
-@dataclass(frozen=True)
-class Rejection:
+class Rejection(Exception):  # noqa: N818 - ends the checks, not an error
     """
-    A request that is not accepted.
+    A request is not accepted.
 
     :param error: the reason, for the body of the response
     """
 
-    status: int
-    error: str
-
-
-@dataclass(frozen=True)
-class StartRun:
-    """
-    A request that starts a run.
-
-    :param by: whether the path or the key identifies the flow
-    :param key: ``None`` for a trigger by path
-    """
-
-    flow_id: str
-    inputs: dict[str, Any]
-    by: Literal["path", "key"]
-    key: Key | None
-
-
-@dataclass(frozen=True)
-class TakeFiles:
-    """
-    A request that uploads files.
-
-    :param flow_id: as sent; ``None`` if the body is too large to be parsed and does not begin with it
-    :param run_id: as sent; ``None`` as for ``flow_id``
-    :param files: the elements, long strings summarized; ``None`` if the body is too large to be parsed
-    """
-
-    flow_id: str | None
-    run_id: str | None
-    files: list[Any] | None
-    key: Key
-
-
-Verdict = Rejection | StartRun | TakeFiles
-"""The decision about a request."""
-
-
-class _Rejected(Exception):  # noqa: N818 - ends the checks, not an error
     def __init__(self, status: int, error: str) -> None:
         super().__init__(error)
-        self.rejection = Rejection(status, error)
+        self.status = status
+        self.error = error
 
 
-def judge(call: Call, state: State) -> Verdict:
-    """Decide what to do with a request, without changing anything."""
+def judge(call: Call, state: State) -> Run | Upload:
+    """
+    Return what a request leads to, without changing anything.
+
+    :raises Rejection: if it is not accepted
+    """
+    if call.operation is None:
+        raise Rejection(404, "no such path")
+    if call.method != "POST":
+        raise Rejection(405, "only POST")
+    if not call.is_json:
+        raise Rejection(415, "the Content-Type must be application/json")
     try:
-        if call.operation is None:
-            raise _Rejected(404, "no such path")
-        if call.method != "POST":
-            raise _Rejected(405, "only POST")
-        if not call.is_json:
-            raise _Rejected(415, "the Content-Type must be application/json")
-        if call.operation == "upload":
-            return _judge_upload(call, state)
-        return _judge_trigger(call, state)
-    except _Rejected as rejected:
-        return rejected.rejection
+        return (_judge_upload if call.operation == "upload" else _judge_trigger)(call, state)
+    except RecursionError:
+        # The JSON parser allows deeper nesting than what follows.
+        raise Rejection(400, "the body is nested too deeply") from None
 
 
-def _judge_trigger(call: Call, state: State) -> StartRun:
-    key = None
-    if call.operation == "trigger_by_key":
-        key = _good_key(call, state)
+def _judge_trigger(call: Call, state: State) -> Run:
+    key = _good_key(call, state) if call.operation == "trigger_by_key" else None
     flow_id = key.flow_id if key else call.path_flow_id
     if flow_id is None or not state.knows_flow(flow_id):
-        raise _Rejected(404, "no such flow")
+        raise Rejection(404, "no such flow")
     if call.body.data is None:
-        raise _Rejected(413, "the inputs are too large for the local service")
+        raise Rejection(413, "the inputs are too large for the local service")
     inputs = _fields(call, inputs=dict)["inputs"]
     if key and state.exhausted(key):
-        raise _Rejected(403, "the key has started its maximum number of runs")
-    return StartRun(flow_id, inputs, "key" if key else "path", key)
+        raise Rejection(403, "the key has started its maximum number of runs")
+    return Run(
+        run_id=state.next_run_id(),
+        flow_id=flow_id,
+        inputs=withhold_tokens(inputs),
+        by="key" if key else "path",
+        key=key.name if key else None,
+        at=datetime.now(UTC).isoformat(),
+    )
 
 
-def _judge_upload(call: Call, state: State) -> TakeFiles:
+def _judge_upload(call: Call, state: State) -> Upload:
     key = _good_key(call, state)
     files = None
     if call.body.data is None:
@@ -129,22 +99,30 @@ def _judge_upload(call: Call, state: State) -> TakeFiles:
         files = summarize(fields["files"])
     flow_id, run_id = fields.get("flow_id"), fields.get("run_id")
     if flow_id is not None and flow_id != key.flow_id:
-        raise _Rejected(403, "the key belongs to another flow")
+        raise Rejection(403, "the key belongs to another flow")
     if run_id is not None:
         run = state.runs.get(run_id) if isinstance(run_id, str) else None
         if run is None:
-            raise _Rejected(404, "no such run")
+            raise Rejection(404, "no such run")
         if run.flow_id != key.flow_id:
-            raise _Rejected(403, "the run belongs to another flow")
-    return TakeFiles(flow_id, run_id, files, key)
+            raise Rejection(403, "the run belongs to another flow")
+    return Upload(
+        run_id=run_id,
+        flow_id=flow_id,
+        files=files,
+        key=key.name,
+        size=call.body.size,
+        sha256=call.body.sha256,
+        at=datetime.now(UTC).isoformat(),
+    )
 
 
 def _good_key(call: Call, state: State) -> Key:
     key = state.find_key(call.key_value)
     if key is None:
-        raise _Rejected(401, "the key is missing or unknown")
+        raise Rejection(401, "the key is missing or unknown")
     if key.expired():
-        raise _Rejected(403, "the key has expired")
+        raise Rejection(403, "the key has expired")
     return key
 
 
@@ -152,10 +130,10 @@ def _fields(call: Call, **types: type) -> dict[str, Any]:
     try:
         body = call.body.fields
     except BodyError as error:
-        raise _Rejected(400, f"the body is {error}") from error
+        raise Rejection(400, f"the body is {error}") from error
     if body.keys() != types.keys():
-        raise _Rejected(400, f"the body must have exactly the fields {', '.join(types)}")
+        raise Rejection(400, f"the body must have exactly the fields {', '.join(types)}")
     for name, wanted in types.items():
         if not isinstance(body[name], wanted):
-            raise _Rejected(400, f"the field {name} has the wrong type")
+            raise Rejection(400, f"the field {name} has the wrong type")
     return body

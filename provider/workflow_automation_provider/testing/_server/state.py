@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workflow_automation_provider.testing._server.settings import RunIdType
-    from workflow_automation_provider.testing.journal import Run, SentCallback, Upload
+    from workflow_automation_provider.testing.journal import Journal, Run, SentCallback, Upload
     from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["State"]
+__all__ = ["RunIdType", "State"]
+
+RunIdType = Literal["string", "number"]
+"""The JSON type of the run IDs in responses."""
 
 
 class State:
@@ -41,6 +43,13 @@ class State:
         self._next_run_id = first_run_id
         self._started: Counter[tuple[str, str | None]] = Counter()
 
+    def restore(self, journal: Journal) -> None:
+        """Add what is in the journal."""
+        for run in journal.runs():
+            self.add_run(run)
+        self.uploads += journal.uploads()
+        self.callbacks += journal.callbacks()
+
     def knows_flow(self, flow_id: str) -> bool:
         """Return whether there is such a flow."""
         return self.flows is None or flow_id in self.flows
@@ -67,11 +76,3 @@ class State:
         self._next_run_id = max(self._next_run_id, int(run.run_id) + 1)
         if run.by == "key":
             self._started[run.flow_id, run.key] += 1
-
-    def add_upload(self, upload: Upload) -> None:
-        """Add an upload that is in the journal."""
-        self.uploads.append(upload)
-
-    def add_callback(self, callback: SentCallback) -> None:
-        """Add a callback that is in the journal."""
-        self.callbacks.append(callback)
