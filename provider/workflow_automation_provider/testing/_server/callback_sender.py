@@ -7,7 +7,7 @@ import concurrent.futures
 import json
 import ssl
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,7 @@ from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, w
 from workflow_automation_provider.testing.journal import SentCallback, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from workflow_automation_provider.testing._server.journal_writer import JournalWriter
     from workflow_automation_provider.testing._server.state import State
@@ -98,128 +98,102 @@ class CallbackSender:
             await self._send(call, run, inputs)
 
     async def _send(self, call: Callback, run: Run, inputs: dict[str, Any]) -> int | None:
+        """Send a call until it is accepted or given up, and journal it; return the last status."""
         urls = [replace(call, token=None).url_in(inputs), call.url_in(inputs)]
         own, url = (url or "" for url in urls)  # never empty: else the run would not match
-        tls = self._tls if url.startswith("https:") else _NO_TLS
-        sending = _Sending(call, run, url, tls, secrets=[*_tokens(own), *_tokens(url)])
+        attempt = _Attempt()
+        body: Any = None
+        attempts = 0
         try:
-            await sending.send()
+            await asyncio.sleep(call.delay)
+            body = await _in_thread(lambda: call.body_of(run))
+            content = _encode(body)
+            wait = call.wait
+            while True:
+                attempts += 1
+                attempt = await self._attempt(url, content)
+                if attempt.wait is None or attempts == call.attempts:
+                    break
+                await asyncio.sleep(min(max(wait, attempt.wait), _MAX_WAIT))
+                wait *= 2
         except asyncio.CancelledError:
-            sending.error = "the service was stopped"
+            attempt = replace(attempt, error="the service was stopped")
             raise
+        except Exception as error:
+            attempt = _Attempt(error=f"result: {type(error).__name__}: {error}")
         finally:
-            record = sending.record()
+            response = attempt.response
+            for secret in [*_tokens(own), *_tokens(url)]:
+                response = response.replace(secret, WITHHELD)
+            record = SentCallback(
+                run_id=run.run_id,
+                flow_id=run.flow_id,
+                url=withhold_tokens(url),
+                body=summarize(withhold_tokens(body)),
+                status=attempt.status,
+                response=response[:LONG_STRING],
+                error=attempt.error,
+                attempts=attempts,
+                at=_now(),
+            )
             self._journal.write(record)
             self._state.callbacks.append(record)
-        return sending.status
+        return attempt.status
+
+    async def _attempt(self, url: str, content: bytes) -> _Attempt:
+        """Send a call once."""
+        import httpx
+
+        headers = {"Content-Type": "application/json", "User-Agent": "workflow-automation-local-service"}
+        timeout = httpx.Timeout(_TIMEOUT).as_dict()
+        status, body = None, b""
+        try:
+            request = httpx.Request(
+                "POST", url, headers=headers, content=content, extensions={"timeout": timeout}
+            )
+            tls = self._tls if url.startswith("https:") else _NO_TLS
+            # Not a client, which logs each URL, and the token with it.
+            async with (
+                asyncio.timeout(_TIMEOUT),
+                httpx.AsyncHTTPTransport(verify=tls, trust_env=False) as transport,
+            ):
+                response = await transport.handle_async_request(request)
+                status = response.status_code
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > _MAX_RESPONSE:
+                        break
+                await response.aclose()
+        except Exception as error:
+            # Without its text, which may quote the URL.
+            is_lost = isinstance(error, httpx.TransportError | TimeoutError)
+            return _Attempt(status=status, error=type(error).__name__, wait=0.0 if is_lost else None)
+        wait = None
+        if status in _RETRIED:
+            seconds = response.headers.get("retry-after", "")
+            wait = float(seconds) if seconds.isascii() and seconds.isdecimal() else 0.0
+        return _Attempt(status=status, response=body.decode("utf-8", errors="replace"), wait=wait)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        # Here and below, not at the top: only a service with callbacks needs it.
+        # Here and above, not at the top: only a service with callbacks needs it.
         import httpx
 
         return httpx.create_ssl_context()
 
 
-class _Sending:
+@dataclass(frozen=True)
+class _Attempt:
     """
-    One call: its attempts, and their outcome.
+    What came of sending a call once.
 
-    :param secrets: what the record must not show
+    :param wait: the least seconds until the next attempt, ``None`` if none is needed
     """
 
-    def __init__(
-        self,
-        call: Callback,
-        run: Run,
-        url: str,
-        tls: ssl.SSLContext,
-        secrets: Sequence[str],
-    ) -> None:
-        self._call = call
-        self._run = run
-        self._url = url
-        self._tls = tls
-        self._secrets = secrets
-        self.body: Any = None
-        self.attempts = 0
-        self.status: int | None = None
-        self.response = ""
-        self.error: str | None = None
-
-    async def send(self) -> None:
-        """Send the call until it is accepted or given up."""
-        await asyncio.sleep(self._call.delay)
-        try:
-            self.body = await _in_thread(lambda: self._call.body_of(self._run))
-            content = _encode(self.body)
-        except Exception as error:
-            self.error = f"result: {type(error).__name__}: {error}"
-            return
-        wait = self._call.wait
-        while True:
-            self.attempts += 1
-            retry_after = await self._attempt(content)
-            if retry_after is None or self.attempts == self._call.attempts:
-                return
-            await asyncio.sleep(min(max(wait, retry_after), _MAX_WAIT))
-            wait *= 2
-
-    async def _attempt(self, content: bytes) -> float | None:
-        """Send the call once; return ``None`` if that settles it, otherwise the seconds to wait at least."""
-        import httpx
-
-        self.status, self.response, self.error = None, "", None
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                return await self._exchange(content)
-        except Exception as error:
-            # Without its text, which may quote the URL.
-            self.error = type(error).__name__
-            return 0.0 if isinstance(error, httpx.TransportError | TimeoutError) else None
-
-    async def _exchange(self, content: bytes) -> float | None:
-        import httpx
-
-        headers = {"Content-Type": "application/json", "User-Agent": "workflow-automation-local-service"}
-        timeout = httpx.Timeout(_TIMEOUT).as_dict()
-        request = httpx.Request(
-            "POST", self._url, headers=headers, content=content, extensions={"timeout": timeout}
-        )
-        # Not a client, which logs each URL, and the token with it.
-        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
-            response = await transport.handle_async_request(request)
-            self.status = response.status_code
-            body = b""
-            async for part in response.aiter_bytes():
-                body += part
-                if len(body) > _MAX_RESPONSE:
-                    break
-            self.response = self._safe(body.decode("utf-8", errors="replace"))[:LONG_STRING]
-            await response.aclose()
-        if self.status not in _RETRIED:
-            return None
-        seconds = response.headers.get("retry-after", "")
-        return float(seconds) if seconds.isascii() and seconds.isdecimal() else 0.0
-
-    def _safe(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, WITHHELD)
-        return text
-
-    def record(self) -> SentCallback:
-        """Return the outcome of the call."""
-        return SentCallback(
-            run_id=self._run.run_id,
-            flow_id=self._run.flow_id,
-            url=withhold_tokens(self._url),
-            body=summarize(withhold_tokens(self.body)),
-            status=self.status,
-            response=self.response,
-            error=self.error,
-            attempts=self.attempts,
-            at=_now(),
-        )
+    status: int | None = None
+    response: str = ""
+    error: str | None = None
+    wait: float | None = None
 
 
 def _now() -> str:
