@@ -63,7 +63,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from workflow_automation_provider.testing.matching import check_matching, includes, is_finite, is_whole
+from workflow_automation_provider.testing.matching import check_matching, check_number, includes
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing.journal import Run
@@ -118,11 +118,9 @@ class Callback:
         if not callable(self.result):
             _check_json("result", self.result)
         for name in ("delay", "wait"):
-            _check_seconds(name, getattr(self, name))
+            check_number(name, getattr(self, name), whole=False)
         for name in ("attempts", "claims"):
-            value = getattr(self, name)
-            if not (is_whole(value) and value >= 1):
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+            check_number(name, getattr(self, name), 1)
         check_matching(self.flow_id, self.inputs, self.times)
         self._check_first_steps()
         self._check_then()
@@ -132,10 +130,10 @@ class Callback:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name} is {value!r}; expected True or False")
         if self.started is not None:
-            _check_seconds("started", self.started)
+            check_number("started", self.started, whole=False)
         _check_list("running", self.running, "word", _OF_EACH_WORD)
         for number, word in enumerate(self.running):
-            _check_seconds(f"delay of running[{number}]", word.get("delay", 0))
+            check_number(f"delay of running[{number}]", word.get("delay", 0), whole=False)
             _check_json(f"running[{number}]", word)
 
     def _check_then(self) -> None:
@@ -348,11 +346,6 @@ def _check_list(name: str, value: object, what: str, known: Sequence[str]) -> No
                     f"{name}[{number}] has the option {option!r}, which is not supported; "
                     f"expected one of {', '.join(known)}"
                 )
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if not (is_finite(value) and value >= 0):
-        raise ValueError(f"{name} is {value!r}; expected seconds, 0 or more")
 
 
 def _check_text(name: str, value: object) -> None:

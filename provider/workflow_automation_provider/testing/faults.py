@@ -60,7 +60,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workflow_automation_provider.testing.journal import OPERATIONS
-from workflow_automation_provider.testing.matching import check_matching, includes, is_finite, is_whole
+from workflow_automation_provider.testing.matching import check_matching, check_number, includes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,14 +165,14 @@ class Fault:
 
     def _check_response(self) -> None:
         # A status below 200 is not a final response.
-        if self.status is not None and not (is_whole(self.status) and 200 <= self.status <= 599):
-            raise ValueError(f"status is {self.status!r}; expected a whole number from 200 to 599")
+        if self.status is not None:
+            check_number("status", self.status, 200, 599)
         if self.kind == "redirect" and not self.location:
             raise ValueError("The fault redirect needs a location, such as 'https://service.example/'")
-        if self.seconds is not None and not (is_finite(self.seconds) and self.seconds >= 0):
-            raise ValueError(f"seconds is {self.seconds!r}; expected a number, 0 or more")
-        if self.limit is not None and not (is_whole(self.limit) and self.limit >= 0):
-            raise ValueError(f"limit is {self.limit!r}; expected a whole number of bytes, 0 or more")
+        if self.seconds is not None:
+            check_number("seconds", self.seconds, whole=False)
+        if self.limit is not None:
+            check_number("limit", self.limit)
         if not isinstance(self.headers, dict):
             raise ValueError(f"headers is {self.headers!r}; expected an object of names and values")
         for name, value in self.headers.items():
@@ -182,10 +182,8 @@ class Fault:
             _check_header("location", self.location)
         if isinstance(self.retry_after, str):
             _check_header("retry_after", self.retry_after)
-        elif self.retry_after is not None and not (is_whole(self.retry_after) and self.retry_after >= 0):
-            raise ValueError(
-                f"retry_after is {self.retry_after!r}; expected seconds as a whole number, 0 or more, or text"
-            )
+        elif self.retry_after is not None:
+            check_number("retry_after", self.retry_after)
 
     @property
     def accepts(self) -> bool | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
+from workflow_automation_provider.testing.matching import check_number
+
 __all__ = ["DEMO_FLOW_ID", "DEMO_KEY", "Key"]
 
 DEMO_FLOW_ID = "demo-flow"
@@ -40,12 +42,8 @@ class Key:
                 raise ValueError(f"{option} of a key is {type(given).__name__}; expected text")
             if not given:
                 raise ValueError(f"{option} of a key is empty; expected text")
-        if self.max_runs is not None and (
-            not isinstance(self.max_runs, int) or isinstance(self.max_runs, bool) or self.max_runs < 0
-        ):
-            raise ValueError(
-                f"max_runs of a key is {self.max_runs!r}; expected a whole number, 0 or more, or None for no limit"
-            )
+        if self.max_runs is not None:
+            check_number("max_runs of a key", self.max_runs)
         if self.expires_on is not None and not isinstance(self.expires_on, date):
             raise ValueError(
                 f"expires_on of a key is {self.expires_on!r}; expected a date or a datetime, or None for no expiry"

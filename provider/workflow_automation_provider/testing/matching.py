@@ -1,11 +1,11 @@
-"""Which runs and requests a fault or a callback applies to."""
+"""Which runs and requests a fault or a callback applies to, and which numbers it may have."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, TypeGuard
+from typing import Any
 
-__all__ = ["check_matching", "includes", "is_finite", "is_whole"]
+__all__ = ["check_matching", "check_number", "includes"]
 
 
 def check_matching(flow_id: object, inputs: object, times: object) -> None:
@@ -18,8 +18,8 @@ def check_matching(flow_id: object, inputs: object, times: object) -> None:
         raise ValueError(f"flow_id is {flow_id!r}; pass text, or leave it out to match all flows")
     if inputs is not None and not isinstance(inputs, dict):
         raise ValueError(f"inputs is {inputs!r}; pass an object, or leave it out to match all inputs")
-    if times is not None and not (is_whole(times) and times >= 1):
-        raise ValueError(f"times is {times!r}; expected a whole number, 1 or more, or None for no limit")
+    if times is not None:
+        check_number("times", times, 1)
 
 
 def includes(actual: Any, wanted: Any) -> bool:
@@ -31,11 +31,15 @@ def includes(actual: Any, wanted: Any) -> bool:
     return bool(actual == wanted)
 
 
-def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value is a whole number."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def check_number(
+    name: str, value: object, least: int = 0, most: float = math.inf, *, whole: bool = True
+) -> None:
+    """
+    Validate a number.
 
-
-def is_finite(value: object) -> TypeGuard[float]:
-    """Return whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    :raises ValueError: if it is another value, naming it
+    """
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not (is_number and least <= value <= most and value != math.inf):  # type: ignore[operator]
+        range_ = f"{least} or more" if most == math.inf else f"{least} to {most}"
+        raise ValueError(f"{name} is {value!r}; expected a {'whole ' if whole else ''}number, {range_}")

@@ -27,6 +27,7 @@ from workflow_automation_provider.testing.callbacks import Callbacks
 from workflow_automation_provider.testing.faults import Faults
 from workflow_automation_provider.testing.journal import Journal
 from workflow_automation_provider.testing.keys import DEMO_KEY, Key
+from workflow_automation_provider.testing.matching import check_number
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -82,9 +83,9 @@ class LocalService:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
         if run_id_type not in get_args(RunIdType):
             raise ValueError(f"run_id_type {run_id_type!r} is not supported; expected 'string' or 'number'")
-        _check_number("port", port, 0, 65535)
-        _check_number("first_run_id", first_run_id, 0)
-        _check_number("parse_limit", parse_limit, 0)
+        check_number("port", port, 0, 65535)
+        check_number("first_run_id", first_run_id, 0)
+        check_number("parse_limit", parse_limit, 0)
         self._keys = _checked_keys(keys)
         self._flows = None if flows is None else _checked_flows(flows)
         self._host = host
@@ -237,13 +238,6 @@ def _checked_flows(given: Iterable[str]) -> tuple[str, ...]:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is {value!r}; expected non-empty text")
-
-
-def _check_number(name: str, value: object, least: int, most: int | None = None) -> None:
-    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if not fits or (most is not None and value > most):  # type: ignore[operator]
-        allowed = f"{least} or more" if most is None else f"{least} to {most}"
-        raise ValueError(f"{name} is {value!r}; expected a whole number, {allowed}")
 
 
 def _check_url(name: str, value: object) -> None:
