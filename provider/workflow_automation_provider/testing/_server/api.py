@@ -13,9 +13,13 @@ from workflow_automation_provider.testing._server.bodies import (
     receive_body,
 )
 from workflow_automation_provider.testing._server.calls import Call, read_call
-from workflow_automation_provider.testing._server.client_connection import ClientConnection
-from workflow_automation_provider.testing._server.fault_responses import faulty_response, send_faulty
-from workflow_automation_provider.testing._server.responses import Exchange, Response, json_response
+from workflow_automation_provider.testing._server.responses import (
+    Exchange,
+    Response,
+    faulty_response,
+    json_response,
+    send_faulty,
+)
 from workflow_automation_provider.testing._server.rules import Rejection, judge
 from workflow_automation_provider.testing.faults import Target
 from workflow_automation_provider.testing.journal import Request, Run, Upload
@@ -66,7 +70,7 @@ class Api:
             call = read_call(scope, Body(left.size, "", None, b""))
             self._journal.write(self._request(call, outcome="client left"))
             return
-        exchange = Exchange(receive, send, ClientConnection.of(scope), self._stopping)
+        exchange = Exchange(scope, receive, send, self._stopping)
         verdict = self._judge(call)
         fault = self._take_fault(call, acceptable=not isinstance(verdict, Rejection))
         if fault is not None and fault.kind == "delay":
@@ -80,7 +84,7 @@ class Api:
             await exchange.respond(response)
             return
         if fault.kind == "stale":
-            exchange.connection.close_next_unread(self._closed_unread)
+            exchange.connection.on_unread = self._closed_unread
         await send_faulty(fault, response, exchange)
 
     def _judge(self, call: Call) -> Run | Upload | Rejection:

@@ -1,19 +1,66 @@
-"""Responses, and what else can happen to the connection of a request."""
+"""
+Responses, those of faults among them, and what else can happen to the connection of a request.
+
+To close or reset a client's TCP connection, ASGI has no message. But uvicorn accepts a custom protocol class, and this
+one passes itself to the application. That needs no proxy in front of the server, works the same over TLS, and costs
+nothing per byte.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+import socket
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_from_bytes
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Send
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from workflow_automation_provider.testing._server.client_connection import ClientConnection
+    from starlette.types import Receive, Scope, Send
 
-__all__ = ["Exchange", "Response", "json_response"]
+    from workflow_automation_provider.testing._server.calls import Call
+    from workflow_automation_provider.testing.faults import Fault
+
+__all__ = ["ClientConnection", "Exchange", "Response", "faulty_response", "json_response", "send_faulty"]
+
+_SCOPE_KEY = "workflow_automation.connection"
+_ENDLESS_PART = b" " * 65_536
+
+
+class ClientConnection(H11Protocol):
+    """
+    A TCP connection that the application can close or reset.
+
+    :ivar on_unread: what to call when the next request arrives, to close the connection without reading that request
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # Whatever the loggers of this process are set to: a URL may have a token.
+        self.access_log = False
+        self.on_unread: Callable[[], None] | None = None
+        app = self.app
+
+        async def with_connection(scope: Any, receive: Any, send: Any) -> None:
+            scope[_SCOPE_KEY] = self
+            await app(scope, receive, send)
+
+        self.app = with_connection
+
+    def data_received(self, data: bytes) -> None:
+        """Receive bytes from the client."""
+        if self.on_unread is None:
+            super().data_received(data)
+        elif not self.transport.is_closing():
+            self.on_unread()
+            self.transport.close()
 
 
 @dataclass(frozen=True)
@@ -48,10 +95,16 @@ class Exchange:
     :param stopping: set when the service stops
     """
 
+    scope: Scope
     receive: Receive
     send: Send
-    connection: ClientConnection
     stopping: asyncio.Event
+
+    @property
+    def connection(self) -> ClientConnection:
+        """The connection that the request arrived on."""
+        connection: ClientConnection = self.scope[_SCOPE_KEY]
+        return connection
 
     async def respond(self, response: Response) -> None:
         """Send a complete response."""
@@ -76,13 +129,16 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def drop(self) -> None:
-        """Close the connection without sending anything more."""
-        self.connection.drop()
+        """Close the connection; data already written is still sent."""
+        self.connection.transport.close()
         await self.wait_closed()
 
     async def reset(self) -> None:
-        """Reset the connection."""
-        self.connection.reset()
+        """Reset the connection (RST); data not yet sent is lost."""
+        sock = self.connection.transport.get_extra_info("socket")
+        # Closing with a linger time of zero sends RST instead of FIN.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.transport.abort()
         await self.wait_closed()
 
     async def wait_closed(self) -> None:
@@ -111,3 +167,101 @@ class Exchange:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), seconds)
         return not self.stopping.is_set()
+
+
+def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
+    """
+    Return the complete, well-formed response of a fault; :func:`send_faulty` may then send it incompletely.
+
+    :param call: the request that the fault strikes
+    :param usual: the response without the fault
+    """
+    status = usual.status if fault.status is None else fault.status
+    match fault.kind:
+        case "delay" | "stale" | "twice" | "drip" | "truncate":
+            return usual
+        case "empty" | "endless":
+            return Response(status, b"")
+        case "echo_key":
+            return _echo(status, call.key_value or b"", usual)
+    headers = dict(fault.headers)
+    if fault.retry_after is not None:
+        headers["retry-after"] = str(fault.retry_after)
+    if fault.location is not None:
+        headers["location"] = fault.location
+    if fault.body is not None:
+        body = _encode(fault.body)
+    elif fault.kind == "response":
+        body = usual.body
+    else:
+        body = _encode({"error": f"the fault {fault.kind}"})
+    return Response(status, body, headers)
+
+
+async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> None:
+    """
+    Send a response, or fail to, as the fault specifies.
+
+    :param response: what :func:`faulty_response` returned
+    """
+    spoil = _SPOILED.get(fault.kind)
+    if spoil is not None:
+        await spoil(fault, response, exchange)
+    elif fault.kind.startswith("drop_"):
+        await exchange.drop()
+    elif fault.kind.startswith("reset_"):
+        await exchange.reset()
+    elif fault.kind.startswith("hang_"):
+        await exchange.hang(fault.seconds or 0)
+    else:
+        await exchange.respond(response)
+
+
+async def _drip(fault: Fault, response: Response, exchange: Exchange) -> None:
+    await exchange.start(response, length=len(response.body))
+    for byte in response.body:
+        if not await exchange.pause((fault.seconds or 0) / len(response.body)):
+            break
+        await exchange.send_part(bytes([byte]))
+    await exchange.send({"type": "http.response.body", "body": b""})
+
+
+async def _truncate(_: Fault, response: Response, exchange: Exchange) -> None:
+    await exchange.start(response, length=len(response.body))
+    await exchange.send_part(response.body[: len(response.body) // 2])
+    await exchange.drop()
+
+
+async def _endless(fault: Fault, response: Response, exchange: Exchange) -> None:
+    await exchange.start(response, length=None)
+    sent = 0
+    while not exchange.connection.transport.is_closing() and sent < (fault.limit or 0):
+        await exchange.send_part(_ENDLESS_PART)
+        sent += len(_ENDLESS_PART)
+        # Lets other requests run: sending alone may never yield.
+        await exchange.pause(0)
+    await exchange.drop()
+
+
+_SPOILED: Mapping[str, Callable[[Fault, Response, Exchange], Awaitable[None]]] = {
+    "drip": _drip,
+    "truncate": _truncate,
+    "endless": _endless,
+}
+
+
+def _echo(status: int, key_value: bytes, usual: Response) -> Response:
+    raw = key_value.decode("latin-1")
+    forms = [raw, quote_from_bytes(key_value, safe=""), base64.b64encode(key_value).decode("ascii")]
+    # An accepted run keeps its ID in the response, so that a client logs or returns that response.
+    body: Any = {"echo": forms}
+    if status < 300:
+        accepted = json.loads(usual.body)
+        body = {**accepted, **body} if isinstance(accepted, dict) else f"{accepted} {' '.join(forms)}"
+    return Response(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)})
+
+
+def _encode(body: Any) -> bytes:
+    # Lone surrogates are valid in JSON escapes, not in UTF-8.
+    text = body if isinstance(body, str) else json.dumps(body)
+    return text.encode("utf-8", errors="surrogatepass")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from workflow_automation_provider.testing._server.client_connection import ClientConnection
+from workflow_automation_provider.testing._server.responses import ClientConnection
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
