@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
 from workflow_automation_provider.testing._server.api import Api
-from workflow_automation_provider.testing._server.app import make_app
+from workflow_automation_provider.testing._server.app import Guard, make_app
 from workflow_automation_provider.testing._server.callback_sender import CallbackSender
 from workflow_automation_provider.testing._server.control import control_routes
-from workflow_automation_provider.testing._server.guard import Guard
 from workflow_automation_provider.testing._server.journal_writer import JournalWriter
 from workflow_automation_provider.testing._server.pages import Pages
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen

@@ -2,7 +2,7 @@
 The control endpoints, for tests in another process, via :class:`~..control_client.ControlClient` or curl.
 
 They require no key: every program that can reach the service may use them, which is why the service listens
-on a loopback address by default. Web pages may not: see :mod:`.guard`.
+on a loopback address by default. Web pages may not: see :mod:`.app`.
 
 =======================  ========  ===================================================================
 Path                     Method    Action

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 import threading
@@ -24,19 +23,6 @@ __all__ = ["BackgroundServer", "listen"]
 _KEEP_ALIVE = 300
 _LAST_TASKS = 2.0
 _PATIENCE = 0.1
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that signals when it has started."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, then set ``ready``."""
-        await super().startup(sockets)
-        self.ready.set()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -119,13 +105,9 @@ class BackgroundServer:
             self._ready.set_exception(error)
 
     async def _serve(self) -> None:
-        server = _Server(self._config)
-        serving = asyncio.ensure_future(server.serve(sockets=[self._sock]))
-        starting = asyncio.ensure_future(server.ready.wait())
-        await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
-        if not server.ready.is_set():
-            starting.cancel()
-            await serving
+        server = uvicorn.Server(self._config)
+        server.lifespan = self._config.lifespan_class(self._config)
+        await server.startup(sockets=[self._sock])
         self._ready.set_result(asyncio.get_running_loop())
         await self._stopping.wait()
         # uvicorn's own shutdown is slow, and waits for hanging requests.
@@ -136,9 +118,6 @@ class BackgroundServer:
         tasks = set(server.server_state.tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST_TASKS)
-        serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
         await _end_all_tasks()
 
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.testing import LocalService
-from workflow_automation_provider.testing._server.guard import Guard
+from workflow_automation_provider.testing._server.app import Guard
 
 PATHS = ["/", "/runs/1001", "/_control/journal", "/api/trigger"]
 FAULT = b'{"kind": "reject"}'
