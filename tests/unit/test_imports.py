@@ -73,7 +73,6 @@ def test_hook(imported, tmp_path):
         "pybase64",
         "workflow_automation_provider.client.upload_body",
         "workflow_automation_provider.hooks.sources",
-        "workflow_automation_provider.hooks.stored_files",
     }
     by_trigger, by_upload = imported(HOOK, [str(tmp_path / "a.txt")])
     assert by_trigger & only_uploads == set()

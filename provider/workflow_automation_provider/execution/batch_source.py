@@ -34,7 +34,7 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.hooks.stored_files import stored_at
+from workflow_automation_provider.hooks.sources import stored_at
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""

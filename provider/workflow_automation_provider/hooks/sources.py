@@ -1,12 +1,16 @@
 """
-Resolve what a DAG author passes into files, in order. Nothing is silently skipped.
+Find the files that a DAG author names, and read them in order. Nothing is silently skipped.
 
-``glob`` and fsspec's ``glob`` and ``walk`` leave out the folders that they cannot list, so that files would be missing
-without an error.
+Local names are matched here, because ``glob`` leaves out folders that it cannot list. fsspec lists and reads stores. An
+object that was replaced since it was listed is noticed by its size as it is read, and by its version, which is looked up
+once more before the last byte of the request is sent.
 """
+# A Path would double the cost of reading a small file.
+# ruff: noqa: PTH109, PTH114, PTH116, PTH118, PTH123
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fnmatch
 import functools
@@ -14,17 +18,21 @@ import mimetypes
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
+from typing import IO, Any, NamedTuple
 
 from airflow.sdk import Asset, ObjectStoragePath
 
+from workflow_automation_provider.client import files as body
 from workflow_automation_provider.client.checks import kind_of, unusable_path
 from workflow_automation_provider.client.files import Element, File, is_wrong_path, reason
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.local_files import local_file, path_hint
-from workflow_automation_provider.hooks.stored_files import Store, StoredFile, stored_at
 
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
@@ -33,9 +41,6 @@ asset with such a URI; or a JSON object that is sent unchanged.
 """
 
 _MAGIC = re.compile(r"[*?[]")
-
-# What Python makes of a byte that is not UTF-8, in the name of a local file.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _UNKNOWN_TYPE = "application/octet-stream"
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
@@ -46,7 +51,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     Return the files to upload.
 
     :param files: one source or several; a glob may use ``*``, ``?``, ``[…]`` and ``**``, and does not match
-        local names that begin with a dot. A URL that ends in ``/`` is a prefix: everything below it is
+        local names that begin with a dot. A store's URL that ends in ``/`` is a prefix: everything below it is
         uploaded. Of each, a file is found once
     :raises FileUnavailableError: if a file is missing or cannot be read, a folder cannot be listed, a glob or
         prefix matches nothing, or a store cannot be reached, naming it
@@ -61,248 +66,338 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
         )
     elif isinstance(files, set | frozenset):
         files = sorted(files, key=str)  # the same order in each try
-    sources = [_source(f"files[{number}]", source) for number, source in enumerate(files)]
-    _look_up([source for source in sources if isinstance(source, _Stored)])
+    stores: dict[int, _Store] = {}
+    sources = [_source(f"files[{number}]", source, stores) for number, source in enumerate(files)]
+    for store in stores.values():
+        store.named = store.look_up(store.named)
     elements = [element for source in sources for element in source]
     if not elements:
         raise InvalidRequestError("files is empty: expected at least one path, glob, URL or mapping.")
-    for element in elements:
-        if isinstance(element, File) and _SURROGATE.search(element.name):
-            raise InvalidRequestError(f"{element.source} has a name that is not UTF-8: rename it.")
     return elements
 
 
-def _source(name: str, source: FileSource) -> Iterable[Element]:
-    kind = type(source).__name__
+def _source(name: str, source: FileSource, stores: dict[int, _Store]) -> Iterable[Element]:
     if isinstance(source, Asset):
         source = source.uri
     if isinstance(source, Mapping | File):
         return [source]
-    if isinstance(source, ObjectStoragePath):
-        if source.protocol in ("", "file", "local"):
-            return _local_files(name, source.path)
-        return _Stored(name, source, kind)
-    if isinstance(source, str) and "://" in source:
-        scheme, _, path = source.partition("://")
-        if scheme.strip().lower() in ("file", "local"):
-            return _local_files(name, path, is_prefix=path.endswith("/") and not _MAGIC.search(path))
-        return _Stored(name, source, kind)
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str | ObjectStoragePath):
+        scheme, is_url, path = str(source).partition("://")
+        if is_url and scheme.strip().lower() not in ("file", "local"):
+            return _stored_files(name, source, stores)
+        return _local_files(name, path if is_url else str(source))
+    if isinstance(source, os.PathLike):
         return _local_files(name, os.fspath(source))
     raise InvalidRequestError(f"{name} is {kind_of(source)}: expected a path, a glob, a URL or a mapping.")
 
 
+class _Found(File):
+    """A file with a place. Little is kept of each, for there may be very many."""
+
+    __slots__ = ()
+
+    def _keep(self, place: str, **values: object) -> None:
+        # By the extension alone: there are very many names.
+        _, dot, extension = place.rstrip("/").rpartition("/")[2].lstrip(".").partition(".")
+        for name, value in {**values, "content_type": _content_type(f"a{dot}{extension}")}.items():
+            object.__setattr__(self, name, value)  # the class is frozen
+
+    @property
+    def name(self) -> str:
+        """The last part of its place."""
+        return (self.location or "").rstrip("/").rpartition("/")[2]
+
+    @property
+    def source(self) -> str:
+        """Its place, in quotes."""
+        return repr(without_credentials(self.location or ""))
+
+
+@functools.lru_cache
+def _content_type(name: str) -> str:
+    guessed, compressed = mimetypes.guess_type(name)
+    if compressed:  # the compressed file is sent, not its content
+        return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
+    return guessed or _UNKNOWN_TYPE
+
+
 # Local files ------------------------------------------------------------------------------------------
 
-
-def _local_files(name: str, text: str, *, is_prefix: bool = False) -> Iterator[File]:
-    for path in _local_paths(name, text, is_prefix=is_prefix):
-        yield local_file(path, _content_type(path))
+# Seconds until a change to a local file is visible in its timestamps.
+_SETTLED = 0.25
 
 
-def _local_paths(name: str, text: str, *, is_prefix: bool) -> list[str]:
+class _LocalFile(_Found):
+    """A file of this machine."""
+
+    __slots__ = ("location",)
+
+    location: str
+
+    def __init__(self, path: str, size: int) -> None:
+        self._keep(path, location=path, size=size)
+
+    def open(self) -> IO[bytes]:
+        """Open it without a buffer: it is read in large chunks."""
+        return open(self.location, "rb", buffering=0)
+
+    def fingerprint(self) -> object:
+        """Return its size, times and inode."""
+        state = os.stat(self.location)
+        # A change may still be in progress, or be followed by another within the same tick of the clock.
+        unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
+        if 0 < unsettled <= _SETTLED:
+            time.sleep(unsettled)
+            state = os.stat(self.location)
+        # Programs cannot set the change time, so it reveals changes that `touch -r` and `rsync --times` hide.
+        # Without the device: the number of a network file system may differ between machines, and a retry on
+        # another machine would send everything again.
+        return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+
+
+def _local_files(name: str, text: str) -> Iterator[File]:
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequestError(f"{name} is an empty path: give a path, a glob, a URL or a mapping.")
     # A file whose own name looks like a pattern is meant as it is written.
-    if os.path.lexists(text) and not is_prefix:
-        return [text]
-    if error := unusable_path(name, text):
+    exists = os.path.lexists(text)
+    if not exists and (error := unusable_path(name, text)):
         raise error
-    if not is_prefix and not _MAGIC.search(text):
-        return [text]
-    pattern = f"{text}**" if text.endswith("/") else text
+    if exists or not _MAGIC.search(text):
+        yield _local_file(text)
+        return
+    try:
+        matches = sorted({*_glob(f"{text}**" if text.endswith("/") else text)})
+    except (OSError, ValueError) as error:
+        folder = (getattr(error, "filename", None) or text).rstrip("/")
+        what = f"{name}: the folder {folder!r} cannot be listed: {reason(error)}."
+        raise (InvalidRequestError if is_wrong_path(error) else FileUnavailableError)(what) from None
+    if not matches:
+        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=_hint(text))
+    yield from map(_local_file, matches)
+
+
+def _local_file(path: str) -> File:
+    try:
+        state = os.stat(path)
+        if not os.access(path, os.R_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        what = f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}."
+        if is_wrong_path(error):
+            raise InvalidRequestError(what) from None
+        hint = _hint(path) if isinstance(error, FileNotFoundError) else ""
+        raise FileUnavailableError(what, next_step=hint) from None
+    if stat.S_ISDIR(state.st_mode):
+        advice = f"pass its files, or a glob such as {path.rstrip('/')}/*"
+        raise InvalidRequestError(f"{path!r} is a directory: {advice}.")
+    if not stat.S_ISREG(state.st_mode):
+        raise InvalidRequestError(f"{path!r} is not a regular file.")
+    file = _LocalFile(path, state.st_size)
+    if not file.name.isascii() and re.search("[\ud800-\udfff]", file.name):
+        raise InvalidRequestError(f"{path!r} has a name that is not UTF-8: rename it.")
+    return file
+
+
+def _hint(path: str) -> str:
+    here = f"A relative path is looked up in the worker's current directory, {os.getcwd()!r}."
+    return "" if path.startswith("/") else here
+
+
+def _glob(pattern: str) -> Iterator[str]:
+    """
+    Yield what a local glob names: of each folder once. Links are followed, but ``**`` does not go through them.
+
+    :raises OSError: if a folder cannot be listed
+    """
     magic = _MAGIC.search(pattern)
     end = pattern.rfind("/", 0, magic.start() if magic else 0) + 1
-    parts = [part for part in pattern[end:].split("/") if part]
-    try:
-        found = [*_matches(pattern[:end], parts, set(), hidden=is_prefix)]
-    except (OSError, ValueError) as error:
-        where = (getattr(error, "filename", None) or pattern[:end]).rstrip("/")
-        what = f"{name}: the folder {where!r} cannot be listed: {reason(error)}."
-        raise (InvalidRequestError if is_wrong_path(error) else FileUnavailableError)(what) from None
-    # ** also matches what is in a folder; without it, a folder among the matches is an error.
-    matches = sorted(path for path, is_folder in found if not (is_folder and "**" in parts))
-    if not matches:
-        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=path_hint(text))
-    return matches
+    *parts, last = filter(None, pattern[end:].split("/"))
+    folders: Iterable[str] = [pattern[:end] or "./"]
+    for part in parts:
+        named = [
+            path
+            for folder in folders
+            for path, is_folder in _named(folder, part)
+            if is_folder or (part != "**" and _is_folder(path))
+        ]
+        # By a name that is no link, where there is one.
+        named.sort(key=os.path.islink, reverse=True)
+        folders = {os.path.realpath(path): os.path.join(path, "") for path in named}.values()
+    for folder in folders:
+        for path, is_folder in _named(folder, last):
+            # ** also matches what is in a folder; without it, a folder among the matches is an error.
+            if not (is_folder and "**" in (*parts, last)):
+                yield path if end else path.removeprefix("./")
 
 
-def _matches(
-    folder: str, parts: Sequence[str], seen: set[tuple[str, int]], *, hidden: bool
-) -> Iterator[tuple[str, bool]]:
-    """
-    Yield what a glob names below a folder, and whether it is a folder itself.
+def _named(folder: str, part: str) -> Iterator[tuple[str, bool]]:
+    """Yield what a part of a glob names in a folder, and whether that is certainly a folder."""
 
-    :param folder: empty, or with a slash at its end
-    :param seen: folders without links, and how many parts were left for them: each is listed once
-    """
-    part, rest = parts[0], parts[1:]
+    def matches(name: str) -> bool:
+        return fnmatch.fnmatchcase(name, part) and (name[0] != "." or part[0] == ".")
+
     if not _MAGIC.search(part):
         path = f"{folder}{part}"
-        if rest and _is_folder(path):
-            yield from _matches(f"{path}/", rest, seen, hidden=hidden)
-        elif not rest and os.path.lexists(path):
-            yield path, _is_folder(path)
-        return
-    place = os.path.realpath(folder), len(parts)
-    if place in seen:
-        return
-    seen.add(place)
-    if part == "**" and rest:
-        yield from _matches(folder, rest, seen, hidden=hidden)
-    for entry in _entries(folder):
-        if not fnmatch.fnmatchcase(entry.name, part) or (entry.name[0] == "." != part[0] and not hidden):
-            continue
-        path = f"{folder}{entry.name}"
-        is_folder = _is_folder(path) if entry.is_symlink() else entry.is_dir()
-        if part == "**" and is_folder and not entry.is_symlink():
-            yield from _matches(f"{path}/", parts, seen, hidden=hidden)
-        elif rest and is_folder and part != "**":
-            yield from _matches(f"{path}/", rest, seen, hidden=hidden)
-        elif not rest:
+        if (is_folder := _is_folder(path)) or os.path.lexists(path):
             yield path, is_folder
+        return
+    if part == "**":
+        yield folder, True
+    for top, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = filter(matches, folders)
+        for name in folders:
+            path = os.path.join(top, name)
+            if part != "**" or not os.path.islink(path):
+                yield path, True
+        yield from ((os.path.join(top, name), False) for name in names if matches(name))
+        if part != "**":
+            return
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """List a folder, links at the end: what can be reached without them is named without them."""
-    try:
-        with os.scandir(folder or ".") as entries:
-            return sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _is_folder(path: str) -> bool:
     try:
-        return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116 - a Path costs too much
+        return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False
         raise
 
 
-# Object storage ---------------------------------------------------------------------------------------
+# Stores -----------------------------------------------------------------------------------------------
+
+# What identifies the content of an object, as fsspec's stores name it: the first that one says.
+_VERSIONS = (
+    *("generation", "ETag", "etag", "VersionId", "version_id", "md5Hash", "content_md5", "sha", "hex"),
+    *("LastModified", "last_modified", "modificationTime", "modify", "mtime", "updated", "created"),
+)
+
+# Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins without padding.
+_PIECE = 1023 * 1024
+_BLOCK = 4 * _PIECE
+
+# Bytes and requests that may be on their way. More requests would only wait for the event loop.
+_AHEAD = 3 * _BLOCK
+_AT_ONCE = 32
+
+# Keys in a page of a listing.
+_PAGE = 1000
+
+_Info = Mapping[str, Any]
 
 
-class _Stored:
-    """A source in a store."""
+def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
+    """
+    Return a file system, and what is at a URL as its file system names it.
 
-    def __init__(self, name: str, source: ObjectStoragePath | str, kind: str) -> None:
-        self.name = name
-        self.kind = kind
-        self.url = str(source)
-        self.shown = without_credentials(self.url)
-        self.info: Any = None
-        try:
-            fs, self.path = stored_at(name, source) if isinstance(source, str) else (source.fs, source.path)
-            self.store = Store(fs, self.url.strip().partition("://")[0].lower())
-        except ValueError as error:
-            raise InvalidRequestError(
-                f"{name}: {self.shown!r} is not a URL that Airflow's object storage reads ({reason(error)}): check "
-                "its scheme, and that the provider of the store is installed."
-            ) from None
-        except InvalidRequestError:
-            raise
-        except Exception as error:  # object stores raise all kinds of exceptions
-            raise self._unreadable(error) from None
+    :param name: what the URL is called in errors
+    :raises InvalidRequestError: if it is no URL of a store
+    """
+    try:
+        if isinstance(source, ObjectStoragePath):
+            return source.fs, source.path
+        scheme, _, rest = source.partition("://")
+        host, _, key = rest.partition("/")
+        if not host.isprintable():
+            raise ValueError("it has a control character before its path")
+        # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and tabs anywhere.
+        root = ObjectStoragePath(f"{scheme}://{host}/")
+        return root.fs, f"{root.path.rstrip('/')}/{key.rstrip('/')}" if key else root.path
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{name}: {without_credentials(str(source))!r} is not a URL that Airflow's object storage reads "
+            f"({reason(error)}): check its scheme, and that the provider of the store is installed."
+        ) from None
 
-    @property
-    def is_one(self) -> bool:
-        """Whether it names one object."""
-        return not (self.url.endswith("/") or _MAGIC.search(self.url))
 
-    def __iter__(self) -> Iterator[File]:
-        try:
-            found = self._found()
-        except FileNotFoundError:
-            found = {}
-        except Exception as error:  # object stores raise all kinds of exceptions
-            raise self._unreadable(error) from None
-        if not found:
-            raise FileUnavailableError(f"{self.name}: there is no file at {self.shown!r}.")
-        # What was listed may be much, and all that is needed of it was taken.
-        self.store.fs.invalidate_cache()
-        for key in sorted(found):
-            yield self._file(key, found.pop(key))
+class _Store:
+    """A file system, with the scheme of its URLs, and what was named and listed of it."""
 
-    def _found(self) -> dict[str, Any]:
-        if isinstance(self.info, BaseException):
-            raise self.info
-        fs, path = self.store.fs, self.path
-        if self.info is not None or self.is_one:
-            return {path: self.info or fs.info(path)}
-        pattern = ["**"]
+    def __init__(self, fs: Any, scheme: str) -> None:
+        # By name, because importing all of them to compare would take seconds.
+        kinds = {kind.__module__.partition(".")[0] for kind in type(fs).__mro__}
+        self.fs = fs
+        self.scheme = scheme
+        # Whether it is that of S3, Google Cloud Storage or Azure: what others' asynchronous methods take differs.
+        self.is_cloud = not kinds.isdisjoint(("s3fs", "gcsfs", "adlfs")) and not fs.asynchronous
+        self.is_s3 = self.is_cloud and "s3fs" in kinds
+        self.named: dict[str, Any] = {}
+        self._listings: list[tuple[str, int | None]] = []
+        self._listed = 0
+        fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
+        if self.is_s3 and fs._s3 is None:  # not connected yet: as many as never have to be waited for
+            fs.config_kwargs.setdefault("max_pool_connections", 2 * _AT_ONCE)
+
+    def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
+        """Return what is at a path, below a prefix, or what a glob names, by key."""
+        if path in self.named:
+            if isinstance(info := self.named[path], Exception):
+                raise info
+            return {path: info}
+        root, parts = path, ["**"]
         if magic := _MAGIC.search(path):
-            try:
-                return {path: fs.info(path)}  # what looks like a pattern may be a key
-            except FileNotFoundError:
-                path, pattern = _split(f"{path}/**" if self.url.endswith("/") else path, magic.start())
-        found = self._listed(path, pattern)
-        root = f"{path.rstrip('/')}/"
+            root = path[: max(path.rfind("/", 0, magic.start()), 0)]
+            parts = [*path[len(root) + 1 :].split("/"), *(["**"] if is_prefix else [])]
+        self._listings.append((root, None if "**" in parts else len(parts)))
+        found = self._list(*self._listings[-1])
+        self._listed += len(found)
+        if path in found and not is_prefix:  # what looks like a pattern may be a key
+            return {path: found[path]}
+        below = f"{root.rstrip('/')}/"
         return {
             key: info
             for key, info in found.items()
             # An empty object whose key ends in a slash is written to show a folder.
-            if key.startswith(root)
+            if key.startswith(below)
             and not (key.endswith("/") and info.get("size") == 0)
-            and _fits(key[len(root) :].removesuffix("/").split("/"), pattern)
+            and _fits(key[len(below) :].removesuffix("/").split("/"), parts)
         }
 
-    def _listed(self, root: str, pattern: list[str]) -> dict[str, Any]:
-        depth = None if "**" in pattern else len(pattern)
-        if self.store.is_cloud:
-            return self.store.listed(root, is_flat=depth != 1)
-        return dict(_below(self.store.fs, root, depth))
+    def _list(self, root: str, depth: int | None) -> dict[str, _Info]:
+        """List files by key, so many levels deep, None for all. Cloud stores list any depth at once."""
+        if depth == 1 or not self.is_cloud:
+            return dict(_below(self.fs, root, depth))
+        found: dict[str, _Info] = self.fs.find(root, detail=True)
+        return found
 
-    def _file(self, key: str, info: Mapping[str, Any]) -> File:
-        file = StoredFile(self.store, key, {"size": None, **info}, _content_type(key))
-        if info["type"] == "link":  # as SFTP servers list it
-            return self._file(key, self.store.fs.info(key))
-        if info["type"] == "directory":
-            advice = "end it with / to upload everything below it"
-            if self.kind != "str":
-                # Airflow strips a trailing /, so it is unknown whether a prefix or a file was meant.
-                advice = f"to upload everything below it, pass the text '{self.shown}/', because {self.kind} strips a trailing /"
-            raise InvalidRequestError(f"{file.source} is a directory: {advice}.")
-        if info["type"] != "file":
-            raise InvalidRequestError(
-                f"{file.source} is not a file, but of type {info['type']!r}: leave it out."
-            )
-        if file.size is None:
-            raise InvalidRequestError(
-                f"{file.source} has no known size, which an upload requires: copy it to a file first."
-            )
-        if info.get("contentEncoding") == "gzip":
-            # Google Cloud Storage lists the size of what it has, and returns it decompressed.
-            raise InvalidRequestError(
-                f"{file.source} is stored with Content-Encoding: gzip, so the size of its content is unknown: store it "
-                "without that, or copy it to a file first."
-            )
-        return file
+    def look_up(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return what the store says of objects, or the error, by key."""
 
-    def _unreadable(self, error: Exception) -> FileUnavailableError:
-        return FileUnavailableError(f"{self.name}: {self.shown!r} cannot be read: {reason(error)}.")
+        def look(key: str) -> Any:
+            try:
+                return self.fs.info(key)
+            except Exception as error:  # object stores raise all kinds of exceptions
+                return error
 
+        with ThreadPoolExecutor(_AT_ONCE if self.is_cloud else 1) as threads:
+            return dict(zip(keys, threads.map(look, keys), strict=True))
 
-def _look_up(sources: Sequence[_Stored]) -> None:
-    """Request what cloud stores say of single objects, together."""
-    by_fs: dict[int, list[_Stored]] = {}
-    for source in sources:
-        if source.store.is_cloud and source.is_one:
-            by_fs.setdefault(id(source.store.fs), []).append(source)
-    for several in by_fs.values():
-        infos = several[0].store.look_up([source.path for source in several])
-        for source, source.info in zip(several, infos, strict=True):
-            source.store = several[0].store  # its objects are looked up together again, once they were read
+    def check(self, files: Sequence[_StoredFile]) -> None:
+        """
+        Look at objects again.
+
+        :raises FileUnavailableError: if one is no longer as it was found
+        """
+        self.fs.invalidate_cache()
+        now: dict[str, Any] = {}
+        # A page of a listing says as much as so many lookups.
+        if self.is_cloud and len(files) > self._listed // _PAGE:
+            for listing in self._listings:
+                now |= self._list(*listing)
+        now |= self.look_up([file.key for file in files if file.key not in now])
+        for file in files:
+            info, (field, version) = now[file.key], file.version
+            if isinstance(info, Exception):
+                raise body.changed(file, f"could not be looked up ({reason(info)})")
+            if info.get("size") not in (None, file.size) or _text(info.get(field) or version) != version:
+                raise body.changed(file, "changed")
 
 
-def _split(pattern: str, magic: int) -> tuple[str, list[str]]:
-    """Return the folder before the first part with a wildcard, and the parts from there on."""
-    end = pattern.rfind("/", 0, magic)
-    return pattern[: max(end, 0)], pattern[end + 1 :].split("/")
-
-
-def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info]]:
     """Yield the files below a folder: fsspec's own walk leaves out what it cannot list."""
     for info in fs.ls(folder, detail=True):
         path = info["name"].rstrip("/")
@@ -314,28 +409,199 @@ def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, Mappi
 
 def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
     """Return whether the parts of a key match those of a glob, of which ``**`` stands for any number."""
-    if not pattern:
-        return not key
+    if not pattern or not key:
+        return not pattern and not key
     if pattern[0] == "**":
-        rest = pattern[1:]
-        return any(_fits(key[start:], rest) for start in range(len(key) + 1)) if rest else bool(key)
-    return (
-        bool(key) and bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
-    )
+        return len(pattern) == 1 or _fits(key, pattern[1:]) or _fits(key[1:], pattern)
+    return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
 
 
-# Content types ----------------------------------------------------------------------------------------
+def _text(value: object) -> str:
+    # A file system may say the time as a number in a listing, and not in a lookup.
+    return str(value.timestamp() if isinstance(value, datetime) else value)
 
 
-def _content_type(path: str) -> str:
-    # Each name has an extension of its own at worst, and there are very many names.
-    stem, dot, extensions = path.rstrip("/").rpartition("/")[2].lstrip(".").partition(".")
-    return _guessed(f"{stem and 'a'}{dot}{extensions}")
+class _StoredFile(_Found):
+    """An object in a store."""
+
+    __slots__ = ("key", "store", "version")
+
+    key: str
+    store: _Store
+    version: tuple[str, str]
+
+    def __init__(self, store: _Store, key: str, info: _Info) -> None:
+        version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
+        self._keep(key, store=store, key=key, size=info.get("size"), version=version)
+
+    @property
+    def location(self) -> str:
+        """Its URL."""
+        return f"{self.store.scheme}://{self.key}"
+
+    def fingerprint(self) -> object:
+        """Return its size and its version."""
+        return self.size, *self.version
+
+    @property
+    def read_ahead(self) -> body.ReadAhead:
+        """What reads it and others ahead of their turn."""
+        return _Reading
 
 
-@functools.lru_cache
-def _guessed(name: str) -> str:
-    guessed, compressed = mimetypes.guess_type(name)
-    if compressed:  # the compressed file is sent, not its content
-        return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
-    return guessed or _UNKNOWN_TYPE
+def _stored_files(
+    name: str, source: str | ObjectStoragePath, stores: dict[int, _Store]
+) -> Iterable[_StoredFile]:
+    url = str(source)
+    with _readable(name, url):
+        fs, path = stored_at(name, source)
+        store = stores.setdefault(id(fs), _Store(fs, url.strip().partition("://")[0].lower()))
+    is_prefix = url.endswith("/")
+    if not is_prefix and not _MAGIC.search(path):
+        store.named[path] = None  # looked up when all are known
+
+    def found() -> Iterator[_StoredFile]:
+        with _readable(name, url):
+            infos = store.find(path, is_prefix=is_prefix)
+            if not infos:
+                raise FileNotFoundError
+        store.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
+        for key in sorted(infos):
+            yield _stored_file(store, key, infos.pop(key))
+
+    return found()
+
+
+@contextmanager
+def _readable(name: str, url: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidRequestError:
+        raise
+    except FileNotFoundError:
+        raise FileUnavailableError(f"{name}: there is no file at {without_credentials(url)!r}.") from None
+    except Exception as error:  # object stores raise all kinds of exceptions
+        what = f"{name}: {without_credentials(url)!r} cannot be read: {reason(error)}."
+        raise FileUnavailableError(what) from None
+
+
+def _stored_file(store: _Store, key: str, info: _Info) -> _StoredFile:
+    if info["type"] == "link":  # as SFTP servers list it
+        info = store.fs.info(key)
+    file = _StoredFile(store, key, info)
+    if info["type"] == "directory":
+        advice = "to upload everything below it, pass its URL as text that ends with /"
+        raise InvalidRequestError(f"{file.source} is a directory: {advice}.")
+    # Google Cloud Storage lists the size of what it has, and returns it decompressed.
+    if info["type"] != "file" or file.size is None or info.get("contentEncoding") == "gzip":
+        advice = "store it as a file without Content-Encoding: gzip"
+        raise InvalidRequestError(f"{file.source} has no known size, which an upload requires: {advice}.")
+    return file
+
+
+class _Block(NamedTuple):
+    """Some bytes of an object, which are fetched, or read when their turn has come."""
+
+    file: _StoredFile
+    end: int
+    size: int = 0
+    fetched: Future[bytes] | None = None
+
+
+class _Reading:
+    """The objects of a request, see :class:`~workflow_automation_provider.client.files.Reading`."""
+
+    def __init__(self, files: Iterable[File], stopped: Callable[[], bool]) -> None:
+        stored = (file for file in files if isinstance(file, _StoredFile))
+        self._waiting: Iterator[_Block] = (block for file in stored for block in _blocks(file))
+        self._blocks: deque[_Block] = deque()
+        self._read: dict[_Store, list[_StoredFile]] = {}
+
+    def chunks(self, file: File) -> Iterator[bytes]:
+        """Return the content of the next file; before the end of the last, look all of them up again."""
+        last = b""
+        for chunk in self._content(file):
+            if last:
+                yield last
+            last = chunk
+        if not self._blocks:
+            for store, files in self._read.items():
+                store.check(files)
+        if last:
+            yield last
+
+    def close(self) -> None:
+        """Cancel what is being fetched."""
+        self._waiting = iter(())
+        for block in self._blocks:
+            if block.fetched is not None:
+                block.fetched.cancel()
+        self._blocks.clear()
+
+    def _content(self, file: File) -> Iterator[bytes]:
+        end = -1
+        while end < file.size:
+            self._fetch()
+            stored, end, _, fetched = self._blocks.popleft()
+            if stored is not file:
+                raise AssertionError("Files are read in the order of the request")
+            if fetched is not None:
+                content = fetched.result()
+                self._fetch()
+                yield from (content[at : at + _PIECE] for at in range(0, len(content), _PIECE))
+            elif file.size:
+                yield from _streamed(stored) if stored.store.is_cloud else _opened(stored)
+        self._read.setdefault(stored.store, []).append(stored)
+        self._fetch()
+
+    def _fetch(self) -> None:
+        """Begin to fetch what there is room for."""
+        while len(self._blocks) < _AT_ONCE and sum(block.size for block in self._blocks) + _BLOCK <= _AHEAD:
+            block = next(self._waiting, None)
+            if block is None:
+                return
+            self._blocks.append(block)
+
+
+def _blocks(file: _StoredFile) -> Iterator[_Block]:
+    """Yield the blocks of an object; what is fetched is on its way then."""
+    fs, size = file.store.fs, file.size
+    if not file.store.is_cloud or size == 0 or (file.store.is_s3 and size > _BLOCK):
+        yield _Block(file, size)
+        return
+    for start in range(0, size, _BLOCK):
+        end = min(start + _BLOCK, size)
+        # With both ends: of all of an object, s3fs would request the size first.
+        content = fs._cat_file(file.key, start=start, end=end)
+        yield _Block(file, end, end - start, asyncio.run_coroutine_threadsafe(content, fs.loop))
+
+
+def _streamed(file: _StoredFile) -> Iterator[bytes]:
+    """Read an object of S3 by one request, one piece ahead."""
+    fs = file.store.fs
+    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result()
+    ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
+    try:
+        while piece := ahead.result():
+            ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
+            yield piece
+    finally:
+        ahead.cancel()
+        if stream.r is not None:  # or its connection would be kept
+            fs.loop.call_soon_threadsafe(stream.r.close)
+
+
+async def _piece(stream: Any) -> bytes:
+    piece = bytearray()
+    while len(piece) < _PIECE and (more := await stream.read(_PIECE - len(piece))):
+        piece += more
+    return bytes(piece)
+
+
+def _opened(file: _StoredFile) -> Iterator[bytes]:
+    """Read an object of any other store."""
+    left = file.size
+    with file.store.fs.open(file.key, "rb") as stream:
+        while left and (piece := body.read_exactly(stream, min(_PIECE, left))):
+            left -= len(piece)
+            yield piece

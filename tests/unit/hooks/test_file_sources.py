@@ -69,8 +69,8 @@ def test_sources(folder, files, expected):
     [
         ("file://HERE/a.csv", ["a.csv"]),
         ("file://HERE/c*.txt", ["c.txt"]),
-        ("file://HERE/sub/", ["sub/d.csv", "sub/deep/e.csv"]),
-        ("file://HERE/to_sub/", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("file://HERE/sub/**", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("file://HERE/to_sub/**", ["sub/d.csv", "sub/deep/e.csv"]),
         ("file://HERE/link.*", ["c.txt"]),
         ("file://HERE/link.txt", ["c.txt"]),
         ("link.*", ["c.txt"]),
@@ -102,10 +102,7 @@ def test_what_a_file_is_told_as(folder):
     [
         (["a.csv", "missing/x"], "'missing/x' cannot be read"),
         (["a.csv", "nothing/*"], r"files\[1\]: the glob"),
-        *(
-            (files, "a link to 'nowhere'")
-            for files in ("dangling", "d*", "file://HERE/dangling", "file://HERE/d*", "file://HERE/links/")
-        ),
+        *((files, "dangling' cannot be read") for files in ("dangling", "d*", "links/**", "*/dangling")),
         ("file://HERE/*.nothing", "matches no file"),
         (Asset("my-asset"), "'my-asset' cannot be read"),
     ],
@@ -126,9 +123,9 @@ def test_files_that_may_be_there_later(folder, files, words):
         (["a.csv", "sub"], "'sub' is a directory"),
         ("s*", "'sub' is a directory"),
         ("/", "is a directory"),
-        ("li*", "link' .*'sub'"),
-        ("file://HERE/li*", "link' .*'sub'"),
-        ("file://HERE/link", "link' .*'sub'"),
+        ("li*", "'link' is a directory"),
+        ("file://HERE/link", "link' is a directory"),
+        ("file://HERE/sub/", "/sub/' is a directory"),
         ("nothing://bucket/key", "not a URL"),
         ("hdfs://host/key", "not a URL"),
         (lambda here: ObjectStoragePath(f"file://{here}/sub/"), "/sub' is a directory"),

@@ -56,18 +56,10 @@ def test_source(source, expected):
     assert [file.name for file in resolved(source() if callable(source) else source)] == expected
 
 
-@pytest.mark.parametrize(
-    ("source", "advice"),
-    [
-        (f"{URL}/monday", "end it with /"),
-        (lambda: ObjectStoragePath(f"{URL}/monday/"), "'{path}/'"),
-    ],
-)
-def test_directory(source, advice):
-    source = source() if callable(source) else source
-    # Airflow's versions differ in the slashes after memory:
-    with pytest.raises(InvalidRequestError, match=f"is a directory: .*{advice.format(path=source)}"):
-        resolve(source)
+@pytest.mark.parametrize("kind", [str, ObjectStoragePath])
+def test_directory(kind):
+    with pytest.raises(InvalidRequestError, match=r"monday' is a directory: .* as text that ends with /"):
+        resolve(kind(f"{URL}/monday"))
 
 
 def test_object_replaced_by_one_of_its_size_is_another(store):
@@ -111,5 +103,5 @@ def test_what_stores_tell(store, monkeypatch, states):
 @pytest.mark.parametrize("source", [f"{URL}/top.csv", lambda: ObjectStoragePath(f"{URL}/top.csv")])
 def test_an_object_that_is_decompressed_on_the_way_is_refused(store, monkeypatch, source):
     monkeypatch.setattr(store, "told", {"generation": "1", "contentEncoding": "gzip"})
-    with pytest.raises(InvalidRequestError, match=r"top\.csv' is stored with Content-Encoding: gzip"):
+    with pytest.raises(InvalidRequestError, match=r"top\.csv' has .* Content-Encoding: gzip"):
         resolve(source() if callable(source) else source)
