@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.upload_body import measure, upload_body
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.batch_source import BatchSource
@@ -193,7 +193,7 @@ def callbacks() -> Iterator[bytes]:
 
 
 def body(**options: Any) -> object:
-    return upload_body(**{"flow_id": "demo-flow", "run_id": "1", "files": [], **options})
+    return upload_bodies(**{"flow_id": "demo-flow", "run_id": "1", "elements": [], **options})
 
 
 def connect(fields: dict[str, Any]) -> object:
@@ -220,7 +220,7 @@ def attempts(folder: Path) -> Iterator[Callable[[], object]]:
     checks: list[tuple[Callable[[Any], object], Iterable[Any]]] = [
         (partial(encode, "inputs"), inputs()),
         (lambda value: body(**value), ({"run_id": ""}, {"flow_id": 1.5}, {"run_id": "\ud800"})),
-        (lambda element: measure([element]), ("a", 7)),
+        (lambda element: body(elements=[element]), ("a", 7)),
         (resolve, files(folder)),
         (read_batch, batches(folder)),
         (connect, connections()),

@@ -60,7 +60,7 @@ def imported(service, tmp_path):
 
 
 def test_client(imported):
-    only_uploads = {"pybase64", "workflow_automation_provider.client.upload_body"}
+    only_uploads = {"pybase64"}
     by_trigger, by_upload = imported(CLIENT, [{"a": 1}])
     assert by_trigger & {*only_uploads, "airflow", "fsspec"} == set()
     assert by_upload >= only_uploads
@@ -71,7 +71,6 @@ def test_hook(imported, tmp_path):
     (tmp_path / "a.txt").write_text("a")
     only_uploads = {
         "pybase64",
-        "workflow_automation_provider.client.upload_body",
         "workflow_automation_provider.hooks.sources",
     }
     by_trigger, by_upload = imported(HOOK, [str(tmp_path / "a.txt")])

@@ -11,6 +11,7 @@ from typing import Any
 import httpcore
 import pytest
 
+from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.no_response import no_response, unknown
 from workflow_automation_provider.client.protocol import (
     Request,
@@ -22,7 +23,6 @@ from workflow_automation_provider.client.protocol import (
 from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.client.responses import ROWS, Row, read, row_of
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
-from workflow_automation_provider.client.upload_body import upload_body
 from workflow_automation_provider.exceptions import Accepted, BusyError, WorkflowAutomationError
 
 GOLDEN = Path(__file__).parent / "golden" / "request_errors.txt"
@@ -34,7 +34,7 @@ URL = "https://service.example/api"
 REQUESTS = {
     "path": trigger_request(URL, {}, "demo-flow"),
     "key": trigger_request(URL, {}),
-    "upload": upload_request(URL, "demo-flow", upload_body("demo-flow", "7", []), []),
+    "upload": upload_request(URL, "demo-flow", *upload_bodies("demo-flow", "7", [{}])),
 }
 REDACTOR = Redactor([], key="the-key")
 

@@ -51,6 +51,26 @@ def is_limit(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
+def identifier(name: str, value: object) -> str:
+    """
+    Validate a ``flow_id`` or ``run_id``: text, or a whole number, which becomes text.
+
+    :raises InvalidRequestError: if it is empty or of another type; also for a float, which may have lost
+        digits
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{name} is {kind_of(value)}: expected text.")
+    if not value.strip():
+        raise InvalidRequestError(f"{name} is empty: expected the identifier as the service shows it.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{name} is not valid Unicode text: fix its decoding.") from None
+    return value
+
+
 def kind_of(value: object) -> str:
     """Return the type of a value as errors name it: ``an int``, ``a set``, ``None``."""
     if value is None:

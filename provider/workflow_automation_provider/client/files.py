@@ -1,18 +1,23 @@
 """
-Files to upload, and their format in the request.
+Files to upload, and the bodies of the requests that upload them. Follows section 4.3 of the interface.
 
-The interface does not show what an element of ``files`` looks like, so a *file format* defines it.
+The interface does not show what an element of ``files`` looks like, so a *file format* defines it. A body is a stream of
+JSON whose length is known before its first byte is sent: files are read in chunks, so that memory use does not grow with
+their size, and hardly with their number.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, Protocol, get_args
 
-from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.checks import identifier, kind_of
+from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
@@ -30,8 +35,13 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 }
 """The file format if neither the connection nor the operator sets one."""
 
+_CONTENTS = ("base64", "data_url")
+
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
+
+# Every piece that is sent costs at least one system call, so smaller ones are joined.
+_SMALL_PIECE = 64 * 1024
 
 _WRONG_PATHS = (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -132,29 +142,197 @@ def check_file_format(value: object) -> FileFormat:
     return value
 
 
-def read_whole(
-    file: File,
+class UploadBody:
+    """
+    The body of an upload request. Iterating over it reads its files, from the beginning each time.
+
+    :param head: what comes before the elements
+    :param fields: of each file, see :func:`_fields`
+    """
+
+    def __init__(self, head: bytes, fields: list[tuple[bytes, str]]) -> None:
+        self.files: list[Element] = []
+        """Its elements."""
+        self._head = head
+        self._fields = fields
+        # Empty for a file: its JSON takes less time to write again than memory to keep.
+        self._encoded: list[bytes] = []
+        self._length = len(head) + len(_TAIL)
+
+    def __len__(self) -> int:
+        """Return its size in bytes."""
+        return self._length
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.opened() as pieces:
+            yield from pieces
+
+    def length_with(self, length: int) -> int:
+        """Return its size in bytes with another element, of the given length."""
+        return self._length + length + bool(self.files)
+
+    def add(self, element: Element, encoded: bytes, length: int) -> None:
+        """Add an element; ``encoded`` is the JSON of a mapping, empty for a file."""
+        self._length = self.length_with(length)
+        self.files.append(element)
+        self._encoded.append(encoded)
+
+    @contextmanager
+    def opened(
+        self,
+        stopped: Callable[[], bool] = lambda: False,
+        begun: Callable[[Element], None] = lambda _: None,
+        sent: Callable[[int], None] = lambda _: None,
+    ) -> Iterator[Iterator[bytes]]:
+        """
+        Iterate over its bytes, and end everything that reads files when the context is left.
+
+        :param stopped: returns whether to stop
+        :param begun: called with each element before it is read
+        :param sent: called with the size of each piece that was sent
+        """
+        with self._reading(stopped) as reading, closing(self._pieces(reading, stopped, begun)) as pieces:
+            yield _joined(pieces, sent)
+
+    def _reading(self, stopped: Callable[[], bool]) -> AbstractContextManager[Reading | None]:
+        """Begin to read files ahead, each as often as the file format has its content."""
+        times = sum(word in _CONTENTS for _, word in self._fields)
+
+        def files() -> Iterator[File]:
+            for file in self.files:
+                if isinstance(file, File) and file.read_ahead is not None:
+                    yield from [file] * times
+
+        ahead = next((file.read_ahead for file in files()), None)
+        return closing(ahead(files(), stopped)) if ahead else nullcontext()
+
+    def _pieces(
+        self, reading: Reading | None, stopped: Callable[[], bool], begun: Callable[[Element], None]
+    ) -> Generator[bytes]:
+        import pybase64  # not at the top: only uploads need it
+
+        yield self._head
+        for number, (element, encoded) in enumerate(zip(self.files, self._encoded, strict=True)):
+            begun(element)
+            if number:
+                yield b","
+            for part in _parts(element, self._fields) if isinstance(element, File) else [encoded]:
+                # The body is not valid JSON before its end, which is sent only after every file was read to its
+                # expected size: the service cannot mistake a file that changed for a complete one.
+                if isinstance(part, File):
+                    yield from map(pybase64.b64encode, read_whole(part, reading, stopped))
+                else:
+                    yield part
+        yield _TAIL
+
+
+_TAIL = b"]}"
+
+
+def upload_bodies(
+    flow_id: object,
+    run_id: object,
+    elements: Iterable[Element],
+    file_format: FileFormat = DEFAULT_FILE_FORMAT,
     *,
-    reading: Reading | None = None,
-    stopped: Callable[[], bool] = lambda: False,
+    files_per_request: int | None = None,
+    max_request_bytes: int | None = None,
+) -> list[UploadBody]:
+    """
+    Make the bodies of the requests that upload files, in order; no file is read.
+
+    :param flow_id: the flow that the files belong to
+    :param run_id: the run that they belong to: text, or a whole number
+    :param elements: the files, and mappings
+    :param file_format: the format of each :class:`File`
+    :param files_per_request: the maximum number of elements in one request, at least 1; None for no limit
+    :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
+    :raises InvalidRequestError: if an identifier or an element cannot be sent, or an element alone exceeds
+        ``max_request_bytes``, naming it
+    """
+    ids = {"flow_id": identifier("flow_id", flow_id), "run_id": identifier("run_id", run_id)}
+    head = encode("upload", ids)[:-1] + b',"files":['
+    fields = _fields(file_format)
+    bodies: list[UploadBody] = []
+    for number, element in enumerate(elements):
+        encoded, length = _measured(f"files[{number}]", element, fields)
+        alone = len(head) + length + len(_TAIL)
+        if max_request_bytes is not None and alone > max_request_bytes:
+            what = element.source if isinstance(element, File) else f"files[{number}]"
+            raise InvalidRequestError(
+                f"{what} alone makes a request of {alone} bytes, more than max_request_bytes "
+                f"({max_request_bytes}): raise the limit, or leave the file out."
+            )
+        is_full = bodies and len(bodies[-1].files) == files_per_request
+        if not bodies or is_full or bodies[-1].length_with(length) > (max_request_bytes or math.inf):
+            bodies.append(UploadBody(head, fields))
+        bodies[-1].add(element, encoded, length)
+    return bodies
+
+
+def _measured(name: str, element: Element, fields: list[tuple[bytes, str]]) -> tuple[bytes, int]:
+    """Return the JSON of a mapping, empty for a file, and its length."""
+    if isinstance(element, Mapping):
+        encoded = encode(name, element)
+        return encoded, len(encoded)
+    if not isinstance(element, File):
+        raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
+    parts = _parts(element, fields)
+    return b"", sum((part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts)
+
+
+def _fields(file_format: FileFormat) -> list[tuple[bytes, str]]:
+    """Return the words of a file format, each with the JSON before it, and last what ends an element."""
+    if isinstance(file_format, str):
+        return [(b"", file_format)]
+    names = [encode("file_format", name) + b":" for name in file_format]
+    ends = [b"{", *[b","] * (len(names) - 1)]
+    fields = [(end + name, word) for end, name, word in zip(ends, names, file_format.values(), strict=True)]
+    return [*fields, (b"}", "")]
+
+
+def _parts(file: File, fields: list[tuple[bytes, str]]) -> Iterator[bytes | File]:
+    """Yield the JSON of a file, in which the file itself stands for its content, in base64."""
+    for before, word in fields:
+        yield before
+        if word in _CONTENTS:
+            start = f"data:{file.content_type};base64," if word == "data_url" else ""
+            yield json.dumps(start)[:-1].encode("ascii")
+            yield file
+            yield b'"'
+        elif word:
+            yield json.dumps(getattr(file, word)).encode("ascii")
+
+
+def _joined(pieces: Iterable[bytes], sent: Callable[[int], None]) -> Iterator[bytes]:
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _SMALL_PIECE:
+            yield b"".join(waiting)
+            sent(size)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+        sent(size)
+
+
+def read_whole(
+    file: File, reading: Reading | None = None, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[bytes]:
     """
     Read a file, and raise if it has changed since it was measured.
 
-    :param reading: what reads the files of the request ahead, None to read only this one
+    :param reading: what reads the files of the request that have a ``read_ahead``
     :param stopped: returns whether to stop
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, except the last
     :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
     left = file.size
-    alone = None
     try:
-        if file.read_ahead is None:
-            chunks = _opened(file)
-        else:
-            reading = reading or (alone := file.read_ahead([file], stopped))
-            chunks = reading.chunks(file)
-        for chunk in chunks:
+        for chunk in reading.chunks(file) if reading and file.read_ahead else _opened(file):
             left -= len(chunk)
             if left < 0:
                 raise changed(file, f"is longer than its original {file.size} bytes")
@@ -169,26 +347,14 @@ def read_whole(
         if stopped():
             raise
         raise changed(file, f"could not be read ({reason(error)})") from None
-    finally:
-        if alone is not None:
-            alone.close()
 
 
 def _opened(file: File) -> Iterator[bytes]:
     """Read a file that is not read ahead, and raise if it changes meanwhile."""
-    left = file.size
     before = file.fingerprint()
     with file.open() as stream:
-        while left:
-            chunk = read_exactly(stream, min(_CHUNK, left))
-            left -= len(chunk)
-            if not chunk:
-                return
-            if left == 0 and stream.read(1):
-                raise changed(file, f"is longer than its original {file.size} bytes")
+        while chunk := read_exactly(stream, _CHUNK):
             yield chunk
-        if file.size == 0 and stream.read(1):
-            raise changed(file, "is no longer empty")
     if file.fingerprint() != before:
         raise changed(file, "changed")
 

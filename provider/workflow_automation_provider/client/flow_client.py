@@ -26,7 +26,9 @@ from workflow_automation_provider.client.files import (
     DEFAULT_FILE_FORMAT,
     Element,
     FileFormat,
+    UploadBody,
     check_file_format,
+    upload_bodies,
 )
 from workflow_automation_provider.client.no_response import described, hint, no_response, unknown
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
@@ -195,8 +197,8 @@ class FlowClient:
         request: protocol.Request,
         *,
         before_last_byte: Callable[[], None] | None = None,
-        sent: Callable[[int], None] | None = None,
-        begun: Callable[[Element], None] | None = None,
+        sent: Callable[[int], None] = lambda _: None,
+        begun: Callable[[Element], None] = lambda _: None,
     ) -> protocol.Run | str:
         """
         Send a request, once.
@@ -210,7 +212,12 @@ class FlowClient:
         :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
         """
         progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
-        with _opened(request.content, lambda: self._stopped, begun, sent) as content:
+        body = request.content
+        with (
+            body.opened(lambda: self._stopped, begun, sent)
+            if isinstance(body, UploadBody)
+            else contextlib.nullcontext(body)
+        ) as content:
             message = self._message(request, content, progress)
             failure = None
             try:
@@ -239,17 +246,11 @@ class FlowClient:
         Build and validate the requests that upload files and mappings, without the API key.
 
         :param file_format: the format of each file, by default the client's
-        :param limits: those of :func:`~.upload_body.split`
+        :param limits: those of :func:`~.files.upload_bodies`
         """
-        # Not at the top: only uploads need it.
-        from workflow_automation_provider.client.upload_body import measure, split, upload_body
-
         file_format = self.file_format if file_format is None else check_file_format(file_format)
-        requests = []
-        for group in split(flow_id, run_id, measure(files, file_format), **limits):
-            body, elements = upload_body(flow_id, run_id, group), [file.element for file in group]
-            requests.append(self.checked(protocol.upload_request(self.base_url, flow_id, body, elements)))
-        return requests
+        bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
+        return [self.checked(protocol.upload_request(self.base_url, flow_id, body)) for body in bodies]
 
     def check(self) -> str:
         """
@@ -380,17 +381,6 @@ def _host(base_url: str) -> str:
         raise InvalidRequestError(
             "The base URL is not a valid URL: expected https://host[:port]/api."
         ) from None
-
-
-def _opened(
-    content: bytes | protocol.UploadBody,
-    stopped: Callable[[], bool],
-    begun: Callable[[Element], None] | None,
-    sent: Callable[[int], None] | None,
-) -> contextlib.AbstractContextManager[bytes | Iterable[bytes]]:
-    if isinstance(content, protocol.UploadBody):
-        return content.opened(stopped, begun, sent)
-    return contextlib.nullcontext(content)
 
 
 def _hide_location(response: httpx.Response) -> None:

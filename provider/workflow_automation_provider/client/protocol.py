@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import enum
 import ipaddress
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.checks import identifier, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.client.files import Element
+    from workflow_automation_provider.client.files import Element, UploadBody
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 """The inputs of a run without any."""
@@ -61,50 +60,6 @@ class Run:
     run_link: str | None
     flow_id: str | None = None
     response: Any = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class UploadBody:
-    """
-    The body of one upload request, as a stream.
-
-    :param content_length: its size in bytes
-    :param pieces: called for each iteration; yields the bytes from the beginning. The first argument returns
-        whether to stop, the second is called with each element that is begun
-    """
-
-    content_length: int
-    pieces: Callable[[Callable[[], bool], Callable[[Element], None]], Generator[bytes]] = field(repr=False)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self.pieces(lambda: False, lambda _: None)
-
-    def __len__(self) -> int:
-        return self.content_length
-
-    @contextmanager
-    def opened(
-        self,
-        stopped: Callable[[], bool],
-        begun: Callable[[Element], None] | None = None,
-        sent: Callable[[int], None] | None = None,
-    ) -> Iterator[Iterator[bytes]]:
-        """
-        Iterate over the bytes, and end everything that reads files when the context is left.
-
-        :param stopped: returns whether to stop
-        :param begun: called with each element before it is read
-        :param sent: called with the size of each piece that was sent
-        """
-        with closing(self.pieces(stopped, begun or (lambda _: None))) as pieces:
-
-            def watched() -> Iterator[bytes]:
-                for piece in pieces:
-                    yield piece
-                    if sent is not None:
-                        sent(len(piece))
-
-            yield watched()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,26 +199,6 @@ def path_segment(name: str, value: object) -> str:
     return segment if segment.strip(".") else segment.replace(".", "%2E")
 
 
-def identifier(name: str, value: object) -> str:
-    """
-    Validate a ``flow_id`` or ``run_id``: text, or a whole number, which becomes text.
-
-    :raises InvalidRequestError: if it is empty or of another type; also for a float, which may have lost
-        digits
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str):
-        raise InvalidRequestError(f"{name} is {kind_of(value)}: expected text.")
-    if not value.strip():
-        raise InvalidRequestError(f"{name} is empty: expected the identifier as the service shows it.")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError(f"{name} is not valid Unicode text: fix its decoding.") from None
-    return value
-
-
 def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Request:
     """
     Build the request that starts a run: by path with a ``flow_id``, otherwise by key.
@@ -300,7 +235,7 @@ def _trigger_body(inputs: bytes) -> bytes:
     return b'{"inputs":%b}' % inputs
 
 
-def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequence[Element]) -> Request:
+def upload_request(base_url: str, flow_id: object, body: UploadBody) -> Request:
     """
     Build the request that uploads files, which may be sent twice.
 
@@ -308,7 +243,6 @@ def upload_request(base_url: str, flow_id: object, body: UploadBody, files: Sequ
 
     :param base_url: as :func:`parse_base_url` returns it
     :param flow_id: the flow that the files belong to
-    :param body: the encoded ``files``
     """
     url = f"{base_url}/public/upload"
-    return Request(Operation.UPLOAD, url, identifier("flow_id", flow_id), body, files)
+    return Request(Operation.UPLOAD, url, identifier("flow_id", flow_id), body, body.files)

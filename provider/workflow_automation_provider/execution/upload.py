@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.checks import identifier, one_line
 from workflow_automation_provider.client.files import Element, File, version_of
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.protocol import Request, identifier
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.hooks.sources import FileSource, resolve
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.files import FileFormat
+    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 

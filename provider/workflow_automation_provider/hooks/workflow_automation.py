@@ -214,8 +214,8 @@ class WorkflowAutomationHook(BaseHook):
         :param files: as :func:`~workflow_automation_provider.hooks.sources.resolve` returns them; ``run_id`` and
             ``flow_id`` as for :meth:`upload_files`
         :param file_format: the format of each file, by default the connection's
-        :param files_per_request: as for :func:`~.upload_body.split`
-        :param max_request_bytes: as for :func:`~.upload_body.split`
+        :param files_per_request: as for :func:`~.files.upload_bodies`
+        :param max_request_bytes: as for :func:`~.files.upload_bodies`
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """
@@ -236,8 +236,8 @@ class WorkflowAutomationHook(BaseHook):
         self,
         request: Request,
         *,
-        sent: Callable[[int], None] | None = None,
-        begun: Callable[[Element], None] | None = None,
+        sent: Callable[[int], None] = lambda _: None,
+        begun: Callable[[Element], None] = lambda _: None,
     ) -> str:
         """
         Send a request from :meth:`prepare_uploads`, once.

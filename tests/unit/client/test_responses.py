@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import responses
+from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import (
     Operation,
@@ -24,7 +25,6 @@ from workflow_automation_provider.client.protocol import (
     upload_request,
 )
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
-from workflow_automation_provider.client.upload_body import upload_body
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,
@@ -45,7 +45,7 @@ BY_PATH, BY_KEY, UPLOAD = Operation
 REQUESTS = {
     BY_PATH: trigger_request(BASE_URL, {}, "demo-flow"),
     BY_KEY: trigger_request(BASE_URL, {}),
-    UPLOAD: upload_request(BASE_URL, "demo-flow", upload_body("demo-flow", "7", []), []),
+    UPLOAD: upload_request(BASE_URL, "demo-flow", *upload_bodies("demo-flow", "7", [{}])),
 }
 
 

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import files
-from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File
+from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File, upload_bodies
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.client.upload_body import _SMALL_PIECE, measure, split, upload_body
 from workflow_automation_provider.exceptions import Accepted, FileUnavailableError, InvalidRequestError
 
 from .conftest import trigger_flow, upload_files
 
 CHUNK = files._CHUNK
+SMALL_PIECE = files._SMALL_PIECE
 WORDS = ["name", "base64", "data_url", "content_type", "size"]
 
 
@@ -42,7 +42,8 @@ def on_disk(path, content_type="application/octet-stream"):
 
 
 def body_of(elements, file_format=DEFAULT_FILE_FORMAT):
-    return upload_body("flow", "run", measure(elements, file_format))
+    (body,) = upload_bodies("flow", "run", elements, file_format)
+    return body
 
 
 @contextlib.contextmanager
@@ -57,7 +58,7 @@ def nothing_sent(words, kind=InvalidRequestError):
 def sent(elements, file_format=DEFAULT_FILE_FORMAT):
     body = body_of(elements, file_format)
     data = b"".join(body)
-    assert len(data) == body.content_length
+    assert len(data) == len(body)
     assert b"".join(body) == data, "a second reading differs"
     document = json.loads(data)
     assert list(document) == ["flow_id", "run_id", "files"]
@@ -84,6 +85,7 @@ formats = st.dictionaries(st.text(), st.sampled_from(WORDS), min_size=1, max_siz
 @given(
     st.lists(
         st.tuples(any_name, st.text(st.characters(exclude_categories=["Cs"])), st.text(max_size=9)),
+        min_size=1,
         max_size=4,
     ),
     formats,
@@ -130,7 +132,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 @pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
 def test_element_that_is_none(element):
     with nothing_sent(r"^files\[1\] is (a|an|None)\b"):
-        measure([{}, element])
+        body_of([{}, element])
 
 
 # Files that do not stay what they were ------------------------------------------------------------------
@@ -252,10 +254,8 @@ def test_large_files_arrive_whole(service, client, started, tmp_path):
 @pytest.mark.parametrize("value", [None, "", 1.5, True, "\ud800"])
 def test_identifier_that_is_none(elements, name, value):
     ids = {"flow_id": "flow", "run_id": "run", name: value}
-    measured = measure(elements)
-    for make in (upload_body, split):
-        with nothing_sent(f"^{name} is "):
-            make(ids["flow_id"], ids["run_id"], measured)
+    with nothing_sent(f"^{name} is "):
+        upload_bodies(ids["flow_id"], ids["run_id"], elements)
 
 
 # What is handed over ------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_identifier_that_is_none(elements, name, value):
 def test_small_files_go_out_together():
     pieces = [*body_of([in_memory(b"x" * 1000, str(number)) for number in range(1000)])]
     assert len(pieces) < 30
-    assert all(len(piece) >= _SMALL_PIECE for piece in pieces[:-1])
+    assert all(len(piece) >= SMALL_PIECE for piece in pieces[:-1])
 
 
 def test_progress_counts_every_byte_and_element():
@@ -282,13 +282,12 @@ def test_progress_counts_every_byte_and_element():
 
 
 def length(elements, file_format=DEFAULT_FILE_FORMAT):
-    return body_of(elements, file_format).content_length
+    return len(body_of(elements, file_format))
 
 
 def split_into(elements, file_format=DEFAULT_FILE_FORMAT, **limits):
     """Split elements, and return those of each request."""
-    requests = split("flow", "run", measure(elements, file_format), **limits)
-    return [[measured.element for measured in request] for request in requests]
+    return [body.files for body in upload_bodies("flow", "run", elements, file_format, **limits)]
 
 
 elements_to_split = st.lists(
@@ -316,7 +315,7 @@ def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, c
         )
 
     assert all(map(fits, requests))
-    assert all(requests) or (not elements and count is size is None)
+    assert all(requests)
     assert not any(fits([*one, other[0]]) for one, other in itertools.pairwise(requests))
 
 
@@ -343,7 +342,7 @@ def test_bytes_on_the_wire_are_json(raw_requests, given_files, file_format):
     head, body = requests[-1]
     assert b"transfer-encoding" not in head.lower()
     assert f"content-length: {len(body)}".encode() in head.lower()
-    assert len(body) == upload_body("flow", "1", measure(elements, file_format)).content_length
+    assert [len(body)] == [*map(len, upload_bodies("flow", "1", elements, file_format))]
     found = json.loads(body.decode("ascii"))["files"]
     for (name, content), element in zip(given_files, found, strict=True):
         encoded = base64.b64encode(content).decode()

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from workflow_automation_provider.client.files import File
-from workflow_automation_provider.client.protocol import Operation, UploadBody
+from workflow_automation_provider.client.files import File, UploadBody
+from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import (
     BusyError,
     InvalidRequestError,
