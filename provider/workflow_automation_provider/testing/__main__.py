@@ -64,35 +64,21 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m workflow_automation_provider.testing",
         description="Run a local service with the interface of the workflow automation service.",
     )
-    _add_server_options(parser)
-    _add_service_options(parser)
-    return parser
-
-
-def _add_server_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--port", type=int, default=8070, help="the port, 0 for any free port (default: %(default)s)"
-    )
-    parser.add_argument("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
-    parser.add_argument(
-        "--keyfile", metavar="PATH", help="the certificate's private key, unless it is in --certfile"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    add("--port", type=int, default=8070, help="the port, 0 for any free port (default: %(default)s)")
+    add("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
+    add("--keyfile", metavar="PATH", help="the certificate's private key, unless it is in --certfile")
+    add(
         "--public-url",
         metavar="URL",
         help="the base of the run links, where clients reach the service by another URL",
     )
-    parser.add_argument(
+    add(
         "--port-file", type=Path, metavar="PATH", help="a file to write the port to, once requests are served"
     )
-
-
-def _add_service_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)"
-    )
-    parser.add_argument(
+    add("--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)")
+    add(
         "--key",
         action="append",
         default=[],
@@ -100,22 +86,20 @@ def _add_service_options(parser: argparse.ArgumentParser) -> None:
         help=f"an API key and its flow, {DEMO_FLOW_ID} if none is given (default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); "
         "may be repeated",
     )
-    parser.add_argument(
+    add(
         "--flow",
         action="append",
         metavar="FLOW_ID",
         help="a known flow, besides those of the keys (default: every flow is known); may be repeated",
     )
-    parser.add_argument(
+    add(
         "--run-ids",
         choices=["string", "number"],
         default="string",
         help="the JSON type of the run IDs (default: %(default)s)",
     )
-    parser.add_argument(
-        "--first-run-id", type=int, default=1001, help="the ID of the first run (default: %(default)s)"
-    )
-    parser.add_argument(
+    add("--first-run-id", type=int, default=1001, help="the ID of the first run (default: %(default)s)")
+    add(
         "--callback",
         action="append",
         nargs="?",
@@ -125,23 +109,19 @@ def _add_service_options(parser: argparse.ArgumentParser) -> None:
         help="have each run call the URL in its input callback_url, as a JSON object of options such as "
         '{"result": {"rows": 3}, "delay": 5} (without one: at once, with success); may be repeated',
     )
+    return parser
 
 
 def _make_service(options: argparse.Namespace) -> LocalService:
     # Via the package, whose error says how to install what is missing.
     from workflow_automation_provider import testing
 
+    same = ("journal", "host", "port", "certfile", "keyfile", "first_run_id", "public_url")
     service = testing.LocalService(
         keys=_make_keys(options.key),
         flows=options.flow,
-        journal=options.journal,
-        host=options.host,
-        port=options.port,
-        certfile=options.certfile,
-        keyfile=options.keyfile,
         run_id_type=options.run_ids,
-        first_run_id=options.first_run_id,
-        public_url=options.public_url,
+        **{name: getattr(options, name) for name in same},
     )
     for number, text in enumerate(options.callback, start=1):
         _add_callback(service, number, text)

@@ -12,10 +12,11 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any, Literal, Protocol
 from uuid import UUID, uuid4
 
-__all__ = ["MinimalDagRun", "MinimalTaskInstance", "StateStore", "Task", "has_state_store", "make_context"]
+__all__ = ["MinimalTaskInstance", "StateStore", "Task", "has_state_store", "make_context"]
 
 
 class Task(Protocol):
@@ -76,18 +77,6 @@ class MinimalTaskInstance:
         return {self.run_id: {self.task_id: "running"}}
 
 
-@dataclass
-class MinimalDagRun:
-    """
-    A DAG run.
-
-    :param clear_number: how often its tasks were cleared
-    """
-
-    start_date: datetime = datetime(2026, 1, 1, tzinfo=UTC)
-    clear_number: int = 0
-
-
 def has_state_store() -> bool:
     """Return whether this Airflow has a task state store (3.3+)."""
     return find_spec("airflow.models.task_state_store") is not None
@@ -112,7 +101,7 @@ def make_context(
         store = StateStore() if has_state_store() else None
     context = {
         "ti": MinimalTaskInstance(task.task_id, try_number, max_tries=task.retries or 0),
-        "dag_run": MinimalDagRun(),
+        "dag_run": SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC), clear_number=0),
         "task": task,
         **({} if store is None else {"task_state_store": store}),
     }
