@@ -111,7 +111,7 @@ def main() -> int:
                     )
                     return 1
                 programs.append(program)
-        print("\nWhat the service received:")
+        print("\nWhat the service received (it has ended: its links lead nowhere):")
         for run in service.runs:
             show(service, run)
         print(f"\nWhat the task after the wait printed: {printed_by_announce(programs[-1])}")
