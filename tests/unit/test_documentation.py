@@ -183,6 +183,14 @@ def test_each_command_of_make_exists():
     assert {(page, name) for page, name in named if name not in targets} == set()
 
 
+def test_the_files_that_contributing_names_exist():
+    package = ROOT / "provider" / PACKAGE
+    folders = [ROOT, ROOT / "docs", package, *(path for path in package.iterdir() if path.is_dir())]
+    named = {*re.findall(r"`([\w./-]+\.(?:py|md))`", (ROOT / "CONTRIBUTING.md").read_text())}
+    assert len(named) > 20
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
+
+
 # Figures ------------------------------------------------------------------------------------------------
 
 
