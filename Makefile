@@ -46,7 +46,7 @@ test-matrix: $(STAMP) ## Run the tests, or some, on every supported Airflow and 
 test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
 	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/test_other_stores.py $(ARGS)
 
-bench-import: $(VENV)/bench ## Measure what importing the operators costs, compared with other providers (about 2 minutes)
+bench-import: $(VENV)/bench ## Measure what importing the operators costs, compared with HttpOperator (about a minute)
 	@$(VENV)/bin/python benchmarks/imports.py
 
 bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 4 minutes)

@@ -34,7 +34,6 @@ KIB, MIB = 1024, 1024 * 1024
 HEAD, TAIL = b'{"flow_id":"flow","run_id":"1","files":[', b"]}"
 CHUNK = 192 * KIB
 
-
 DELAY = 0.02
 BUCKET = "bench"
 ACCESS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
@@ -58,8 +57,6 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "1m": Case("1 MiB", MIB, 1, 9),
-    "64m": Case("64 MiB", 64 * MIB, 1, 7),
     "1g": Case(
         "1 GiB",
         1024 * MIB,
@@ -325,57 +322,45 @@ for chunk in client.get_object(Bucket={BUCKET!r}, Key="files/0000.bin")["Body"].
 def boto3_curl(given: Given) -> Send:
     """Send an object with boto3, base64 and curl."""
     get = shlex.join([sys.executable, "-c", STREAM, str(given.store)])
+    return lambda _: pipe(given.port, {"0000.bin": f"{get} | base64 -w0"})
 
-    def send(_: list[Path]) -> None:
-        element = '{"name":"0000.bin","content_type":"application/octet-stream","content":"'
-        pipe(
-            given.port,
-            [f"printf %s {shlex.quote(HEAD.decode() + element)}", f"{get} | base64 -w0", "printf '\"}'"],
-        )
 
-    return send
+def whole_body(paths: list[Path]) -> dict[str, Any]:
+    """Return the body of a request, with all files in memory, as one writes it who has small files in mind."""
+    files = [
+        {
+            "name": path.name,
+            "content_type": "application/octet-stream",
+            "content": base64.b64encode(path.read_bytes()).decode(),
+        }
+        for path in paths
+    ]
+    return {"flow_id": "flow", "run_id": "1", "files": files}
 
 
 def http_hook(given: Given) -> Send:
-    """Send with Airflow's HttpHook, as users do today: the whole body in memory."""
+    """Send with Airflow's HttpHook."""
     from airflow.providers.http.hooks.http import HttpHook
 
     os.environ["AIRFLOW_CONN_BENCH"] = f"http://127.0.0.1:{given.port}"
     hook = HttpHook("POST", http_conn_id="bench")
     hook.get_conn()
+    headers = {"Content-Type": "application/json", "X-API-Key": "key"}
 
     def send(paths: list[Path]) -> None:
-        files = [
-            {
-                "name": path.name,
-                "content_type": "application/octet-stream",
-                "content": base64.b64encode(path.read_bytes()).decode(),
-            }
-            for path in paths
-        ]
-        body = json.dumps({"flow_id": "flow", "run_id": "1", "files": files})
-        headers = {"Content-Type": "application/json", "X-API-Key": "key"}
-        check(hook.run("/api/public/upload", data=body, headers=headers).json())
+        check(hook.run("/api/public/upload", data=json.dumps(whole_body(paths)), headers=headers).json())
 
     return send
 
 
 def with_requests(given: Given) -> Send:
-    """Send with requests, as one writes it who has small files in mind."""
+    """Send with requests."""
     import requests
 
+    url = f"http://127.0.0.1:{given.port}/api/public/upload"
+
     def send(paths: list[Path]) -> None:
-        files = [
-            {
-                "name": path.name,
-                "content_type": "application/octet-stream",
-                "content": base64.b64encode(path.read_bytes()).decode(),
-            }
-            for path in paths
-        ]
-        body = {"flow_id": "flow", "run_id": "1", "files": files}
-        url = f"http://127.0.0.1:{given.port}/api/public/upload"
-        response = requests.post(url, json=body, headers={"X-API-Key": "key"}, timeout=600)
+        response = requests.post(url, json=whole_body(paths), headers={"X-API-Key": "key"}, timeout=600)
         response.raise_for_status()
         check(response.json())
 
@@ -417,32 +402,22 @@ def bare_httpx(given: Given) -> Send:
 
 def curl(given: Given) -> Send:
     """Send with ``base64 | curl``: streamed and so chunked, for curl cannot know the length of a pipe."""
-
-    def send(paths: list[Path]) -> None:
-        script = [f"printf %s {shlex.quote(HEAD.decode())}"]
-        comma = ""
-        for path in paths:
-            element = f'{comma}{{"name":"{path.name}","content_type":"application/octet-stream","content":"'
-            script += [
-                f"printf %s {shlex.quote(element)}",
-                f"base64 -w0 {shlex.quote(str(path))}",
-                "printf '\"}'",
-            ]
-            comma = ","
-        pipe(given.port, script)
-
-    return send
-
-
-def pipe(port: int, script: list[str]) -> None:
-    """Send what shell commands write, and the end of the body."""
-    url = f"http://127.0.0.1:{port}/api/public/upload"
-    pipeline = (
-        "{ "
-        + "; ".join([*script, f"printf %s {shlex.quote(TAIL.decode())}"])
-        + "; } | curl -sS -X POST -T - "
-        f"-H 'X-API-Key: key' -H 'Content-Type: application/json' {url}"
+    return lambda paths: pipe(
+        given.port, {path.name: f"base64 -w0 {shlex.quote(str(path))}" for path in paths}
     )
+
+
+def pipe(port: int, files: dict[str, str]) -> None:
+    """Send files: the shell command that writes the content of each, by its name."""
+    script, between = [], HEAD.decode()
+    for name, command in files.items():
+        element = f'{between}{{"name":"{name}","content_type":"application/octet-stream","content":"'
+        script += [f"printf %s {shlex.quote(element)}", command]
+        between = '"},'
+    script.append(f"printf %s {shlex.quote(between.removesuffix(',') + TAIL.decode())}")
+    url = f"http://127.0.0.1:{port}/api/public/upload"
+    headers = "-H 'X-API-Key: key' -H 'Content-Type: application/json'"
+    pipeline = f"{{ {'; '.join(script)}; }} | curl -sS -X POST -T - {headers} {url}"
     check(json.loads(subprocess.run(["sh"], input=pipeline.encode(), capture_output=True, check=True).stdout))
 
 
@@ -557,33 +532,16 @@ def ratio(results: Results, who: str, to: str) -> float:
 
 def table(measured: dict[str, Results]) -> Iterator[str]:
     """Write the results as Markdown: times as ratios of medians, memory as the median peak."""
-    yield "| files | method | time relative to this provider | to `base64 \\| curl` | to bare httpx | peak memory above baseline |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: |"
-    for key, results in measured.items():
-        if CASES[key].is_stored:
-            continue
-        for who in results:
-            memory = statistics.median(found.memory for found in results[who]) / MIB
-            ratios = " | ".join(
-                f"{ratio(results, who, to):.2f}" if to in results else ""
-                for to in (CASES[key].contenders[0], "curl", "httpx")
-            )
-            yield f"| {CASES[key].title} | {CONTENDERS[who][0]} | {ratios} | {memory:,.1f} MiB |"
-
-
-def table_of_objects(measured: dict[str, Results]) -> Iterator[str]:
-    """Write the results of the cases with a store."""
-    yield "| objects | method | time relative to this provider | requests per object | peak memory above baseline |"
+    yield "| files | method | time relative to this provider | requests per object | peak memory above baseline |"
     yield "| --- | --- | ---: | ---: | ---: |"
     for key, results in measured.items():
         case = CASES[key]
-        if not case.is_stored:
-            continue
         for who, found in results.items():
             memory = statistics.median(one.memory for one in found) / MIB
-            requests = statistics.median(one.requests for one in found) / case.files
             time = ratio(results, who, case.contenders[0])
-            yield f"| {case.title} | {CONTENDERS[who][0]} | {time:.2f} | {requests:.3f} | {memory:,.1f} MiB |"
+            each = statistics.median(one.requests for one in found) / case.files
+            requests = f"{each:.3f}" if case.is_stored else ""
+            yield f"| {case.title} | {CONTENDERS[who][0]} | {time:.2f} | {requests} | {memory:,.1f} MiB |"
 
 
 def misses(measured: dict[str, Results]) -> Iterator[str]:
@@ -622,10 +580,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, sink() as port:
         for key in arguments.cases or CASES:
             measured[key] = measure(CASES[key], port, arguments.rounds or CASES[key].rounds, Path(scratch))
-    if any(not CASES[key].is_stored for key in measured):
-        print("\n".join(table(measured)), end="\n\n")
-    if any(CASES[key].is_stored for key in measured):
-        print("\n".join(table_of_objects(measured)), end="\n\n")
+    print("\n".join(table(measured)), end="\n\n")
     load = os.getloadavg()[2]
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load average {load:.1f}; "
