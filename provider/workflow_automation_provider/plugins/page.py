@@ -314,7 +314,7 @@ def _told(task: Task, key: re.Match[str], *, is_last: bool) -> dict[str, Any]:
         "conn_id": start.conn_id,
         "run_id": spoken.run_id or run.get("run_id"),
         "run_link": (spoken.claim and spoken.claim.run_link) or run.get("run_link"),
-        "said": last and last.said,
+        "said": last.said if last else "",
         "said_at": last and last.at,
         "progress": progress if isinstance(progress, int | float) and 0 <= progress <= 1 else None,
         "steps": steps,

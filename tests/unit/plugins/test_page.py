@@ -296,6 +296,7 @@ class TestStates:
         if values.get("state") == "awaiting_input":
             task.park()
         assert row(task).startswith(f"{words}|")
+        assert "null" not in row(task)
         assert words in tab(task).text
         assert ("1001" in row(task)) == (outcome == "run" or "claim" in words)
 
