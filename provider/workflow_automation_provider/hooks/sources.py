@@ -284,6 +284,9 @@ _BLOCK = 4 * _PIECE
 _AHEAD = 3 * _BLOCK
 _AT_ONCE = 32
 
+# Seconds that the client of a store may take for a request, with its own retries.
+_TIMEOUT = 300.0
+
 # Keys in a page of a listing.
 _PAGE = 1000
 
@@ -334,7 +337,7 @@ class _Store:
 
     def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
         """Return what is at a path, below a prefix, or what a glob names, by key."""
-        if path in self.named:
+        if path in self.named and not is_prefix:
             if isinstance(info := self.named[path], Exception):
                 raise info
             return {path: info}
@@ -546,7 +549,7 @@ class _Reading:
             if stored is not file:
                 raise AssertionError("Files are read in the order of the request")
             if fetched is not None:
-                content = fetched.result()
+                content = fetched.result(_TIMEOUT)
                 self._fetch()
                 yield from (content[at : at + _PIECE] for at in range(0, len(content), _PIECE))
             elif file.size:
@@ -579,10 +582,10 @@ def _blocks(file: _StoredFile) -> Iterator[_Block]:
 def _streamed(file: _StoredFile) -> Iterator[bytes]:
     """Read an object of S3 by one request, one piece ahead."""
     fs = file.store.fs
-    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result()
+    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result(_TIMEOUT)
     ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
     try:
-        while piece := ahead.result():
+        while piece := ahead.result(_TIMEOUT):
             ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
             yield piece
     finally:

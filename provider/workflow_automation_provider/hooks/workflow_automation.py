@@ -74,9 +74,8 @@ class WorkflowAutomationHook(BaseHook):
         """
         conn_id = self.workflow_automation_conn_id
         if not isinstance(conn_id, str) or conn_id.strip() in ("", "None"):
-            raise InvalidRequestError(
-                f"workflow_automation_conn_id is {conn_id!r}: expected the id of a connection."
-            )
+            what = f"workflow_automation_conn_id is {conn_id!r}: expected the id of a connection."
+            raise InvalidRequestError(what)
         # Some versions of Airflow type it as Any.
         connection: Connection = self.get_connection(conn_id)
         return connection
@@ -205,8 +204,7 @@ class WorkflowAutomationHook(BaseHook):
         flow_id: str | None = None,
         *,
         file_format: FileFormat | None = None,
-        files_per_request: int | None = None,
-        max_request_bytes: int | None = None,
+        **limits: int | None,
     ) -> list[Request]:
         """
         Build the requests that upload files and validate them and the connection, without sending anything.
@@ -214,21 +212,14 @@ class WorkflowAutomationHook(BaseHook):
         :param files: as :func:`~workflow_automation_provider.hooks.sources.resolve` returns them; ``run_id`` and
             ``flow_id`` as for :meth:`upload_files`
         :param file_format: the format of each file, by default the connection's
-        :param files_per_request: as for :func:`~.files.upload_bodies`
-        :param max_request_bytes: as for :func:`~.files.upload_bodies`
+        :param limits: those of :func:`~.files.upload_bodies`
         :return: the requests, without the API key, for :meth:`send_upload`
         :raises InvalidRequestError: if a file or value is invalid, naming it
         """
         with self._locating(flow_id):
             client = self.get_conn()
-            requests = client.upload_requests(
-                run_id,
-                files,
-                self.flow_of_upload(flow_id),
-                file_format,
-                files_per_request=files_per_request,
-                max_request_bytes=max_request_bytes,
-            )
+            flow = self.flow_of_upload(flow_id)
+            requests = client.upload_requests(run_id, files, flow, file_format, **limits)
             self._check_key_expiry()
         return requests
 
@@ -269,9 +260,7 @@ class WorkflowAutomationHook(BaseHook):
         """
         flow_id = self.extra.flow_id if flow_id is None else flow_id
         if flow_id is None:
-            raise InvalidRequestError(
-                "An upload needs a flow_id: pass flow_id, or set the connection's Flow ID."
-            )
+            raise InvalidRequestError("An upload needs a flow_id: pass it, or set the connection's Flow ID.")
         return flow_id
 
     def test_connection(self) -> tuple[bool, str]:
@@ -306,10 +295,8 @@ class WorkflowAutomationHook(BaseHook):
         secret = (connection.password or "").strip() if connection else ""
         if flow is not None:
             flow = None if secret and secret in str(flow) else str(flow)
-        conn_id = self.workflow_automation_conn_id
-        if error.conn_id is None and isinstance(conn_id, str):
-            return error.with_facts(conn_id=conn_id, flow_id=flow)
-        return error.with_facts(flow_id=flow)
+        conn_id = error.conn_id or self.workflow_automation_conn_id
+        return error.with_facts(conn_id=conn_id if isinstance(conn_id, str) else None, flow_id=flow)
 
     @contextmanager
     def _locating(self, flow_id: str | None = None) -> Iterator[None]:
@@ -332,11 +319,8 @@ class WorkflowAutomationHook(BaseHook):
                 next_step="Create a new key in the workflow's trigger section, and set it and its date in the connection.",
             )
         if today >= expires_on - _WARN_BEFORE_EXPIRY:
-            self.log.warning(
-                "The API key of connection %r expires on %s: create a new one before then.",
-                self.workflow_automation_conn_id,
-                expires_on,
-            )
+            what = "The API key of connection %r expires on %s: create a new one before then."
+            self.log.warning(what, self.workflow_automation_conn_id, expires_on)
 
     # Airflow 3.2+ renders the form from the provider info; older versions call these.
 

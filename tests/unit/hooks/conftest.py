@@ -6,6 +6,7 @@ import json
 import socketserver
 import ssl
 import threading
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -45,8 +46,8 @@ def hook(workflow_automation_connection):
         yield hook
 
 
-def resolved(source: FileSource) -> list[File]:
-    """Resolve a source that names files, and no mapping."""
+def resolved(source: FileSource | Iterable[FileSource]) -> list[File]:
+    """Resolve sources that name files, and no mapping."""
     elements = resolve(source)
     files = [element for element in elements if isinstance(element, File)]
     assert files == elements

@@ -156,11 +156,11 @@ def test_many_files_are_told_as_their_folders():
     few = [f"/data/{n}" for n in range(MAX_INPUTS)]
     assert uris_of(few) == [f"file://{path}" for path in few]
     assert uris_of([*few, "/data/more"]) == ["file:///data/"]
-    assert uris_of(f"/data/{n % 3}/{n}" for n in range(100_000)) == [f"file:///data/{n}/" for n in range(3)]
+    assert uris_of(f"/data/{n % 3}/{n}" for n in range(1000)) == [f"file:///data/{n}/" for n in range(3)]
 
 
 def test_many_folders_are_told_up_to_the_bound():
-    found = uris_of(f"/data/{n}/file" for n in range(100_000))
+    found = uris_of(f"/data/{n}/file" for n in range(1000))
     assert found == [f"file:///data/{n}/" for n in range(MAX_INPUTS)]
 
 

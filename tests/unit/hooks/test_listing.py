@@ -230,6 +230,13 @@ def test_a_prefix_names_all_keys_below_it(stores, kind):
     assert found_in(stores, kind, keys | {"p", "pa"}, "p/") == keys
 
 
+@pytest.mark.parametrize("kind", ["listed", "flat"])
+def test_a_key_and_a_prefix_of_its_name(stores, kind):
+    stores[kind].keys = {"/bucket/p", "/bucket/p/a"}
+    found = resolved([f"memory://{kind}@bucket/p{end}" for end in ("", "/")])
+    assert [file.name for file in found] == ["p", "a"]
+
+
 def test_a_key_with_nothing_between_two_slashes(stores):
     """Only a flat listing can name it."""
     keys = {"p//a", "p/b/c"}
