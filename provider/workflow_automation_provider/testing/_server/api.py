@@ -6,13 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.testing._server.bodies import (
+from workflow_automation_provider.testing._server.calls import (
     Body,
     BodyError,
+    Call,
     ClientLeftError,
+    read_call,
     receive_body,
 )
-from workflow_automation_provider.testing._server.calls import Call, read_call
 from workflow_automation_provider.testing._server.responses import (
     Exchange,
     Response,

@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from workflow_automation_provider.testing._server.bodies import ClientLeftError, receive_body
+from workflow_automation_provider.testing._server.calls import ClientLeftError, receive_body
 from workflow_automation_provider.testing._server.rules import Rejection
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from workflow_automation_provider.testing._server.bodies import LONG_STRING, summarize
+from workflow_automation_provider.testing._server.calls import LONG_STRING, summarize
 from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, withhold_tokens
 from workflow_automation_provider.testing.journal import SentCallback, Work
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.testing._server.bodies import BodyError, summarize
+from workflow_automation_provider.testing._server.calls import BodyError, summarize
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.journal import Run, Upload
 
