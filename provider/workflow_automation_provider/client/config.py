@@ -5,13 +5,16 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from workflow_automation_provider.client.checks import check_seconds
 from workflow_automation_provider.exceptions import InvalidRequestError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.settings import Settings
 
 # Set by the client itself: any other value would break the framing, change the meaning or expose the key.
 _RESERVED_HEADERS = frozenset(
@@ -49,16 +52,6 @@ def checked_key(api_key: str | None) -> str | None:
     return key
 
 
-def checked_timeout(timeout: float) -> float:
-    """
-    Return a timeout in seconds.
-
-    :raises InvalidRequestError: if it is not more than 0 and at most a week
-    """
-    check_seconds("timeout", timeout, InvalidRequestError)
-    return float(timeout)
-
-
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     Return the extra headers.
@@ -86,19 +79,13 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def tls_context(
-    *, verify: bool, ca_bundle: str | None, client_cert: str | tuple[str, str] | None, is_used: bool
-) -> ssl.SSLContext:
+def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
     """
-    Make the TLS context.
+    Make the TLS context. The default certificates are loaded only if the service or the proxy is reached over TLS.
 
-    :param verify: whether to verify the service's certificate
-    :param ca_bundle: file or directory of PEM certificates to trust instead of the default ones
-    :param client_cert: PEM file with certificate and key, or a pair of files
-    :param is_used: whether the service or a proxy is reached over TLS; only then are the default certificates
-        loaded
     :raises InvalidRequestError: if a file cannot be used, naming the argument and never quoting its value
     """
+    ca_bundle, client_cert = settings.ca_bundle, settings.client_cert
     if ca_bundle:
         is_directory = Path(ca_bundle).is_dir()
         try:
@@ -109,13 +96,13 @@ def tls_context(
             raise InvalidRequestError(
                 f"ca_bundle cannot be read as PEM certificates ({_why(error)}): expected a file or directory of them."
             ) from None
-    elif is_used:
+    elif any(url.lower().startswith("https:") for url in (base_url, settings.proxy or "")):
         context = httpx.create_ssl_context(trust_env=True)
     else:
         # Loading the default certificates takes longer than a request. An empty context, because httpcore
         # would load them for None.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if not verify:
+    if not settings.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if client_cert:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Self, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import httpcore
@@ -18,12 +19,10 @@ from workflow_automation_provider.client import protocol, responses
 from workflow_automation_provider.client.config import (
     checked_headers,
     checked_key,
-    checked_timeout,
     environment_proxy,
     tls_context,
 )
 from workflow_automation_provider.client.files import (
-    DEFAULT_FILE_FORMAT,
     Element,
     FileFormat,
     UploadBody,
@@ -32,7 +31,7 @@ from workflow_automation_provider.client.files import (
 )
 from workflow_automation_provider.client.no_response import described, hint, no_response, unknown
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
-from workflow_automation_provider.client.settings import DEFAULT_TIMEOUT, checked_busy_statuses, secrets_in
+from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.client.transport import SendProgress, Transport
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -55,59 +54,31 @@ class FlowClient:
 
     :param base_url: URL of the service, see :func:`~.protocol.parse_base_url`
     :param api_key: the key of one workflow; None if only triggering by path is needed
-    :param timeout: seconds that connecting, each send, and the whole response may take
-    :param verify: whether to verify the service's certificate
-    :param ca_bundle: file or directory of PEM certificates to trust instead of the default ones
-    :param client_cert: PEM file with certificate and key, or a pair of files
-    :param proxy: URL of a proxy; None uses those from the environment, but never for loopback
-    :param headers: extra headers for every request
-    :param allow_http: whether to allow plain http to another machine
-    :param file_format: the format of the files in an upload, see :mod:`~.files`
-    :param busy_statuses: statuses, besides 425 and 429, with which the service rejects a request before it has done
-        anything. If it has, a retry starts a second run
+    :param options: fields of :class:`~.settings.Settings`. No proxy means those from the environment, but never for loopback
     :raises InvalidRequestError: if an argument is wrong, naming it
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        verify: bool = True,
-        ca_bundle: str | None = None,
-        client_cert: str | tuple[str, str] | None = None,
-        proxy: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        allow_http: bool = False,
-        file_format: FileFormat = DEFAULT_FILE_FORMAT,
-        busy_statuses: Iterable[int] = (),
-    ) -> None:
+    def __init__(self, base_url: str, *, api_key: str | None = None, **options: Any) -> None:
+        settings = Settings(**options)
         # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
         # Hashes of the runs that were seen, while connections are kept.
         self._seen_runs: set[bytes] | None = None
         self._seen_lock = threading.Lock()
-        self.base_url = protocol.parse_base_url(base_url, allow_http=allow_http)
+        self.base_url = protocol.parse_base_url(base_url, allow_http=settings.allow_http)
         self._api_key = checked_key(api_key)
         if self._contains_key(self.base_url):
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
-        self.file_format = check_file_format(file_format)
-        self._busy_statuses = checked_busy_statuses(busy_statuses)
-        headers = checked_headers(headers or {})
-        self._seconds = checked_timeout(timeout)
-        proxy = self._choose_proxy(proxy)
-        tls = tls_context(
-            verify=verify,
-            ca_bundle=ca_bundle,
-            client_cert=client_cert,
-            is_used=any(url.lower().startswith("https:") for url in (self.base_url, proxy or "")),
-        )
-        self._redactor = Redactor(secrets_in(headers, proxy), key=self._api_key or "")
+        headers = checked_headers(settings.headers)
+        settings = dataclasses.replace(settings, proxy=self._choose_proxy(settings.proxy))
+        self.file_format = settings.file_format
+        self._busy_statuses = settings.busy_statuses
+        self._seconds = settings.timeout
+        self._redactor = Redactor(settings.secrets(), key=self._api_key or "")
         guard_wire_logs(self._redactor)
-        self._transport = self._make_transport(tls, proxy)
+        self._transport = self._make_transport(tls_context(settings, self.base_url), settings.proxy)
         self._http = httpx.Client(
             transport=self._transport,
             headers={**_HEADERS, **headers},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -29,30 +29,6 @@ _BOOLEANS = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-
-
-def secrets_in(headers: Mapping[str, str], proxy: str | None) -> list[str]:
-    """Return the values of headers whose name suggests a secret, and the password of a proxy's URL."""
-    secrets = [
-        value for name, value in headers.items() if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
-    ]
-    try:
-        password = urlsplit(proxy or "").password or ""
-    except ValueError:
-        return secrets
-    return [*secrets, *sorted({password, unquote(password)} - {""})]
-
-
-def checked_busy_statuses(statuses: Iterable[int]) -> frozenset[int]:
-    """
-    Return the statuses with which the service rejects a request before it has done anything.
-
-    :raises InvalidRequestError: if one is not a status of an error
-    """
-    checked = list(statuses)
-    if not all(type(status) is int and 400 <= status <= 599 for status in checked):
-        raise InvalidRequestError("busy_statuses must be statuses from 400 to 599.")
-    return frozenset(checked)
 
 
 # What a field may hold. Each returns the value that is meant, given what is written and the extras that were read before. It
@@ -119,13 +95,13 @@ def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
     statuses: list[Any] = value if isinstance(value, list) else [value]
-    try:
-        return checked_busy_statuses(
-            int(one) if isinstance(one, str) and one.isascii() and one.isdecimal() and len(one) == 3 else one
-            for one in statuses
-        )
-    except InvalidRequestError:
-        raise ValueError("statuses from 400 to 599") from None
+    checked = [
+        int(one) if isinstance(one, str) and one.isascii() and one.isdecimal() and len(one) == 3 else one
+        for one in statuses
+    ]
+    if not all(type(status) is int and 400 <= status <= 599 for status in checked):
+        raise ValueError("statuses from 400 to 599")
+    return frozenset(checked)
 
 
 # The table ----------------------------------------------------------------------------------------------------
@@ -263,8 +239,17 @@ class Settings:
     )
 
     def secrets(self) -> list[str]:
-        """Return the values that are secret."""
-        return secrets_in(self.headers, self.proxy)
+        """Return the values of headers whose name suggests a secret, and the password of the proxy's URL."""
+        secrets = [
+            value
+            for name, value in self.headers.items()
+            if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
+        ]
+        try:
+            password = urlsplit(self.proxy or "").password or ""
+        except ValueError:
+            return secrets
+        return [*secrets, *sorted({password, unquote(password)} - {""})]
 
     @classmethod
     def read(cls, extra: str | None) -> Settings:

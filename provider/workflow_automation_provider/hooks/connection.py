@@ -66,16 +66,4 @@ def client_for(connection: Connection, extra: Settings) -> FlowClient:
         raise InvalidRequestError(
             "The connection's flow_id contains the API key, and would show it in logs: give the workflow's identifier."
         )
-    return FlowClient(
-        base_url(connection),
-        api_key=connection.password,
-        timeout=extra.timeout,
-        verify=extra.verify,
-        ca_bundle=extra.ca_bundle,
-        client_cert=extra.client_cert,
-        proxy=extra.proxy,
-        headers=extra.headers,
-        allow_http=extra.allow_http,
-        file_format=extra.file_format,
-        busy_statuses=extra.busy_statuses,
-    )
+    return FlowClient(base_url(connection), api_key=connection.password, **vars(extra))

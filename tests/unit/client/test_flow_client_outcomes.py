@@ -139,12 +139,6 @@ def test_busy_statuses(service, attempt, status, key):
         check(fail(attempt, client, service, key=key, effects=0), BusyError, status=status, retry_after=None)
 
 
-@pytest.mark.parametrize("wrong", [[200], [399], [600], [503.0], ["503"], [True], [[503]]])
-def test_busy_statuses_that_are_none(wrong):
-    with pytest.raises(InvalidRequestError, match="busy_statuses"):
-        FlowClient("http://127.0.0.1:1/api", busy_statuses=wrong)
-
-
 # Not sent -----------------------------------------------------------------------------------------------
 
 
