@@ -12,7 +12,6 @@ import httpcore
 import pytest
 
 from workflow_automation_provider.client.files import upload_bodies
-from workflow_automation_provider.client.no_response import no_response, unknown
 from workflow_automation_provider.client.protocol import (
     Request,
     Response,
@@ -21,7 +20,7 @@ from workflow_automation_provider.client.protocol import (
     upload_request,
 )
 from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.client.responses import ROWS, Row, read, row_of
+from workflow_automation_provider.client.responses import ROWS, Row, no_response, read, row_of, unknown
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
 from workflow_automation_provider.exceptions import Accepted, BusyError, WorkflowAutomationError
 

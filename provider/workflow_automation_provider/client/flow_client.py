@@ -29,7 +29,6 @@ from workflow_automation_provider.client.files import (
     check_file_format,
     upload_bodies,
 )
-from workflow_automation_provider.client.no_response import described, hint, no_response, unknown
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.client.transport import SendProgress, Transport
@@ -196,7 +195,7 @@ class FlowClient:
             except WorkflowAutomationError:
                 raise  # of a file
             except Exception as error:
-                failure = no_response(request, error, progress, self._redactor, self._via)
+                failure = responses.no_response(request, error, progress, self._redactor, self._via)
             if failure:
                 raise failure  # not above: nothing has redacted the text of the other
             try:
@@ -236,10 +235,10 @@ class FlowClient:
         try:
             response = self._http.head(self.base_url, extensions={"progress": progress})
         except Exception as error:
-            why = f"got no response{self._via}: {described(error, progress, self._redactor)}"
+            why = f"got no response{self._via}: {responses.described(error, progress, self._redactor)}"
             failure = NotSentError(
                 f"{title} {why}.",
-                next_step=hint(error, progress, self._via) or "Check the connection's base URL.",
+                next_step=responses.hint(error, progress, self._via) or "Check the connection's base URL.",
             )
         if failure:
             raise failure
@@ -300,7 +299,9 @@ class FlowClient:
         if not isinstance(result, protocol.Run):
             return result
         if not self._is_new(result):
-            raise unknown(request, f"the response to an earlier request: run {result.run_id} was known")
+            raise responses.unknown(
+                request, f"the response to an earlier request: run {result.run_id} was known"
+            )
         # Any other response may be that to an earlier request, and that to this one may arrive next.
         progress.may_keep = result.run_id is not None
         return result
@@ -330,9 +331,7 @@ class FlowClient:
         except httpcore.ReadTimeout:
             incomplete = f"it was still arriving after {progress.seconds:g} s"
         except Exception as error:
-            incomplete = (
-                f"it was cut off after {len(body)} bytes: {described(error, progress, self._redactor)}"
-            )
+            incomplete = f"it was cut off after {len(body)} bytes: {responses.described(error, progress, self._redactor)}"
         headers = {name.lower(): value for name, value in response.headers.items()}
         if "location" in response.extensions:
             headers["location"] = response.extensions["location"]

@@ -20,9 +20,6 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import FileFormat
 
-DEFAULT_TIMEOUT = 60.0
-"""Seconds that connecting, each send, and the whole response may take."""
-
 _SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
 
 _BOOLEANS = {
@@ -147,7 +144,7 @@ class Settings:
         placeholder="identifier of the workflow",
     )
     timeout: float = _field(
-        DEFAULT_TIMEOUT,
+        60.0,
         "Timeout (seconds)",
         "number",
         _seconds,
