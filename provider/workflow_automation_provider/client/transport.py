@@ -29,7 +29,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpcore
 import httpx
@@ -182,7 +182,7 @@ class Transport(httpx.BaseTransport):
         # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle connections
         # while other threads begin to use them, and may close one whose response is about to arrive.
         self._idle: list[_Connection] | None = None
-        self._new_connection()
+        _Connection(tls, proxy)
 
     @contextlib.contextmanager
     def keep_alive(self) -> Iterator[None]:
@@ -210,10 +210,10 @@ class Transport(httpx.BaseTransport):
             raise TypeError("The request's body is asynchronous.")
         idle = self._idle
         try:
-            connection = idle.pop() if idle else self._new_connection()
+            connection = idle.pop() if idle else _Connection(self._tls, self._proxy)
         except IndexError:  # another thread took it
-            connection = self._new_connection()
-        progress = connection.backend.progress = request.extensions["progress"]
+            connection = _Connection(self._tls, self._proxy)
+        progress = connection.progress = request.extensions["progress"]
         try:
             response = connection.pool.handle_request(
                 httpcore.Request(
@@ -238,25 +238,10 @@ class Transport(httpx.BaseTransport):
         # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
         # something arrived while the connection was idle.
         idle = self._idle
-        if idle is None or not connection.backend.progress.may_keep:
+        if idle is None or not connection.progress.may_keep:
             connection.pool.close()
         else:
             idle.append(connection)
-
-    def _new_connection(self) -> _Connection:
-        backend, proxy = _Backend(), self._proxy
-        options: dict[str, Any] = {
-            "ssl_context": self._tls,
-            "keepalive_expiry": _MAX_IDLE,
-            "network_backend": backend,
-        }
-        if proxy is None:
-            return _Connection(httpcore.ConnectionPool(**options), backend)
-        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
-        if proxy.url.scheme.startswith("socks"):
-            return _Connection(httpcore.SOCKSProxy(**options), backend)
-        tls = self._tls if proxy.url.scheme == "https" else None
-        return _Connection(httpcore.HTTPProxy(**options, proxy_ssl_context=tls), backend)
 
 
 class _Body(httpx.SyncByteStream):
@@ -274,12 +259,29 @@ class _Body(httpx.SyncByteStream):
             self._done()
 
 
-class _Backend(httpcore.NetworkBackend):
+class _Connection(httpcore.NetworkBackend):
+    """A pool of one connection at most, for one request at a time, and the network below it."""
+
     progress: SendProgress
     """The progress of the request that uses the connection at present."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
         self._inner = httpcore.SyncBackend()
+        self.pool: httpcore.ConnectionPool
+        options: dict[str, Any] = {
+            "ssl_context": tls,
+            "keepalive_expiry": _MAX_IDLE,
+            "network_backend": self,
+        }
+        if proxy is None:
+            self.pool = httpcore.ConnectionPool(**options)
+            return
+        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
+        if proxy.url.scheme.startswith("socks"):
+            self.pool = httpcore.SOCKSProxy(**options)
+        else:
+            over_tls = tls if proxy.url.scheme == "https" else None
+            self.pool = httpcore.HTTPProxy(**options, proxy_ssl_context=over_tls)
 
     def connect_tcp(
         self,
@@ -306,23 +308,16 @@ class _Backend(httpcore.NetworkBackend):
         raise AssertionError("A host has at least one address")
 
 
-class _Connection(NamedTuple):
-    """A pool of one connection at most, for one request at a time."""
-
-    pool: httpcore.ConnectionPool
-    backend: _Backend
-
-
 class _Stream(httpcore.NetworkStream):
-    def __init__(self, inner: httpcore.NetworkStream, backend: _Backend) -> None:
+    def __init__(self, inner: httpcore.NetworkStream, connection: _Connection) -> None:
         self._inner = inner
-        self._backend = backend
+        self._connection = connection
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._backend.progress.read(self._inner, max_bytes)
+        return self._connection.progress.read(self._inner, max_bytes)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._backend.progress.write(self._inner, buffer)
+        self._connection.progress.write(self._inner, buffer)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # does not change what was sent and read before
@@ -331,14 +326,14 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        progress = self._backend.progress
+        progress = self._connection.progress
         try:
             progress.check_stop()
             inner = self._inner.start_tls(ssl_context, server_hostname, progress.time_left())
         except BaseException:
             self.close()  # httpcore does not
             raise
-        return _Stream(inner, self._backend)
+        return _Stream(inner, self._connection)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
