@@ -133,6 +133,7 @@ def test_files_that_may_be_there_later(folder, files, words):
         (lambda here: Asset(f"file://{here}/sub/"), "/sub' is a directory"),
         ("a.csv/b", "'a.csv/b' .*: Not a directory"),
         ("a" * 300, ": File name too long"),
+        (f"*/{'a' * 300}/*.csv", "cannot be listed: File name too long"),
         ("a\0b", "embedded null"),
     ],
 )
