@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -108,13 +108,10 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
     assert batch(1, "started").worst(fails_if_rejected=True) is None
     assert batch(1, "rejected").worst(fails_if_rejected=False) is None
     record = batch(0, "started", "started")
-    attempts: tuple[Callable[[], object], ...] = (
-        lambda: record.is_missing(Item(1, b"{}", b"other.", "batch[1]")),
-        lambda: record.has_all(1),
-    )
-    for attempt in attempts:
+    first = Item(0, b"{}", b"digest", "batch[0]")
+    for items in ([first, Item(1, b"{}", b"other.", "batch[1]")], [first]):
         with pytest.raises(InvalidRequestError) as caught:
-            attempt()
+            record.check(items)
         yield record.told(caught.value)
     unread = BatchRecord(cast("Any", make_context(BATCH, try_number=2)))
     yield unread.told(BatchInterruptedError("The batch was interrupted by RuntimeError."))

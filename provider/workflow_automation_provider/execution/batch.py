@@ -6,46 +6,50 @@ next items, and is durable before one of them is sent (:mod:`~workflow_automatio
 half of a chunk is opened while the other half is sent, so the threads do not wait for Airflow. After a kill, at most one chunk
 is in doubt.
 
-Only the main thread talks to Airflow: the record, the XComs and the log of the progress.
+An item in flight waits until a thread takes it, and is under way until it has a result. Once the batch is stopped, the threads
+take the rest without sending it. Only the main thread talks to Airflow: the record, the XComs and the log of the progress.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Literal
 
+from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.protocol import with_inputs
 from workflow_automation_provider.exceptions import (
     BatchInterruptedError,
+    BusyError,
     Code,
     FileUnavailableError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
+    RejectedError,
+    UnidentifiedError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch_record import counts_text
-from workflow_automation_provider.execution.batch_sender import Job, Sender
-from workflow_automation_provider.execution.batch_source import (
-    DIGEST_BYTES,
-    BatchSource,
-    check_output,
-    write_output,
-)
-from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
+from workflow_automation_provider.execution.batch_source import BatchSource, check_output, write_output
+from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW, SendRetrier
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.execution.batch_record import (
         BatchItem,
         BatchRecord,
         BatchSummary,
+        ItemStatus,
     )
-    from workflow_automation_provider.execution.batch_source import Batch
-    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.batch_source import Batch, Item
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 OnRejected = Literal["fail", "skip"]
@@ -64,8 +68,35 @@ _MAX_UNRECORDED, _MAX_LAST_RESPONSES, _PROGRESS_INTERVAL = 1.0, 5.0, 5.0
 # Seconds between two looks at whether something has ended.
 _POLL_INTERVAL = 0.1
 
+# Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
+_ENDS_BATCH = frozenset({401, 402, 404, 405, 407, 410})
+
 # About the key, or about one item that a firewall dislikes.
 _FORBIDDEN = 403
+
+# How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
+_MAX_RESPONSE = 2000
+
+
+@dataclass(slots=True)
+class _Job:
+    """
+    An item in flight: to be opened by a write, and without a recorded result.
+
+    :param is_taken: whether a thread has it; once the batch is stopped, no thread sends what it takes
+    :param error: what its request ended with
+    :param result: of all tries, None until it is known
+    """
+
+    item: Item
+    is_taken: bool = False
+    error: WorkflowAutomationError | None = None
+    result: BatchItem | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a thread has it, and its result is not known."""
+        return self.is_taken and not self.result
 
 
 class BatchStarter:
@@ -99,6 +130,8 @@ class BatchStarter:
         self._record = record
         self._hook = hook
         self._is_ended = retrier.is_ended
+        # Of the threads: it ends a wait once the batch is stopped.
+        self._retrier = SendRetrier(retrier.seconds, retrier.log, lambda: not self._goes_on)
         self._log = retrier.log
         self._ti = context["ti"]
         self._source = BatchSource(batch, flow_id)
@@ -110,13 +143,18 @@ class BatchStarter:
         self._start_again = start_again
         self._fails_if_rejected = fails_if_rejected
         self._output = output_path
-        self._sender = Sender(hook, retrier, max_starts_per_second)
-        self._digests = bytearray()
         # By index, each until a write has recorded its result. An interruption may lose what the main thread takes from a queue,
         # but not this.
-        self._open: dict[int, Job] = {}
+        self._open: dict[int, _Job] = {}
+        self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: SimpleQueue[_Job] = SimpleQueue()
+        self._in_flight = 0  # what was sent to the first queue, and has not come from the second
         self._has_more = True
         self._stop: WorkflowAutomationError | None = None  # why the batch ends before its end
+        # While the service is busy, one thread has the gate and asks it again, and all others wait.
+        self._gate = Lock()
+        self._interval = 1 / max_starts_per_second if max_starts_per_second else 0.0
+        self._next_at = self._resumed_at = 0.0
         self._streak = 0
         self._written_to: str | None = None
         self._began = self._logged = time.monotonic()
@@ -155,11 +193,7 @@ class BatchStarter:
     def _check(self) -> int:
         """Read what earlier tries recorded, and check all items of the batch; return how many are to be sent."""
         self._record.read()
-        missing = 0
-        for item in self._source:
-            missing += self._record.is_missing(item)
-            self._digests += item.digest
-        self._record.has_all(len(self._digests) // DIGEST_BYTES)
+        missing = self._record.check(self._source)
         self._left = self._record.counts["remaining"]
         if self._left < self._record.total:
             self._log.info("Earlier tries: %s", counts_text(self._record.counts))
@@ -167,15 +201,14 @@ class BatchStarter:
             self._log.warning("The task has been cleared since an earlier try: starting all items again.")
         return missing
 
-    def _jobs(self) -> Iterator[Job]:
-        """Yield what is to be sent."""
+    def _items_to_send(self) -> Iterator[Item]:
         number = 0
         for number, item in enumerate(self._source, start=1):  # noqa: B007 - used after the loop
             place = item.place
-            if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
+            if not self._record.has(item):
                 break
             if self._record.is_missing(item):
-                yield Job(item)
+                yield item
         else:
             if number == self._record.total:
                 return
@@ -201,13 +234,13 @@ class BatchStarter:
             "try, look in the workflow's list of runs.",
             min(self._chunk, missing),
         )
-        jobs = self._jobs()
-        with self._sender.threads(threads, template, self._record.run_ids()):
+        items = self._items_to_send()
+        with self._running_threads(threads, template):
             try:
-                while self._has_more or self._open:
+                while self._has_more or self._in_flight or self._open:
                     if self._is_ended():
                         self._end_early(NotSentError("The task was ended."))
-                    self._write(self._next(jobs))
+                    self._write(self._next(items))
                     self._collect()
                     self._show_progress()
             except BaseException as error:
@@ -217,59 +250,57 @@ class BatchStarter:
                     self._save_what_is_known()
                 if not isinstance(error, Exception):
                     raise
-                self._stop = self._stop or self._interrupted(error)
 
-    @property
-    def _unsettled(self) -> list[Job]:
-        return [job for job in self._open.values() if not job.settled]
-
-    def _next(self, jobs: Iterator[Job]) -> list[Job]:
+    def _next(self, items: Iterator[Item]) -> list[Item]:
         """Return the items to open: as many as there is room for, but none for less than half a chunk."""
-        room, size = self._chunk - len(self._unsettled), 0
-        opened: list[Job] = []
+        room, size = self._chunk - self._in_flight, 0
+        opened: list[Item] = []
         try:
             while self._has_more and self._chunk / 2 <= room > len(opened) and size < _MAX_CHUNK_BYTES / 2:
-                if job := next(jobs, None):
-                    opened.append(job)
-                    size += len(job.item.inputs)
+                if item := next(items, None):
+                    opened.append(item)
+                    size += len(item.inputs)
                 else:
                     self._has_more = False
         except WorkflowAutomationError as error:
             self._end_early(error)
         return [] if self._stop else opened
 
-    def _write(self, opened: list[Job]) -> None:
+    def _write(self, opened: list[Item]) -> None:
         """Record what is known, and open and send the next items."""
-        results = [job.settled for job in self._open.values() if job.settled]
+        results = self._results()
+        jobs = [_Job(item) for item in opened]
         # Before the write: an interruption mentions them, rather than never.
-        self._open |= {job.item.index: job for job in opened}
-        self._record.write([job.item for job in opened], results)
+        self._open |= {job.item.index: job for job in jobs}
+        self._record.write(opened, results)
         if not self._record.outlives_try:
             self._record.log_runs(self._log, results)
         for item in results:
             del self._open[item["index"]]
-        for job in opened:
-            job.is_open = True
-            self._sender.send(job)
+        self._in_flight += len(jobs)
+        for job in jobs:
+            self._waiting.put(job)
+
+    def _results(self) -> list[BatchItem]:
+        """Return the results that no write has recorded."""
+        results = [job.result for job in self._open.values() if job.result]
+        for item in results:
+            self._record.put(item)
+        return results
 
     def _collect(self) -> None:
-        """Settle what the threads have done, until there is room for half a chunk, or results are to be recorded."""
+        """Look at what the threads have done, until there is room for half a chunk, or results are to be recorded."""
         until = time.monotonic() + _MAX_UNRECORDED
-        least = self._chunk // 2 if self._has_more else 0
-        while len(self._unsettled) > least and time.monotonic() < until:
-            for job in self._sender.collect(_POLL_INTERVAL):
-                self._settle(job)
+        while self._in_flight > self._chunk // 2 * self._has_more and time.monotonic() < until:
+            with contextlib.suppress(Empty):
+                job = self._done.get(timeout=_POLL_INTERVAL)
+                self._in_flight -= 1
                 self._look_at(job)
 
-    def _settle(self, job: Job) -> None:
-        """Note the result of an item; can be repeated after an interruption at any point."""
-        if job.result:
-            job.settled = job.settled or self._record.of_all_tries(job.result)
-            self._record.put(job.settled)
-
-    def _look_at(self, job: Job) -> None:
-        """End the batch if an item's result says so."""
-        status, error = (job.result or {}).get("status"), job.error
+    def _look_at(self, job: _Job) -> None:
+        """End the batch if the outcome of an item's request says so."""
+        error, result = job.error, job.result or {}
+        status = _status_of(error) if error else result.get("status")
         if status == "not started":
             if error:
                 self._end_early(error)
@@ -281,25 +312,133 @@ class BatchStarter:
             self._end_early(error)
         elif self._streak > self._threads:
             what = f"{self._streak} requests in a row had no usable response. The last one: "
-            self._end_early(OutcomeUnknownError(what + (job.result or {}).get("why", "")))
+            self._end_early(OutcomeUnknownError(what + result.get("why", "")))
 
     def _end_early(self, error: WorkflowAutomationError) -> None:
-        """Send nothing more; what no thread has taken was not started."""
+        """Send nothing more; what no thread has sent was not started."""
         self._has_more = False
         if self._stop is None:
             self._stop = error
             self._log.warning("Sending nothing more. %s", error.reason)
-        for job in self._sender.stop():
-            job.end("not started", self._stop.reason)
-            self._settle(job)
+
+    # In the threads -----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _running_threads(self, number: int, template: Request) -> Iterator[None]:
+        # Daemons, so that a request that hangs does not keep the process of an ended task alive.
+        threads = [
+            Thread(target=self._work, args=(template,), name=f"batch-{n}", daemon=True) for n in range(number)
+        ]
+        with self._hook.get_conn().keep_connections(self._record.run_ids()):
+            for thread in threads:
+                thread.start()
+            try:
+                yield
+            finally:
+                for _ in threads:
+                    self._waiting.put(None)
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._stop and not self._is_ended()
+
+    def _work(self, template: Request) -> None:
+        while job := self._waiting.get():
+            job.is_taken = True
+            try:
+                run = self._request(with_inputs(template, job.item.inputs))
+                if run:
+                    self._end(job, self._started(job.item.index, run))
+                else:
+                    self._end_without_run(job, "not started", "The batch was stopped.")
+            except WorkflowAutomationError as error:
+                job.error = error
+                self._end_without_run(job, _status_of(error), error.reason)
+            except BaseException as error:
+                # Without its text, which nothing has redacted.
+                self._end_without_run(job, "unknown", f"{type(error).__name__} while it was sent.")
+            self._done.put(job)
+
+    def _end(self, job: _Job, result: BatchItem) -> None:
+        job.result = self._record.of_all_tries(result)
+
+    def _end_without_run(self, job: _Job, status: ItemStatus, why: str) -> None:
+        self._end(job, {"index": job.item.index, "status": status, "why": why})
+
+    def _request(self, request: Request) -> Run | None:
+        """Send an item until the service has acted on it; return None once the batch is stopped."""
+        while True:
+            with self._alone() as goes_on:
+                if not goes_on or not self._is_its_turn():
+                    return None
+            sent_at = time.monotonic()
+            try:
+                return self._hook.send_trigger(request)
+            except (BusyError, NotSentError) as error:
+                with self._alone() as goes_on:
+                    if not goes_on:
+                        return None
+                    # Unless another thread has waited meanwhile.
+                    if sent_at > self._resumed_at:
+                        return self._ask_again(request, error)
+
+    def _ask_again(self, request: Request, error: WorkflowAutomationError) -> Run | None:
+        def send() -> Run | None:
+            return self._hook.send_trigger(request) if self._is_its_turn() else None
+
+        try:
+            return self._retrier.send(send, after=error)
+        except (BusyError, NotSentError) as last:
+            if not self._goes_on:
+                return None
+            self._end_early(last)  # before another thread asks
+            raise
+        finally:
+            self._resumed_at = time.monotonic()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Let no other thread begin a request; yields whether one may be sent, False once the batch is stopped."""
+        while not self._gate.acquire(timeout=_POLL_INTERVAL):
+            if not self._goes_on:
+                yield False
+                return
+        try:
+            yield self._goes_on
+        finally:
+            self._gate.release()
+
+    def _is_its_turn(self) -> bool:
+        """Wait for the turn of the next request; return False once the batch is stopped."""
+        if self._interval:
+            self._retrier.sleep(self._next_at - time.monotonic())
+            now = time.monotonic()
+            # A thread that wakes up a little late does not delay those after it.
+            is_on_time = now - self._next_at < self._interval / 2
+            self._next_at = (self._next_at if is_on_time else now) + self._interval
+        return self._goes_on
+
+    def _started(self, index: int, run: Run) -> BatchItem:
+        item: BatchItem = {"index": index, "status": "started"}
+        if run.run_id is not None:
+            item["run_id"] = run.run_id
+        if run.run_link is not None:
+            item["run_link"] = run.run_link
+        if run.run_id is None and run.response is not None:
+            text = json.dumps(run.response)
+            item["response"] = run.response
+            if len(text) > _MAX_RESPONSE:
+                item["response"] = f"(not kept: it has {len(text)} characters, see the log)"
+                self._log.info("The response for batch[%d]: %s", index, one_line(text))
+        return item
 
     # Interruptions ------------------------------------------------------------------------------------------
 
     def _await_last_responses(self, error: BaseException) -> None:
         """Send nothing more after an error of Airflow or an interruption, and wait for the requests under way."""
         self._hook.stop()  # takes effect before the next hand-over
+        self._stop = self._stop or self._interrupted(error)
         self._log.warning("Sending nothing more. The batch ended with %s.", type(error).__name__)
-        [*self._sender.stop()]  # no thread has them
         # An exception leaves time for the responses, which all have a timeout; an interruption does not.
         until = time.monotonic() + (float("inf") if isinstance(error, Exception) else _MAX_LAST_RESPONSES)
         while any(job.is_under_way for job in self._open.values()) and time.monotonic() < until:
@@ -308,18 +447,16 @@ class BatchStarter:
     def _save_what_is_known(self) -> None:
         """Record and log the results of the items in flight, now that the batch is stopped."""
         jobs = [*self._open.values()]
-        lost = []
-        for job in jobs:
-            if job.is_under_way:
-                lost.append(job)
-                job.end("unknown", "It had no response when the batch was interrupted.")
-            elif not job.result:
-                job.end("not started", "The batch was interrupted.")
-            self._settle(job)
-        results = [job.settled for job in jobs if job.settled and job not in lost]  # or the next try says so
+        unsent = [job for job in jobs if not job.is_taken]
+        lost = [job for job in jobs if job.is_under_way]
+        for job in unsent:
+            self._end_without_run(job, "not started", "The batch was interrupted.")
+        for job in lost:
+            self._end_without_run(job, "unknown", "It had no response when the batch was interrupted.")
+        results = self._results()
         try:
-            # The write that opens them raised, but may be durable.
-            self._record.write([job.item for job in jobs if not job.is_open], [])
+            # The write that opens some of them raised, but may be durable.
+            self._record.write([job.item for job in unsent], [])
             self._record.write([], results)
             is_recorded = self._record.outlives_try
         except Exception:
@@ -398,3 +535,11 @@ class BatchStarter:
             self._ti.xcom_push(key=PROGRESS_XCOM, value=counts)
         except Exception:
             self._log.warning("The progress could not be stored as an XCom.", exc_info=True)
+
+
+def _status_of(error: WorkflowAutomationError) -> ItemStatus:
+    if isinstance(error, RejectedError):
+        return "not started" if error.status in _ENDS_BATCH or error.code is Code.REDIRECTED else "rejected"
+    if isinstance(error, UnidentifiedError):
+        return "unidentified"
+    return "not started" if isinstance(error, BusyError | NotSentError) else "unknown"

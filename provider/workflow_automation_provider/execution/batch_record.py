@@ -59,10 +59,6 @@ _MAX_ROWS, _MAX_WIDTH = 20, 160
 # How many runs a line of the log names.
 _MAX_RUNS_IN_A_LINE = 200
 
-_SAME_BATCH = (
-    "Pass the same batch in every try, such as a file that is written once; items may be added at its end."
-)
-
 ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
 """The status of an item's result."""
 
@@ -133,12 +129,11 @@ class BatchRecord(TaskRecord):
         self._target = target
         self._written = 0  # entries
         self._is_read = False
-        # As JSON, which takes a fifth of the memory of dicts.
-        self._results: dict[int, bytes] = {}
+        # By index. The results are JSON, which takes a fifth of the memory of dicts; empty without one.
+        self._results: list[bytes] = []
         self._statuses = bytearray()
-        # Of what earlier tries opened: the number of the try, and the digest.
-        self._tries = array("H")
-        self._digests = bytearray()
+        self._digests: list[bytes] = []
+        self._tries = array("H")  # which opened it
 
     # Entries ------------------------------------------------------------------------------------------------
 
@@ -159,8 +154,7 @@ class BatchRecord(TaskRecord):
         for position, index in enumerate(opened):
             self.put({"index": index, "status": "unknown", "why": why})
             self._tries[index] = number
-            digest = digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]
-            self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] = digest
+            self._digests[index] = digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]
         for index, item in fields["results"].items():
             self.put(cast("BatchItem", {"index": int(index), **item}))
 
@@ -205,37 +199,36 @@ class BatchRecord(TaskRecord):
 
     # Items --------------------------------------------------------------------------------------------------
 
-    def is_missing(self, item: Item) -> bool:
+    def check(self, items: Iterable[Item]) -> int:
         """
-        Return whether an item is to be sent, of which nothing is known by this try.
+        Check all items against what earlier tries sent; return how many are to be sent.
 
-        :raises InvalidRequestError: if an earlier try sent it with other inputs, or to another flow
+        :raises InvalidRequestError: if an earlier try sent one with other inputs, to another flow, or sent more
         """
-        if (status := self._status(item.index)) == "not started":
-            return True
-        if self._digests[item.index * DIGEST_BYTES : (item.index + 1) * DIGEST_BYTES] != item.digest:
-            raise InvalidRequestError(
-                f"{item.place} has other inputs than in try {self._tries[item.index]}, which sent it, or the flow_id "
-                "changed.",
-                consequence="Nothing was sent in this try.",
-                next_step=_SAME_BATCH,
-            )
-        return status == "unknown" and self._start_again
-
-    def has_all(self, total: int) -> None:
-        """
-        Note how many items there are.
-
-        :raises InvalidRequestError: if an earlier try sent more
-        """
-        for index in range(total, len(self._statuses)):
+        missing = number = 0
+        for number, item in enumerate(items, start=1):
+            if self._status(item.index) != "not started" and not self.has(item):
+                tried = self._tries[item.index]
+                what = f"{item.place} has other inputs than in try {tried}, which sent it, or the flow_id changed."
+                raise _changed(what)
+            self._reach(item.index)
+            self._digests[item.index] = item.digest
+            missing += self.is_missing(item)
+        for index in range(number, len(self._statuses)):
             if self._status(index) != "not started":
-                raise InvalidRequestError(
-                    f"batch has {total} items, and batch[{index}], which try {self._tries[index]} sent, is missing.",
-                    consequence="Nothing was sent in this try.",
-                    next_step=_SAME_BATCH,
-                )
-        self.total = total
+                sent = f"batch[{index}], which try {self._tries[index]} sent,"
+                raise _changed(f"batch has {number} items, and {sent} is missing.")
+        self.total = number
+        return missing
+
+    def has(self, item: Item) -> bool:
+        """Return whether it is the item that was checked, or that an earlier try sent."""
+        return item.index < len(self._digests) and self._digests[item.index] == item.digest
+
+    def is_missing(self, item: Item) -> bool:
+        """Return whether an item is to be sent, of which nothing is known by this try."""
+        status = self._status(item.index)
+        return status == "not started" or (status == "unknown" and self._start_again)
 
     def of_all_tries(self, item: BatchItem) -> BatchItem:
         """Return an item's result in all tries: of a start in doubt, one that starts nothing says nothing."""
@@ -250,17 +243,22 @@ class BatchRecord(TaskRecord):
     def put(self, item: BatchItem) -> None:
         """Keep the result of an item, in place of an earlier one."""
         index = item["index"]
-        missing = max(0, index + 1 - len(self._statuses))
-        self._statuses.extend([_NOT_STARTED] * missing)
-        self._tries.extend([0] * missing)
-        self._digests.extend(bytes(missing * DIGEST_BYTES))
+        self._reach(index)
         self._results[index] = json.dumps(item).encode()
         self._statuses[index] = _STATUSES.index(item["status"])
 
+    def _reach(self, index: int) -> None:
+        """Have room for an item."""
+        while len(self._tries) <= index:
+            self._results.append(b"")
+            self._statuses.append(_NOT_STARTED)
+            self._digests.append(b"")
+            self._tries.append(0)
+
     def run_ids(self) -> Iterator[str]:
         """Yield the ids of the runs that were started."""
-        for index in self._results:
-            if run_id := self._get(index).get("run_id"):
+        for item in self.in_order():
+            if run_id := item.get("run_id"):
                 yield run_id
 
     def number_of(self, status: ItemStatus) -> int:
@@ -282,11 +280,9 @@ class BatchRecord(TaskRecord):
 
     def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
         """Yield the results of all items, in the order of the batch; those without one were not started, and why not."""
-        for index in range(max(self.total, len(self._statuses))):
-            if index in self._results:
-                yield self._get(index)
-            else:
-                yield {"index": index, "status": "not started", "why": why_not}
+        for index, found in enumerate(itertools.islice(self._results, self.total or None)):
+            item: BatchItem = {"index": index, "status": "not started", "why": why_not}
+            yield json.loads(found) if found else item
 
     def _status(self, index: int) -> ItemStatus:
         return _STATUSES[self._statuses[index] if index < len(self._statuses) else _NOT_STARTED]
@@ -368,8 +364,7 @@ class BatchRecord(TaskRecord):
 
     def _table(self) -> str:
         """Return a table of the first failed items with reasons, those that were not started left out."""
-        items = map(self._get, sorted(self._results))
-        failed = [item for item in items if item["status"] not in ("started", "not started")]
+        failed = [item for item in self.in_order() if item["status"] not in ("started", "not started")]
         rows = []
         for item in failed[:_MAX_ROWS]:
             row = f"batch[{item['index']}]  {item['status']}: {' '.join(item.get('why', '').split())}"
@@ -377,6 +372,14 @@ class BatchRecord(TaskRecord):
         if len(failed) > _MAX_ROWS:
             rows.append(f"… and {len(failed) - _MAX_ROWS} more.")
         return "\n".join(rows)
+
+
+def _changed(what: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        what,
+        consequence="Nothing was sent in this try.",
+        next_step="Pass the same batch in every try, such as a file that is written once; items may be added at its end.",
+    )
 
 
 def counts_text(counts: BatchCounts) -> str:

@@ -54,7 +54,9 @@ def state(record):
     for item in record.in_order():
         if item["status"] == "not started":
             continue
-        assert not record.is_missing(*opened(item["index"]))  # or the digest is another
+        (sent,) = opened(item["index"])
+        assert record.has(sent)
+        assert not record.is_missing(sent)
         found[item["index"]] = None if item["status"] == "unknown" else item
     return found
 
