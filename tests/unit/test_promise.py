@@ -401,14 +401,15 @@ def test_an_unreadable_record_of_a_first_try_says_nothing_of_earlier_ones(batch,
 def test_a_quota_does_not_end_a_batch(batch, service):
     """Each time, it asks to wait for longer than send_retry_timeout."""
     for n in (3, 9):
-        service.faults.add("busy", retry_after="2", inputs={"n": n})
-    assert statuses(batch(rows(20), send_retry_timeout=1.9, max_concurrency=1)) == {"started": 20}
+        service.faults.add("busy", retry_after="1", inputs={"n": n})
+    assert statuses(batch(rows(20), send_retry_timeout=0.9, max_concurrency=1)) == {"started": 20}
     assert times_started(service) == dict.fromkeys(range(20), 1)
 
 
 def test_a_quota_does_not_end_a_start(workflow_automation_context, service):
-    service.faults.add("busy", retry_after="2", times=2)
-    task = TriggerFlowOperator(task_id="trigger", inputs={}, send_retry_timeout=1.9)
+    """Together, it asks to wait for longer than send_retry_timeout."""
+    service.faults.add("busy", retry_after="1", times=2)
+    task = TriggerFlowOperator(task_id="trigger", inputs={}, send_retry_timeout=1.5)
     assert task.execute(workflow_automation_context(task))["run_id"]
     assert len(service.runs) == 1
 
@@ -416,9 +417,9 @@ def test_a_quota_does_not_end_a_start(workflow_automation_context, service):
 def test_a_quota_does_not_end_an_upload(workflow_automation_context, service):
     task = TriggerFlowOperator(task_id="trigger", inputs={})
     run = task.execute(workflow_automation_context(task))
-    service.faults.add("busy", retry_after="2", times=2)
+    service.faults.add("busy", retry_after="1")
     upload = UploadFilesOperator(
-        task_id="upload", run_id=run["run_id"], flow_id="demo-flow", files=[{"a": 1}], send_retry_timeout=1.9
+        task_id="upload", run_id=run["run_id"], flow_id="demo-flow", files=[{"a": 1}], send_retry_timeout=0.9
     )
     assert upload.execute(workflow_automation_context(upload))["request_count"] == 1
 

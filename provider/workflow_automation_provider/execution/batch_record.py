@@ -206,7 +206,7 @@ class BatchRecord(TaskRecord):
         :raises InvalidRequestError: if an earlier try sent one with other inputs, to another flow, or sent more
         """
         missing = number = 0
-        for number, item in enumerate(items, start=1):
+        for number, item in enumerate(items, start=1):  # noqa: B007 - used after the loop
             if self._status(item.index) != "not started" and not self.has(item):
                 tried = self._tries[item.index]
                 what = f"{item.place} has other inputs than in try {tried}, which sent it, or the flow_id changed."

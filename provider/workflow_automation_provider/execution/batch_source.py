@@ -32,7 +32,6 @@ from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
-    WorkflowAutomationError,
 )
 from workflow_automation_provider.hooks.sources import stored_at
 
@@ -141,48 +140,40 @@ class BatchSource:
     def _lines(self) -> Iterator[tuple[str, object, bytes]]:
         """Yield what an item is called in errors, its value, and its line."""
         index = 0
-        with self._opened() as file:
-            for number, line in enumerate(self._read(file), start=1):
-                place = self.place_of(index, number)
-                if len(line) > MAX_LINE:
-                    raise InvalidRequestError(
-                        f"{place} is longer than {MAX_LINE // 1024**2} MiB: pass large content as files of an upload."
-                    )
-                encoded = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if encoded.isspace() or not encoded:
-                    continue
-                try:
-                    # Numbers as text, which has all of their digits; NaN stays a float, which JSON rejects.
-                    inputs = json.loads(
-                        encoded.decode(), object_pairs_hook=_members, parse_float=str, parse_int=str
-                    )
-                except InvalidRequestError as error:
-                    raise InvalidRequestError(f"{place} {error.message}") from None
-                except (ValueError, RecursionError):
-                    # Without the original message, which may quote the line.
-                    raise InvalidRequestError(
-                        f"{place} is not JSON: expected one inputs object in each line."
-                    ) from None
-                yield place, inputs, encoded.strip()
-                index += 1
-
-    def _read(self, file: IO[bytes]) -> Iterator[bytes]:
-        try:
-            while line := file.readline(MAX_LINE + 1):
-                yield line
-        except Exception as error:  # object stores raise all kinds of exceptions
-            raise self._unavailable(error) from None
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
-        with contextlib.ExitStack() as stack:
+        for number, line in enumerate(self._read(), start=1):
+            place = self.place_of(index, number)
+            if len(line) > MAX_LINE:
+                raise InvalidRequestError(
+                    f"{place} is longer than {MAX_LINE // 1024**2} MiB: pass large content as files of an upload."
+                )
+            encoded = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if encoded.isspace() or not encoded:
+                continue
             try:
-                file = stack.enter_context(self._open())
-            except InvalidRequestError:
-                raise
-            except Exception as error:  # object stores raise all kinds of exceptions
-                raise self._unavailable(error) from None
-            yield file
+                # Numbers as text, which has all of their digits; NaN stays a float, which JSON rejects.
+                inputs = json.loads(
+                    encoded.decode(), object_pairs_hook=_members, parse_float=str, parse_int=str
+                )
+            except InvalidRequestError as error:
+                raise InvalidRequestError(f"{place} {error.message}") from None
+            except (ValueError, RecursionError):
+                # Without the original message, which may quote the line.
+                raise InvalidRequestError(
+                    f"{place} is not JSON: expected one inputs object in each line."
+                ) from None
+            yield place, inputs, encoded.strip()
+            index += 1
+
+    def _read(self) -> Iterator[bytes]:
+        try:
+            with self._open() as file:
+                while line := file.readline(MAX_LINE + 1):
+                    yield line
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # object stores raise all kinds of exceptions
+            kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
+            raise kind(f"batch is {self._name}, which cannot be read: {reason(error)}.") from None
 
     def _open(self) -> IO[bytes]:
         path = _local(str(self._batch))
@@ -203,11 +194,7 @@ class BatchSource:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return io.BufferedReader(_Stored(fs.open(key, "rb", block_size=_BLOCK)), _BUFFER)
         _check_regular("batch", str(self._batch))
-        return open(path, "rb")  # noqa: PTH123 - as it is given, closed by _opened
-
-    def _unavailable(self, error: Exception) -> WorkflowAutomationError:
-        kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
-        return kind(f"batch is {self._name}, which cannot be read: {reason(error)}.")
+        return open(path, "rb")  # noqa: PTH123 - as it is given, closed by _read
 
     @property
     def _name(self) -> str:

@@ -97,11 +97,11 @@ def test_what_was_written_is_read(context, history, run_id):
     assert all(size <= LIMIT for size in store.sizes)
 
 
-def test_100_000_items_stay_inside_the_limits(context):
+def test_many_items_stay_inside_the_limits(context):
     store = SizedStore()
     record = record_of(context, store)
     link = "https://service.example/workspaces/0f0e0d0c/flows/the-flow/runs/{}"
-    for first in range(0, 100_000, 1000):
+    for first in range(0, 20_000, 1000):
         results = [
             {**started(index, f"run-{index:032}"), "run_link": link.format(index)}
             for index in range(first - 1000, first)
@@ -109,8 +109,8 @@ def test_100_000_items_stay_inside_the_limits(context):
         ]
         record.write(opened(*range(first, first + 1000)), results)
     assert max(store.sizes) <= LIMIT
-    assert len(store._entries) < 2000
-    assert len(state(record_of(context, store, try_number=2))) == 100_000
+    assert len(store._entries) < 400
+    assert len(state(record_of(context, store, try_number=2))) == 20_000
 
 
 @pytest.mark.parametrize("is_written", [False, True])
