@@ -19,7 +19,7 @@ import shutil
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
@@ -140,31 +140,32 @@ class BatchSource:
     def _lines(self) -> Iterator[tuple[str, object, bytes]]:
         """Yield what an item is called in errors, its value, and its line."""
         index = 0
-        for number, line in enumerate(self._read(), start=1):
-            place = self.place_of(index, number)
-            if len(line) > MAX_LINE:
-                raise InvalidRequestError(
-                    f"{place} is longer than {MAX_LINE // 1024**2} MiB: pass large content as files of an upload."
-                )
-            encoded = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            if encoded.isspace() or not encoded:
-                continue
-            try:
-                # Numbers as text, which has all of their digits; NaN stays a float, which JSON rejects.
-                inputs = json.loads(
-                    encoded.decode(), object_pairs_hook=_members, parse_float=str, parse_int=str
-                )
-            except InvalidRequestError as error:
-                raise InvalidRequestError(f"{place} {error.message}") from None
-            except (ValueError, RecursionError):
-                # Without the original message, which may quote the line.
-                raise InvalidRequestError(
-                    f"{place} is not JSON: expected one inputs object in each line."
-                ) from None
-            yield place, inputs, encoded.strip()
-            index += 1
+        with contextlib.closing(self._read()) as lines:
+            for number, line in enumerate(lines, start=1):
+                place = self.place_of(index, number)
+                if len(line) > MAX_LINE:
+                    raise InvalidRequestError(
+                        f"{place} is longer than {MAX_LINE // 1024**2} MiB: pass large content as files of an upload."
+                    )
+                encoded = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if encoded.isspace() or not encoded:
+                    continue
+                try:
+                    # Numbers as text, which has all of their digits; NaN stays a float, which JSON rejects.
+                    inputs = json.loads(
+                        encoded.decode(), object_pairs_hook=_members, parse_float=str, parse_int=str
+                    )
+                except InvalidRequestError as error:
+                    raise InvalidRequestError(f"{place} {error.message}") from None
+                except (ValueError, RecursionError):
+                    # Without the original message, which may quote the line.
+                    raise InvalidRequestError(
+                        f"{place} is not JSON: expected one inputs object in each line."
+                    ) from None
+                yield place, inputs, encoded.strip()
+                index += 1
 
-    def _read(self) -> Iterator[bytes]:
+    def _read(self) -> Generator[bytes, None, None]:
         try:
             with self._open() as file:
                 while line := file.readline(MAX_LINE + 1):
