@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.ledger import RunResult
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.upload import FilesToUpload, Uploader
+    from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.execution.wait import Waiting
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -128,7 +128,7 @@ class FlowRun:
         if facts.spoken.end and facts.spoken.end.status == "failed":
             self._log.warning("The run has failed: no files are uploaded.")
         elif self._options.files is not None:
-            self._upload(run, self._options.files)
+            self._upload(run)
         if not waits:
             return run
         from workflow_automation_provider.execution.wait import Waiting
@@ -142,29 +142,25 @@ class FlowRun:
         # First, because what makes them may write the files as well.
         inputs = self._options.make_inputs()
         if self._options.files is not None:
-            self._uploads.prepare(flow_id, self._files(self._options.files))
+            self._uploads.prepare(flow_id)
         if not self._url:
             return self._hook.prepare_trigger(inputs, flow_id)
         return self._url.request(inputs, lambda inputs: self._hook.prepare_trigger(inputs, flow_id))
 
-    def _upload(self, run: RunResult, files: FileSource | Sequence[FileSource]) -> None:
+    def _upload(self, run: RunResult) -> None:
         """Upload the run's files, except those that an earlier try uploaded."""
         if "run_id" not in run:
             raise UnidentifiedError("The files cannot be uploaded: the run that was started has no run_id.")
         flow_id = run.get("flow_id") or self._options.flow_id
-        self._uploads.upload(run["run_id"], flow_id, self._files(files))
+        self._uploads.upload(run["run_id"], flow_id)
         self.uploaded = self._uploads.elements
 
     @functools.cached_property
     def _uploads(self) -> Uploader:
         from workflow_automation_provider.execution.upload import Uploader, UploadRecord
 
-        return Uploader(UploadRecord(self._context, of_own_run=True), self._hook, self._retrier)
-
-    def _files(self, files: FileSource | Sequence[FileSource]) -> FilesToUpload:
-        from workflow_automation_provider.execution.upload import FilesToUpload
-
-        return FilesToUpload(files=files)
+        record = UploadRecord(self._context, of_own_run=True)
+        return Uploader(record, self._hook, self._retrier, self._options.files or ())
 
     def _wait(self, waiting: Waiting) -> RunResult:
         from workflow_automation_provider.execution.wait import CompletionWait

@@ -12,7 +12,6 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -78,23 +77,6 @@ class UploadResult(TypedDict):
     """The first 20 requests."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FilesToUpload:
-    """
-    What to upload, and how.
-
-    :param files: as passed by the DAG author
-    :param file_format: the format of each file, None for the connection's
-    :param files_per_request: the maximum number of files in one request, None for no limit
-    :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
-    """
-
-    files: FileSource | Iterable[FileSource]
-    file_format: FileFormat | None = None
-    files_per_request: int | None = None
-    max_request_bytes: int | None = None
-
-
 class UploadRecord(TaskRecord):
     """
     How many requests the service confirmed.
@@ -126,29 +108,44 @@ class Uploader:
     :param record: what earlier tries sent
     :param hook: sends the requests; closed afterwards
     :param retrier: how long to keep retrying each request while the service is busy or cannot be reached
+    :param files: as passed by the DAG author
+    :param file_format: the format of each file, None for the connection's
+    :param limits: ``files_per_request`` and ``max_request_bytes``, as of :meth:`.WorkflowAutomationHook.prepare_uploads`
     """
 
-    def __init__(self, record: UploadRecord, hook: WorkflowAutomationHook, retrier: SendRetrier) -> None:
+    def __init__(
+        self,
+        record: UploadRecord,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        files: FileSource | Iterable[FileSource],
+        *,
+        file_format: FileFormat | None = None,
+        **limits: int | None,
+    ) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
+        self._files = files
+        self._file_format = file_format
+        self._limits = limits
         self._prepared: list[Element] | None = None
         self.elements: Sequence[Element] = ()
         """The files, for lineage: those of earlier tries as well."""
 
-    def prepare(self, flow_id: str | None, what: FilesToUpload) -> None:
+    def prepare(self, flow_id: str | None) -> None:
         """
         Resolve the files before there is a run, for :meth:`upload`, and check all that can be checked by then.
 
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        elements = resolve(what.files)
-        self._requests(_ANY_RUN, flow_id, elements, what)
+        elements = resolve(self._files)
+        self._requests(_ANY_RUN, flow_id, elements)
         self._prepared = elements
 
-    def upload(self, run_id: object, flow_id: str | None, what: FilesToUpload) -> UploadResult:
+    def upload(self, run_id: object, flow_id: str | None) -> UploadResult:
         """
         Upload the missing files, request by request.
 
@@ -160,17 +157,17 @@ class Uploader:
             try:
                 flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
                 run_id = identifier("run_id", run_id)
-                return self._upload(run_id, flow_id, what)
+                return self._upload(run_id, flow_id)
             except WorkflowAutomationError as error:
                 raise error.with_facts(
                     flow_id=None if flow_id is None else str(flow_id), run_id=str(run_id)
                 ) from error.__cause__
 
-    def _upload(self, run_id: str, flow_id: str, what: FilesToUpload) -> UploadResult:
-        self.elements = resolve(what.files) if self._prepared is None else self._prepared
+    def _upload(self, run_id: str, flow_id: str) -> UploadResult:
+        self.elements = resolve(self._files) if self._prepared is None else self._prepared
         self._log.info("Uploading %s for run %s.", _count_of(self.elements), run_id)
-        requests = self._requests(run_id, flow_id, self.elements, what)
-        file_format = what.file_format or self._hook.extra.file_format
+        requests = self._requests(run_id, flow_id, self.elements)
+        file_format = self._file_format or self._hook.extra.file_format
         digest = _digest([flow_id, run_id, file_format], requests)
         done, responses = self._confirmed(digest, requests)
         progress = Progress(sum(len(request.content) for request in requests[done:]), self._log)
@@ -204,16 +201,9 @@ class Uploader:
             ],
         }
 
-    def _requests(
-        self, run_id: str, flow_id: str | None, elements: Sequence[Element], what: FilesToUpload
-    ) -> list[Request]:
+    def _requests(self, run_id: str, flow_id: str | None, elements: Sequence[Element]) -> list[Request]:
         return self._hook.prepare_uploads(
-            run_id,
-            elements,
-            flow_id,
-            file_format=what.file_format,
-            files_per_request=what.files_per_request,
-            max_request_bytes=what.max_request_bytes,
+            run_id, elements, flow_id, file_format=self._file_format, **self._limits
         )
 
     def _confirmed(self, digest: str, requests: Sequence[Request]) -> tuple[int, list[str]]:

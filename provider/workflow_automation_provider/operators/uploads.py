@@ -95,22 +95,21 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     def _run_once(self, context: Context) -> UploadResult:
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.upload import FilesToUpload, Uploader, UploadRecord
+        from workflow_automation_provider.execution.upload import Uploader, UploadRecord
 
         record = UploadRecord(context)
         record.use()
         run_id, flow_id = self._run()
-        uploader = Uploader(record, self._open_hook(), self._retrier)
-        result = uploader.upload(
-            run_id,
-            flow_id,
-            FilesToUpload(
-                files=self.files,
-                file_format=self.file_format,
-                files_per_request=self.files_per_request,
-                max_request_bytes=self.max_request_bytes,
-            ),
+        uploader = Uploader(
+            record,
+            self._open_hook(),
+            self._retrier,
+            self.files,
+            file_format=self.file_format,
+            files_per_request=self.files_per_request,
+            max_request_bytes=self.max_request_bytes,
         )
+        result = uploader.upload(run_id, flow_id)
         self._uploaded = uploader.elements
         return result
 
