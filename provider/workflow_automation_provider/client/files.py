@@ -49,10 +49,6 @@ _WRONG_PATHS = (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 _REASON = 200
 
 
-class ChangedError(Exception):
-    """A file is no longer the one that was listed."""
-
-
 class Reading(Protocol):
     """The files of a request, read in the order in which they are sent, some of them ahead of their turn."""
 
@@ -60,16 +56,15 @@ class Reading(Protocol):
         """
         Return the content of the next file, in chunks whose length is a multiple of 3, except the last.
 
-        :raises ChangedError: if it is no longer the version of the file
-        :raises Exception: of any kind, if it cannot be read
+        :raises Exception: of any kind, if it cannot be read, or is no longer the version of the file
         """
 
     def close(self) -> None:
         """Stop reading, at once."""
 
 
-ReadAhead = Callable[[Iterable["File"], Callable[[], bool]], Reading]
-"""Begins to read files, in order. The second argument returns whether to stop."""
+ReadAhead = Callable[[Iterable["File"]], Reading]
+"""Begins to read files, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,21 +175,19 @@ class UploadBody:
     @contextmanager
     def opened(
         self,
-        stopped: Callable[[], bool] = lambda: False,
         begun: Callable[[Element], None] = lambda _: None,
         sent: Callable[[int], None] = lambda _: None,
     ) -> Iterator[Iterator[bytes]]:
         """
         Iterate over its bytes, and end everything that reads files when the context is left.
 
-        :param stopped: returns whether to stop
         :param begun: called with each element before it is read
         :param sent: called with the size of each piece that was sent
         """
-        with self._reading(stopped) as reading, closing(self._pieces(reading, stopped, begun)) as pieces:
+        with self._reading() as reading, closing(self._pieces(reading, begun)) as pieces:
             yield _joined(pieces, sent)
 
-    def _reading(self, stopped: Callable[[], bool]) -> AbstractContextManager[Reading | None]:
+    def _reading(self) -> AbstractContextManager[Reading | None]:
         """Begin to read files ahead, each as often as the file format has its content."""
         times = sum(word in _CONTENTS for _, word in self._fields)
 
@@ -204,11 +197,9 @@ class UploadBody:
                     yield from [file] * times
 
         ahead = next((file.read_ahead for file in files()), None)
-        return closing(ahead(files(), stopped)) if ahead else nullcontext()
+        return closing(ahead(files())) if ahead else nullcontext()
 
-    def _pieces(
-        self, reading: Reading | None, stopped: Callable[[], bool], begun: Callable[[Element], None]
-    ) -> Generator[bytes]:
+    def _pieces(self, reading: Reading | None, begun: Callable[[Element], None]) -> Generator[bytes]:
         import pybase64  # not at the top: only uploads need it
 
         yield self._head
@@ -220,7 +211,7 @@ class UploadBody:
                 # The body is not valid JSON before its end, which is sent only after every file was read to its
                 # expected size: the service cannot mistake a file that changed for a complete one.
                 if isinstance(part, File):
-                    yield from map(pybase64.b64encode, read_whole(part, reading, stopped))
+                    yield from map(pybase64.b64encode, read_whole(part, reading))
                 else:
                     yield part
         yield _TAIL
@@ -319,14 +310,11 @@ def _joined(pieces: Iterable[bytes], sent: Callable[[int], None]) -> Iterator[by
         sent(size)
 
 
-def read_whole(
-    file: File, reading: Reading | None = None, stopped: Callable[[], bool] = lambda: False
-) -> Iterator[bytes]:
+def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
     """
     Read a file, and raise if it has changed since it was measured.
 
     :param reading: what reads the files of the request that have a ``read_ahead``
-    :param stopped: returns whether to stop
     :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, except the last
     :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
     """
@@ -341,11 +329,7 @@ def read_whole(
             raise changed(file, f"is {left} bytes shorter than its original {file.size}")
     except WorkflowAutomationError:
         raise
-    except ChangedError as error:
-        raise changed(file, f"changed ({error})") from None
     except Exception as error:  # object stores raise all kinds of exceptions
-        if stopped():
-            raise
         raise changed(file, f"could not be read ({reason(error)})") from None
 
 

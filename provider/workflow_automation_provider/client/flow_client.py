@@ -184,9 +184,7 @@ class FlowClient:
         progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
         body = request.content
         with (
-            body.opened(lambda: self._stopped, begun, sent)
-            if isinstance(body, UploadBody)
-            else contextlib.nullcontext(body)
+            body.opened(begun, sent) if isinstance(body, UploadBody) else contextlib.nullcontext(body)
         ) as content:
             message = self._message(request, content, progress)
             failure = None

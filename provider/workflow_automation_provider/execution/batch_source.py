@@ -179,16 +179,9 @@ class BatchSource:
     def _open(self) -> IO[bytes]:
         path = _local(str(self._batch))
         if path is None:
-            try:
-                if isinstance(self._batch, ObjectStoragePath):
-                    fs, key = self._batch.fs, self._batch.path
-                else:
-                    fs, key = stored_at("batch", str(self._batch))
-            except ValueError as error:
-                raise InvalidRequestError(
-                    f"batch is {self._name}, which is not a URL that Airflow's object storage reads ({reason(error)}): check its "
-                    "scheme, and that the provider of the store is installed."
-                ) from None
+            # With the connection of its own that a path may have.
+            url = self._batch if isinstance(self._batch, ObjectStoragePath) else str(self._batch)
+            fs, key = stored_at("batch", url)
             fs.invalidate_cache()  # what an earlier task wrote may have been replaced
             # S3 opens a folder as an empty file.
             if fs.isdir(key):

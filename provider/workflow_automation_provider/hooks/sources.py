@@ -20,7 +20,7 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
@@ -514,7 +514,7 @@ class _Block(NamedTuple):
 class _Reading:
     """The objects of a request, see :class:`~workflow_automation_provider.client.files.Reading`."""
 
-    def __init__(self, files: Iterable[File], stopped: Callable[[], bool]) -> None:
+    def __init__(self, files: Iterable[File]) -> None:
         stored = (file for file in files if isinstance(file, _StoredFile))
         self._waiting: Iterator[_Block] = (block for file in stored for block in _blocks(file))
         self._blocks: deque[_Block] = deque()
