@@ -15,7 +15,6 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.ledger import ENTERED
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 
 if TYPE_CHECKING:
@@ -108,6 +107,9 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     :param run_id: the run, None or empty if it is to be found
     :param name: identifies a start within the task
     """
+    # Not at the top: each DAG file imports this module.
+    from workflow_automation_provider.execution.ledger import ENTERED
+
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
     key = f"{ENTERED}/{name}" if name else ENTERED
     return (
