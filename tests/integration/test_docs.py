@@ -350,7 +350,7 @@ def test_connections_of_the_environment(monkeypatch, text):
     monkeypatch.setenv(*assignment.split("=", 1))
     hook = WorkflowAutomationHook()
     if "127.0.0.1" in text:
-        assert hook.get_conn().base_url == "http://127.0.0.1:8080/api"
+        assert hook.get_conn().base_url == "http://127.0.0.1:8070/api"
         assert hook.connection.password == "KEY"
     else:
         assert is_the_pages(hook.connection)

@@ -125,10 +125,11 @@ class FlowRun:
         # As it was when the run was started, whatever the DAG says by now.
         waits = facts.start is not None and facts.start.waits
         self._options.on_run(run, waits or self._options.files is not None)
-        if facts.spoken.end and facts.spoken.end.status == "failed":
-            self._log.warning("The run has failed: no files are uploaded.")
-        elif self._options.files is not None:
-            self._upload(run)
+        if self._options.files is not None:
+            if facts.spoken.end and facts.spoken.end.status == "failed":
+                self._log.warning("The run has failed: no files are uploaded.")
+            else:
+                self._upload(run)
         if not waits:
             return run
         from workflow_automation_provider.execution.wait import Waiting

@@ -213,14 +213,16 @@ class StartRecord(TaskRecord):
 
     def enter(self, run: RunResult, last: Facts, *, waits: bool) -> Facts:
         """Record that the task continues with the run that a person entered, and return what is known of it now."""
-        token, giver = None, None
-        if last.start and last.start.token:
-            token, giver = last.start.token, last.start.giver or last.start.place
-        start = self.new_start(run=run, token=token, giver=giver, waits=waits)
+        before, token, giver, target = last.start, None, None, {}
+        if before:
+            target = {"conn_id": before.conn_id, "flow_id": before.flow_id}
+        if before and before.token:
+            token, giver = before.token, before.giver or before.place
+        start = self.new_start(run=run, token=token, giver=giver, waits=waits, **target)
         self.write_start(start)
-        if last.start and token:
+        if before and token:
             # A stop that the endpoint has begun is decided by the start before.
-            self._write_again(last.start)
+            self._write_again(before)
         self.forget_entered()
         spoken = self.spoken(token, twice=True) if token else Spoken()
         return Facts(start=start, spoken=spoken)

@@ -15,6 +15,7 @@ entry of its own: it began with the outcome of the start, and its end is in what
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -234,8 +235,10 @@ class CompletionWait:
 
     def _said(self, waiting: Waiting, spoken: Spoken) -> str:
         """Return when the run said what, in order."""
-        # Only a run that has claimed may say how far it is.
-        word = self._record.last_word(waiting.token) if spoken.claim else None
+        word = None
+        if spoken.claim:  # only then a run may say how far it is
+            with contextlib.suppress(Exception):  # what it has said before its end decides nothing
+                word = self._record.last_word(waiting.token)
         said = [(spoken.claim.at, "started")] if spoken.claim else []
         said += [(datetime.fromisoformat(word["at"]), "running (its last)")] if word else []
         said += [(spoken.end.at, spoken.end.status)] if spoken.end else []

@@ -6,7 +6,7 @@ object that was replaced since it was listed is noticed by its size as it is rea
 once more before the last byte of the request is sent.
 """
 # A Path would double the cost of reading a small file.
-# ruff: noqa: PTH109, PTH114, PTH116, PTH118, PTH123
+# ruff: noqa: PTH109, PTH114, PTH116, PTH118
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from typing import IO, Any, NamedTuple
@@ -85,7 +85,7 @@ def _source(name: str, source: FileSource, stores: dict[int, _Store]) -> Iterabl
         scheme, is_url, path = str(source).partition("://")
         if is_url and scheme.strip().lower() not in ("file", "local"):
             return _stored_files(name, source, stores)
-        return _local_files(name, path if is_url else str(source))
+        return _local_files(name, getattr(source, "path", path if is_url else str(source)))
     if isinstance(source, os.PathLike):
         return _local_files(name, os.fspath(source))
     raise InvalidRequestError(f"{name} is {kind_of(source)}: expected a path, a glob, a URL or a mapping.")
@@ -97,8 +97,11 @@ class _Found(File):
     __slots__ = ()
 
     def _keep(self, place: str, **values: object) -> None:
+        name = place.rstrip("/").rpartition("/")[2]
+        if not name.isascii() and re.search("[\ud800-\udfff]", name):
+            raise InvalidRequestError(f"{place!r} has a name that is not UTF-8: rename it.")
         # By the extension alone: there are very many names.
-        _, dot, extension = place.rstrip("/").rpartition("/")[2].lstrip(".").partition(".")
+        _, dot, extension = name.lstrip(".").partition(".")
         for name, value in {**values, "content_type": _content_type(f"a{dot}{extension}")}.items():
             object.__setattr__(self, name, value)  # the class is frozen
 
@@ -139,7 +142,10 @@ class _LocalFile(_Found):
 
     def open(self) -> IO[bytes]:
         """Open it without a buffer: it is read in large chunks."""
-        return open(self.location, "rb", buffering=0)
+        # A FIFO that took its place would be waited for.
+        return open(
+            self.location, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+        )
 
     def fingerprint(self) -> object:
         """Return its size, times and inode."""
@@ -192,10 +198,7 @@ def _local_file(path: str) -> File:
         raise InvalidRequestError(f"{path!r} is a directory: {advice}.")
     if not stat.S_ISREG(state.st_mode):
         raise InvalidRequestError(f"{path!r} is not a regular file.")
-    file = _LocalFile(path, state.st_size)
-    if not file.name.isascii() and re.search("[\ud800-\udfff]", file.name):
-        raise InvalidRequestError(f"{path!r} has a name that is not UTF-8: rename it.")
-    return file
+    return _LocalFile(path, state.st_size)
 
 
 def _hint(path: str) -> str:
@@ -212,6 +215,8 @@ def _glob(pattern: str) -> Iterator[str]:
     magic = _MAGIC.search(pattern)
     end = pattern.rfind("/", 0, magic.start() if magic else 0) + 1
     *parts, last = filter(None, pattern[end:].split("/"))
+    if last == "**":  # or it would go into folders that are among those to be looked into
+        parts, last = [*parts, last], "*"
     folders: Iterable[str] = [pattern[:end] or "./"]
     for part in parts:
         named = [
@@ -226,7 +231,7 @@ def _glob(pattern: str) -> Iterator[str]:
     for folder in folders:
         for path, is_folder in _named(folder, last):
             # ** also matches what is in a folder; without it, a folder among the matches is an error.
-            if not (is_folder and "**" in (*parts, last)):
+            if not (is_folder and "**" in parts):
                 yield path if end else path.removeprefix("./")
 
 
@@ -273,7 +278,7 @@ def _is_folder(path: str) -> bool:
 # What identifies the content of an object, as fsspec's stores name it: the first that one says.
 _VERSIONS = (
     *("generation", "ETag", "etag", "VersionId", "version_id", "md5Hash", "content_md5", "sha", "hex"),
-    *("LastModified", "last_modified", "modificationTime", "modify", "mtime", "updated", "created"),
+    *("LastModified", "last_modified", "modificationTime", "modify", "created", "mtime", "updated"),
 )
 
 # Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins without padding.
@@ -350,6 +355,8 @@ class _Store:
         self._listed += len(found)
         if path in found and not is_prefix:  # what looks like a pattern may be a key
             return {path: found[path]}
+        if is_prefix and any(key.startswith(f"{path}/") for key in found):  # and so may a prefix be
+            root, parts = path, ["**"]
         below = f"{root.rstrip('/')}/"
         return {
             key: info
@@ -376,8 +383,21 @@ class _Store:
             except Exception as error:  # object stores raise all kinds of exceptions
                 return error
 
-        with ThreadPoolExecutor(_AT_ONCE if self.is_cloud else 1) as threads:
-            return dict(zip(keys, threads.map(look, keys), strict=True))
+        async def look_at_all() -> list[Any]:
+            free = asyncio.Semaphore(_AT_ONCE)
+
+            async def look_at(key: str) -> Any:
+                async with free, asyncio.timeout(_TIMEOUT):
+                    return await self.fs._info(key)
+
+            return await asyncio.gather(*map(look_at, keys), return_exceptions=True)
+
+        keys = [*keys]
+        if not self.is_cloud:
+            return {key: look(key) for key in keys}
+        # On the store's own loop: threads would be waited for where the task is timed out.
+        found = asyncio.run_coroutine_threadsafe(look_at_all(), self.fs.loop).result()
+        return dict(zip(keys, found, strict=True))
 
     def check(self, files: Sequence[_StoredFile]) -> None:
         """
@@ -388,7 +408,7 @@ class _Store:
         self.fs.invalidate_cache()
         now: dict[str, Any] = {}
         # A page of a listing says as much as so many lookups.
-        if self.is_cloud and len(files) > self._listed // _PAGE:
+        if self.is_cloud and len(files) > self._listed // _PAGE + len(self._listings):
             for listing in self._listings:
                 now |= self._list(*listing)
         now |= self.look_up([file.key for file in files if file.key not in now])
@@ -468,9 +488,9 @@ def _stored_files(
             infos = store.find(path, is_prefix=is_prefix)
             if not infos:
                 raise FileNotFoundError
-        store.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
-        for key in sorted(infos):
-            yield _stored_file(store, key, infos.pop(key))
+            store.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
+            for key in sorted(infos):
+                yield _stored_file(store, key, infos.pop(key))
 
     return found()
 

@@ -74,7 +74,9 @@ _logger = logging.getLogger(__name__)
 _MAX_VALUE = 256 * 1024
 
 # Without credentials, and without what a browser leaves out or turns.
-_WEB = re.compile(r"https?://[a-z0-9._-]+(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?", re.IGNORECASE)
+_WEB = re.compile(
+    r"https?://[a-z0-9._-]+(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?", re.IGNORECASE | re.ASCII
+)
 
 # A run is silent that has said nothing for this part of the time that it may take, or say nothing.
 _SILENT = 0.5
@@ -244,7 +246,8 @@ def _batch(task: Task) -> Run:
     """Return a batch, as its last entry counts it."""
     entry, row = task.entries[_BATCH] or {}, task.row
     found = entry.get("counts")
-    counts = {name: n for name, n in found.items() if type(n) is int} if isinstance(found, dict) else {}
+    found = found if isinstance(found, dict) else {}
+    counts = {name: n for name, n in found.items() if type(n) is int and 0 <= n < 10**9}
     state = State.DOUBT if counts.get("unknown") else State.ENDED
     run = Run(
         task=task,
@@ -301,7 +304,8 @@ def _told(task: Task, key: re.Match[str], *, is_last: bool) -> dict[str, Any]:
         steps.append(Step(datetime.fromisoformat(closed["at"]), "Closed: no run may claim it any more"))
     if word:
         text = word.get("message", "")
-        steps.append(Step(datetime.fromisoformat(word["at"]), "Last word", text, said=text))
+        said = None if spoken.end else text
+        steps.append(Step(datetime.fromisoformat(word["at"]), "Last word", text, said))
     steps = sorted((step._replace(at=step.at.astimezone(UTC)) for step in steps), key=lambda step: step.at)
     last = next((step for step in reversed(steps) if step.said is not None), None)
     run = {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
@@ -316,10 +320,14 @@ def _told(task: Task, key: re.Match[str], *, is_last: bool) -> dict[str, Any]:
         "run_link": (spoken.claim and spoken.claim.run_link) or run.get("run_link"),
         "said": last.said if last else "",
         "said_at": last and last.at,
-        "progress": progress if isinstance(progress, int | float) and 0 <= progress <= 1 else None,
+        "progress": progress if _is_part(progress) and not spoken.end else None,
         "steps": steps,
     }
     return told if state is not State.WAITING else told | _wait(task.row.next_kwargs["waiting"], steps[-1].at)
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1
 
 
 def _wait(waiting: dict[str, Any], heard: datetime) -> dict[str, Any]:

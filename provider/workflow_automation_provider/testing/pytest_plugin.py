@@ -166,7 +166,7 @@ def workflow_automation_callback_base_url(
     callbacks = workflow_automation_service.callbacks
     with CallbackEndpoint() as endpoint:
         workflow_automation_connect.add_extra(callback_base_url=endpoint.url)
-        callbacks.endpoint = endpoint.url
+        callbacks.endpoint, callbacks.missing[:] = endpoint.url, []
         yield endpoint.url
     if callbacks.missing:
         pytest.fail(callbacks.missing[0], pytrace=False)

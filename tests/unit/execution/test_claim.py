@@ -273,7 +273,7 @@ class TestEntered:
         task.try_()
         assert (task.state, asks(task, run_id="other"), asks(task)) == ("awaiting_input", 409, 200)
         assert task.flow.says("success", run_id=True, result=3) == 200
-        assert task.until_end().result == {"run_id": run, "result": 3}
+        assert task.until_end().result == {"run_id": run, "flow_id": "demo-flow", "result": 3}
         assert requests(task) == 1
 
     @pytest.mark.parametrize("end", ["success", "failed"])
@@ -322,7 +322,7 @@ class TestEntered:
         task.clear()
         again = task.try_()
         if make is trigger:
-            assert again.result == {"run_id": "77"}
+            assert again.result == {"run_id": "77", "flow_id": "demo-flow"}
         else:
             assert "no URL" in str(again.error)
         assert (task.state, requests(task)) == ("success" if make is trigger else "failed", 1)
@@ -331,7 +331,7 @@ class TestEntered:
         task = lost(trigger(retries=0))
         task.enter("77")
         task.clear()
-        assert task.try_().result == {"run_id": "77"}
+        assert task.try_().result == {"run_id": "77", "flow_id": "demo-flow"}
         task.clear()
         assert task.try_().result["run_id"] == task.flow.runs[-1].run_id
         assert requests(task) == 2

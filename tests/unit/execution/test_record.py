@@ -186,7 +186,7 @@ def test_what_a_person_may_enter(world, value, run):
     again = task.try_()
     assert requests(task) == 1
     if run:
-        assert (again.result, ENTERED in task.rows.entries) == (run, False)
+        assert (again.result, ENTERED in task.rows.entries) == ({"flow_id": "demo-flow", **run}, False)
     else:
         assert (task.state, ENTERED in task.rows.entries) == ("failed", True)
         assert ENTERED in str(again.error)

@@ -86,6 +86,16 @@ def test_urls_and_links(folder, files, expected):
     assert sorted(contents(source)) == expected
 
 
+@pytest.mark.parametrize("pattern", ["*/**", "*/", "?*/", "**/*/", "**/*.csv"])
+def test_a_file_is_found_once(folder, pattern):
+    Path("to_deep").symlink_to("sub/deep")
+    assert [text for text in contents(pattern) if text.endswith("e.csv")] == ["sub/deep/e.csv"]
+
+
+def test_a_path_with_a_connection(folder):
+    assert contents(ObjectStoragePath(f"file://any@{folder}/a.csv")) == ["a.csv"]
+
+
 def test_sources_of_a_generator(folder):
     assert contents(name for name in ("b.csv", "a.csv")) == ["b.csv", "a.csv"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk.io import attach
 from fsspec import AbstractFileSystem  # type: ignore[import-untyped]  # has no types
+from fsspec.asyn import get_loop  # type: ignore[import-untyped]  # has no types
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -149,7 +150,7 @@ class Keys(AbstractFileSystem):  # type: ignore[misc]  # has no types
         self.keys: set[str] = set()
         self.denied = ""
 
-    def _info(self, key):
+    def _entry(self, key):
         return {"name": key, "type": "file", "size": 1}
 
     def ls(self, folder, *, detail):
@@ -159,30 +160,34 @@ class Keys(AbstractFileSystem):  # type: ignore[misc]  # has no types
         below = [key for key in self.keys if key.startswith(f"{folder}/")]
         if not below:
             if folder in self.keys:
-                return [self._info(folder)]
+                return [self._entry(folder)]
             raise FileNotFoundError(folder)
         rests = [key.removeprefix(f"{folder}/").partition("/") for key in below]
         folders = {name for name, slash, _ in rests if slash}
         return [
             *({"name": f"{folder}/{name}", "type": "directory", "size": 0} for name in folders),
-            *(self._info(f"{folder}/{name}") for name, slash, _ in rests if not slash),
+            *(self._entry(f"{folder}/{name}") for name, slash, _ in rests if not slash),
         ]
 
     def info(self, key):
         if key not in self.keys:
             raise FileNotFoundError(key)
-        return self._info(key)
+        return self._entry(key)
 
 
 class Flat(Keys):
     """Lists all keys at once, as those of S3, Google Cloud Storage and Azure are."""
 
     asynchronous = False
+    loop = get_loop()
+
+    async def _info(self, key):
+        return self.info(key)
 
     def find(self, folder, *, detail):
         if folder == self.denied:
             raise PermissionError("Access Denied")
-        return {key: self._info(key) for key in self.keys if key.startswith(f"{folder}/") or key == folder}
+        return {key: self._entry(key) for key in self.keys if key.startswith(f"{folder}/") or key == folder}
 
 
 Flat.__module__ = "gcsfs.core"
@@ -228,6 +233,16 @@ def test_a_glob_of_a_store_names_each_key_that_matches(stores, keys, pattern, ki
 def test_a_prefix_names_all_keys_below_it(stores, kind):
     keys = {"p/a", "p/a/.b", "p/[c]/d"}
     assert found_in(stores, kind, keys | {"p", "pa"}, "p/") == keys
+
+
+@pytest.mark.parametrize("kind", ["listed", "flat"])
+def test_a_prefix_that_looks_like_a_pattern(stores, kind):
+    assert found_in(stores, kind, {"p[1]/a", "p1/b"}, "p[1]/") == {"p[1]/a"}
+
+
+def test_a_name_that_is_not_utf8(stores):
+    with pytest.raises(InvalidRequestError, match="not UTF-8"):
+        found_in(stores, "flat", {"p/a\udcff"}, "p/")
 
 
 @pytest.mark.parametrize("kind", ["listed", "flat"])

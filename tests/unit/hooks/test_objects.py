@@ -16,6 +16,7 @@ from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError, NotSentError
 from workflow_automation_provider.hooks.sources import resolve
 
+from ..starts import interrupted
 from .conftest import resolved
 
 pytest.importorskip("s3fs")
@@ -75,6 +76,14 @@ def digest(content):
 
 def sha256(content):
     return hashlib.sha256(content).hexdigest()
+
+
+def test_a_lookup_that_hangs_ends_with_the_task(bucket, proxy):
+    proxy.faults.append(Fault(before=lambda: time.sleep(10), times=None))
+    began = time.monotonic()
+    with interrupted(1):
+        resolve([bucket.url("a"), bucket.url("b")])
+    assert time.monotonic() - began < 8
 
 
 class TestRequests:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import threading
 
 import pytest
 
@@ -12,9 +14,11 @@ from workflow_automation_provider.client.files import File, UploadBody
 from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import (
     BusyError,
+    FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
 )
+from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
@@ -90,6 +94,26 @@ def test_request_can_be_sent_again(service, hook, run_id):
     assert hook.send_upload(request) == "1 file received"
     (upload,) = service.uploads
     assert upload.files == [base64.b64encode(b"abc").decode()]
+
+
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(hook, run_id, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a")
+    (request,) = hook.prepare_uploads(run_id, resolve(path), "demo-flow")
+    path.unlink()
+    os.mkfifo(path)
+    errors = []
+
+    def send():
+        try:
+            hook.send_upload(request)
+        except FileUnavailableError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=send, daemon=True)  # it would not end
+    thread.start()
+    thread.join(60)
+    assert [error.code for error in errors] == ["file-unavailable"]
 
 
 def test_timeout_of_one_request(service, run_id, workflow_automation_connect):

@@ -78,7 +78,7 @@ def test_a_run_that_a_person_entered(service, store, context, events):
     store.entries["workflow_automation_run"] = {"run_id": "77"}
     now = having(events, context(store, try_number=2, max_tries=4))
     trigger(outlets=[REPORT]).execute(now)
-    assert events[REPORT].extra == {"run_id": "77"}
+    assert events[REPORT].extra == {"run_id": "77", "flow_id": "demo-flow"}
 
 
 def test_other_outlets_are_left_alone(service, context, events):

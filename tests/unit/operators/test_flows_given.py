@@ -47,7 +47,7 @@ def cleared(store, context):
 def test_is_returned(service, store, context, cleared, log, entry, run):
     fail(service, store, context, "drop_after")
     store.entries[ENTERED] = entry
-    assert trigger().execute(cleared) == run
+    assert trigger().execute(cleared) == {"flow_id": "demo-flow", **run}
     assert store.entries[SECOND]["run"] == run
     assert ENTERED not in store.entries
     assert requests(service) == 1
@@ -59,7 +59,7 @@ def test_is_returned(service, store, context, cleared, log, entry, run):
 def test_is_returned_whatever_the_task_did_before(service, store, context, cleared, fault):
     fail(service, store, context, fault)
     store.entries[ENTERED] = "77"
-    assert trigger().execute(cleared) == {"run_id": "77"}
+    assert trigger().execute(cleared) == {"run_id": "77", "flow_id": "demo-flow"}
     assert requests(service) == 1
 
 
@@ -145,7 +145,7 @@ def test_a_kill_before_the_entry_is_deleted_loses_nothing(
         with pytest.raises(interruption):
             trigger().execute(cleared)
     assert store.entries[SECOND]["run"] == {"run_id": "77"}
-    assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
+    assert trigger().execute(context(store, try_number=3, max_tries=4))["run_id"] == "77"
     assert ENTERED not in store.entries
     assert requests(service) == 1
 
@@ -156,7 +156,7 @@ def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
     store.failures["set start"] = 1
     with pytest.raises(RuntimeError, match="store"):
         trigger().execute(cleared)
-    assert trigger().execute(context(store, try_number=3, max_tries=4)) == {"run_id": "77"}
+    assert trigger().execute(context(store, try_number=3, max_tries=4))["run_id"] == "77"
     assert requests(service) == 1
 
 

@@ -374,8 +374,10 @@ class TestDoubts:
 
     def test_what_the_run_has_said_since(self, dag, row, tab):
         task = Task(dag, state="failed").speak(end=End(ago(1), "success", "77", {"rows": 3}, "Done"))
+        task.say("half", 0.5, seconds=0)
         assert "in doubt|" in row(task)
         assert "|ended: success. Done|" in row(task)
+        assert "50 %" not in row(task)
         text = tab(task).text
         assert "No response" in text
         assert 'key workflow_automation_run, value "77"' in text
@@ -556,6 +558,11 @@ HOSTILE = [
 
 
 class TestHostileTexts:
+    def test_in_the_advice(self, dag, tab):
+        task = Task(dag, state="failed").outcome(run={"run_id": "\u202e1001"})
+        assert "\u202e" not in tab(task).text
+        assert "with the quotes" in tab(task).text
+
     @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
     def test_shown_as_text(self, dag, viewer, text):
         task = Task(dag).outcome(run={"run_id": text, "run_link": text, "flow_id": text}).say(text).park()
@@ -577,7 +584,7 @@ class TestHostileTexts:
         "url",
         [
             "javascript:alert(1)", "JavaScript://app.test/%0aalert(1)", " javascript:alert(1)", "/logout",
-            "java\tscript:alert(1)", "data:text/html,<script>alert(1)</script>", "//app.test/runs/1", "https://",
+            "java\tscript:alert(1)", "http\u017f://app.test/x", "data:text/html,<script>alert(1)</script>", "//app.test/runs/1", "https://",
             "https:app.test", "http://[", "https://user@app.test", "https:\\\\app.test", "https://app.test/\nx",
             "https://app.test/" + "x" * 3000, 7, None, {"a": 1},
         ],
@@ -606,7 +613,7 @@ class TestHostileTexts:
             '{"at": "0001-01-01T00:00:00+23:59", "max_tries": 2}', '{"kind": 7, "at": "2026-01-01", "run": {"run_id": {}}}',
             '{"claim": 7, "end": [], "stopped": 5}', '{"claim": {"at": "2026-01-01", "run_id": 7}, "refused": [7]}',
             '{"progress": NaN, "message": {}, "at": "9999-12-31T23:59:59-23:59"}', '{"progress": true}',
-            '{"counts": {"total": "x", "remaining": -5}, "max_tries": []}', '{"counts": {"total": 5, "remaining": -5}}',
+            '{"counts": {"total": "x", "remaining": -5}, "max_tries": []}', f'{{"counts": {{"total": 1, "remaining": 1{"0" * 400}}}}}', '{"counts": {"total": 5, "remaining": -5}}',
         ],
     )  # fmt: skip
     def test_entries_that_anybody_may_have_written(self, dag, viewer, value):
