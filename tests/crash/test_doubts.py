@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from deployment import Deployment
     from workflow_automation_provider.testing import LocalService
 
+FLOW = {"flow_id": "demo-flow"}
+"""Of the start that was in doubt."""
+
 
 class Case(cases.Case):
     """One DAG run whose start is in doubt."""
@@ -52,7 +55,7 @@ def a_failed_task_is_given_its_run(case: Case) -> None:
     case.give({"run_id": run_id, "run_link": "https://service.example/runs/7"})
     case.clear()
     found = case.end("success")
-    assert found.result == {"run_id": run_id, "run_link": "https://service.example/runs/7"}
+    assert found.result == {**FLOW, "run_id": run_id, "run_link": "https://service.example/runs/7"}
     assert found.runs == [run_id]
 
 
@@ -63,7 +66,7 @@ def a_run_whose_id_is_unknown_is_given(case: Case) -> None:
     case.give(run_id)
     case.clear()
     found = case.end("success")
-    assert found.result == {"run_id": run_id}
+    assert found.result == {**FLOW, "run_id": run_id}
     assert found.runs == [run_id]
 
 
@@ -73,7 +76,7 @@ def a_run_is_given_once(case: Case) -> None:
     (run_id,) = case.runs
     case.give(run_id)
     case.clear()
-    assert case.end("success").result == {"run_id": run_id}
+    assert case.end("success").result == {**FLOW, "run_id": run_id}
     if not clear_discards():  # else the person chose to keep it
         case.clear()
         found = case.end("success")
@@ -88,7 +91,7 @@ def a_rejected_task_is_given_a_run(case: Case) -> None:
     case.give(77)
     case.clear()
     found = case.end("success")
-    assert found.result == {"run_id": "77"}
+    assert found.result == {**FLOW, "run_id": "77"}
     assert not found.runs
 
 
