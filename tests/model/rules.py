@@ -294,7 +294,7 @@ class Task(Rules):
         yield from self.write(s, ("outcome", Outcome(s.execution, "nothing", s.token)), ("look_once",))
 
     def _look_once(self, s: State) -> Iterator[State]:
-        """Take the run if it has begun all the same."""
+        """Take the run if it has begun anyway."""
         if self.has_url and s.said(s.token).has_begun:
             yield from self._returned(s, s.token)
         else:

@@ -182,7 +182,7 @@ class Transport(httpx.BaseTransport):
         # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle connections
         # while other threads begin to use them, and may close one whose response is about to arrive.
         self._idle: list[_Connection] | None = None
-        _Connection(tls, proxy)
+        _Connection(tls, proxy)  # raises now, not at the first request
 
     @contextlib.contextmanager
     def keep_alive(self) -> Iterator[None]:

@@ -376,12 +376,12 @@ class RunStarter:
         return self._return(Facts(start=self._start, outcome=outcome, spoken=spoken))
 
     def _nothing(self, error: WorkflowAutomationError) -> RunResult:
-        """Record that nothing was started; return the run if one has begun all the same."""
+        """Record that nothing was started; return the run if it has begun anyway."""
         self._write_outcome("nothing")
         if self._start.token:
             spoken = self._record.spoken(self._start.token)
             if spoken.has_begun:
-                self._log.warning("Its run has begun all the same: %s", error.reason)
+                self._log.warning("The run has begun anyway: %s", error.reason)
                 return self._return(Facts(start=self._start, spoken=spoken))
         raise error
 

@@ -376,6 +376,11 @@ class _Store:
 
     def look_up(self, keys: Iterable[str]) -> dict[str, Any]:
         """Return what the store says of objects, or the error, by key."""
+        keys = [*keys]
+        if self.is_cloud:
+            # On the store's own loop: threads would be waited for where the task is timed out.
+            found = asyncio.run_coroutine_threadsafe(self._look_up(keys), self.fs.loop).result()
+            return dict(zip(keys, found, strict=True))
 
         def look(key: str) -> Any:
             try:
@@ -383,21 +388,16 @@ class _Store:
             except Exception as error:  # object stores raise all kinds of exceptions
                 return error
 
-        async def look_at_all() -> list[Any]:
-            free = asyncio.Semaphore(_AT_ONCE)
+        return {key: look(key) for key in keys}
 
-            async def look_at(key: str) -> Any:
-                async with free, asyncio.timeout(_TIMEOUT):
-                    return await self.fs._info(key)
+    async def _look_up(self, keys: Sequence[str]) -> list[Any]:
+        free = asyncio.Semaphore(_AT_ONCE)
 
-            return await asyncio.gather(*map(look_at, keys), return_exceptions=True)
+        async def look(key: str) -> Any:
+            async with free, asyncio.timeout(_TIMEOUT):
+                return await self.fs._info(key)
 
-        keys = [*keys]
-        if not self.is_cloud:
-            return {key: look(key) for key in keys}
-        # On the store's own loop: threads would be waited for where the task is timed out.
-        found = asyncio.run_coroutine_threadsafe(look_at_all(), self.fs.loop).result()
-        return dict(zip(keys, found, strict=True))
+        return await asyncio.gather(*map(look, keys), return_exceptions=True)
 
     def check(self, files: Sequence[_StoredFile]) -> None:
         """
@@ -478,7 +478,8 @@ def _stored_files(
     url = str(source)
     with _readable(name, url):
         fs, path = stored_at(name, source)
-        store = stores.setdefault(id(fs), _Store(fs, url.strip().partition("://")[0].lower()))
+        if (store := stores.get(id(fs))) is None:
+            store = stores[id(fs)] = _Store(fs, url.strip().partition("://")[0].lower())
     is_prefix = url.endswith("/")
     if not is_prefix and not _MAGIC.search(path):
         store.named[path] = None  # looked up when all are known

@@ -135,6 +135,12 @@ class Task:
     entries: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def at(self) -> datetime:
+        """When it began, or its DAG run: a task that is queued has not begun."""
+        at: datetime = self.row.start_date or self.row.date
+        return at
+
+    @property
     def path(self) -> str:
         """The path of its page in Airflow."""
         parts = ["dags", self.row.dag_id, "runs", self.row.run_id, "tasks", self.row.task_id]
@@ -252,7 +258,7 @@ def _batch(task: Task) -> Run:
     run = Run(
         task=task,
         state=state if row.state in _ENDED else State.SENDING,
-        at=row.start_date or row.date,
+        at=task.at,
         is_current=entry.get("max_tries", row.max_tries) == row.max_tries,
         flow=entry.get("flow_id"),
         conn_id=entry.get("conn_id"),
@@ -271,7 +277,7 @@ def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     run = Run(
         task=task,
         state=State.UNKNOWN,
-        at=task.row.start_date or task.row.date,
+        at=task.at,
         name=key[3] or "",
         try_number=place_of(key)[0],
         is_current=is_last,

@@ -40,6 +40,6 @@ def check_number(
     :raises ValueError: if it is another value, naming it
     """
     is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not (is_number and least <= value <= most and value != math.inf):  # type: ignore[operator]
+    if not (is_number and least <= value <= most and value != math.inf):  # type: ignore[operator]  # mypy does not narrow by a variable
         range_ = f"{least} or more" if most == math.inf else f"{least} to {most}"
         raise ValueError(f"{name} is {value!r}; expected a {'whole ' if whole else ''}number, {range_}")

@@ -86,6 +86,17 @@ def test_a_lookup_that_hangs_ends_with_the_task(bucket, proxy):
     assert time.monotonic() - began < 8
 
 
+def test_globs_of_few_objects_are_not_listed_again(service, hook, run_id, bucket, proxy):
+    urls = [bucket.url(f"d{number}/") for number in range(3)]
+    for number in range(3):
+        bucket.write(f"d{number}/a.csv", b"a")
+    (request,) = hook.prepare_uploads(run_id, resolve(urls), "demo-flow")
+    before = len(listings(proxy))
+    hook.send_upload(request)
+    assert before >= 3
+    assert len(listings(proxy)) == before
+
+
 class TestRequests:
     def test_a_prefix_takes_one_request_for_each_object(self, service, hook, run_id, bucket, proxy):
         contents = {f"p__{number:03}.bin": os.urandom(number * 7) for number in range(20)}

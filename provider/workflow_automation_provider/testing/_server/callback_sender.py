@@ -185,7 +185,7 @@ class CallbackSender:
 @dataclass(frozen=True)
 class _Attempt:
     """
-    What came of sending a call once.
+    The outcome of one attempt to send a call.
 
     :param wait: the least seconds until the next attempt, ``None`` if none is needed
     """
