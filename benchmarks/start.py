@@ -22,20 +22,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import certifi
-import trustme
-
 from airflow_launcher.airflow import temporary_home
 from airflow_launcher.api import FINISHED, AirflowApi
-from undisturbed import undisturbed_airflow
+from undisturbed import certified, undisturbed_airflow
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 STARTS, ROUNDS = 20, 4
 AIM, CLAIM_AIM = 1.4, 1.05
 LOST = 40
 FIRST_STEP = 1.0  # seconds after the start, so that the task waits for it
-
-# The DAG files -----------------------------------------------------------------------------------------
 
 HEAD = """
 import json, os, time
@@ -90,9 +85,6 @@ def write_dags(folder: Path) -> None:
     for who, (_, text) in CONTENDERS.items():
         (folder / f"{who}.py").write_text(HEAD + text.replace("NAME", who))
     (folder / "lost.py").write_text(HEAD + LOST_RESPONSE.replace("NAME", "lost"))
-
-
-# Rounds ------------------------------------------------------------------------------------------------
 
 
 class Start(NamedTuple):
@@ -153,15 +145,8 @@ def run(scheme: str, starts: int, rounds: int) -> Results:
     """Measure against a service that speaks ``scheme``."""
     with temporary_home("bench") as home:
         write_dags(home / "dags")
-        variables = {"BENCH_TIMES": str(home / "times"), "BENCH_KEY": DEMO_KEY.value}
-        certificate = None
-        if scheme == "https":
-            authority, certificate = trustme.CA(), home / "service.pem"
-            authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
-            # The usual trust store and one more: loading it is part of what a request over TLS costs.
-            trusted = home / "trusted.pem"
-            trusted.write_bytes(Path(certifi.where()).read_bytes() + authority.cert_pem.bytes())
-            variables |= {"SSL_CERT_FILE": str(trusted), "REQUESTS_CA_BUNDLE": str(trusted)}
+        certificate, variables = certified(home, scheme)
+        variables |= {"BENCH_TIMES": str(home / "times"), "BENCH_KEY": DEMO_KEY.value}
         with (
             LocalService(
                 certfile=str(certificate) if certificate else None, journal=home / "journal"

@@ -6,8 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import certifi
+import trustme
+
 from airflow_launcher.airflow import Airflow
 from airflow_launcher.databases import PostgreSQL
+
+
+def certified(home: Path, scheme: str) -> tuple[Path | None, dict[str, str]]:
+    """
+    Return a service's certificate, if it is to have one, and the environment variables with which tasks trust it.
+
+    They trust the usual authorities too: to load those is part of what a request over TLS costs.
+    """
+    if scheme == "http":
+        return None, {}
+    authority, certificate, trusted = trustme.CA(), home / "service.pem", home / "trusted.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    trusted.write_bytes(Path(certifi.where()).read_bytes() + authority.cert_pem.bytes())
+    return certificate, {"SSL_CERT_FILE": str(trusted), "REQUESTS_CA_BUNDLE": str(trusted)}
 
 
 def undisturbed_airflow(

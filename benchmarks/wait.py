@@ -6,8 +6,8 @@ triggerer. Then a triggerer is started, and as many tasks are deferred to a trig
 minute, as other providers' triggers do. What Airflow's processes use is measured for a minute while all of them
 wait. Then some flows end, one after the other, and what is measured is the time until their tasks have succeeded.
 
-A waiting task continues now and then to check for a lost callback: first after a minute, later every 6 hours. Here
-it does only the latter. What a check costs is what it costs to continue a task, which is measured as the flows end.
+A waiting task continues now and then to look: first after 15 seconds, later every hour. Here it does only the
+latter. What a check costs is what it costs to continue a task, which is measured as the flows end.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_launcher.airflow import Airflow, temporary_home
-from airflow_launcher.components import TRIGGERER
-from airflow_launcher.connections import connection_to
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.airflow import TRIGGERER, Airflow, connection_to, temporary_home
+from airflow_launcher.processes import wait_for
 from undisturbed import undisturbed_airflow
 from workflow_automation_provider.testing import LocalService
 
@@ -46,14 +43,12 @@ SPREAD = 30  # seconds over which the flows end
 SETTLE = 10
 MIB = 1024 * 1024
 
-# The DAGs ----------------------------------------------------------------------------------------------
-
 WAITING = """
 from airflow.sdk import DAG
 from workflow_automation_provider.execution import wait
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-wait._FIRST_CHECK = wait._MAX_CHECK
+wait._FIRST_SLEEP = wait._MAX_SLEEP
 
 for dag_id, tasks in (("warm_up", {warm_up}), ("waiting", {tasks})):
     with DAG(dag_id, schedule=None):
@@ -111,9 +106,6 @@ class PollingOperator(BaseOperator):
 """
 
 
-# The flows ---------------------------------------------------------------------------------------------
-
-
 class Flows:
     """When the flows end: those of the first tasks at set times, all others never."""
 
@@ -132,10 +124,6 @@ class Flows:
         self._began.wait()
         time.sleep(max(0.0, self.ends[case] - time.time()))
 
-    def state(self, case: int) -> str:
-        """Return the state of a flow's run."""
-        return "success" if self.ends.get(case, float("inf")) <= time.time() else "running"
-
 
 @contextlib.contextmanager
 def serve(flows: Flows) -> Iterator[str]:
@@ -143,7 +131,8 @@ def serve(flows: Flows) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = f'{{"state": "{flows.state(int(self.path.strip("/")))}"}}'.encode()
+            has_ended = flows.ends.get(int(self.path.strip("/")), float("inf")) <= time.time()
+            body = f'{{"state": "{"success" if has_ended else "running"}"}}'.encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -159,9 +148,6 @@ def serve(flows: Flows) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:
             server.shutdown()
-
-
-# What it costs -----------------------------------------------------------------------------------------
 
 
 class Cost(NamedTuple):
@@ -212,9 +198,6 @@ def measure(airflow: Airflow, seconds: float) -> Cost:
     return Cost(len(found), memory, count / minutes, cpu / minutes)
 
 
-# The two ways ------------------------------------------------------------------------------------------
-
-
 class Result(NamedTuple):
     """
     What one of the ways came to.
@@ -234,22 +217,16 @@ def say(what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr)
 
 
-def task_instances(api: AirflowApi, dag_id: str, state: str) -> dict[str, Any]:
-    """Return the first hundred mapped task instances in a state, and how many there are."""
-    path = f"/dags/{dag_id}/dagRuns/run/taskInstances/task/listMapped?state={state}&limit=100"
-    found: dict[str, Any] = api.ask("GET", path)
-    return found
-
-
-def reach(api: AirflowApi, dag_id: str, state: str, tasks: int, seconds: float = 900) -> list[dict[str, Any]]:
+def reach(api: AirflowApi, dag_id: str, state: str, tasks: int) -> list[dict[str, Any]]:
     """Wait until so many mapped task instances are in a state, and return the first hundred."""
+    path = f"/dags/{dag_id}/dagRuns/run/taskInstances/task/listMapped?state={state}&limit=100"
 
     def look() -> list[dict[str, Any]] | None:
-        found = task_instances(api, dag_id, state)
+        found = api.ask("GET", path)
         return found["task_instances"] if found["total_entries"] >= tasks else None
 
     # Seldom: the api-server that is asked here also serves the tasks.
-    return wait_for(f"{tasks} tasks of {dag_id} in {state}", look, seconds, pause=2)
+    return wait_for(f"{tasks} tasks of {dag_id} in {state}", look, 900, pause=2)
 
 
 def run(airflow: Airflow, dag_id: str, state: str, tasks: int, flows: Flows) -> Result:
@@ -277,17 +254,6 @@ def run(airflow: Airflow, dag_id: str, state: str, tasks: int, flows: Flows) -> 
     return Result(measure(airflow, IDLE_WINDOW), waiting, seconds, cpu / len(ended))
 
 
-def airflow_on_postgresql(home: Path, service: LocalService) -> Airflow:
-    """Return an Airflow with LocalExecutor on PostgreSQL."""
-    return undisturbed_airflow(
-        home,
-        {"CORE__PARALLELISM": "8", "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8"},
-        connections={"workflow_automation_default": connection_to(service.base_url)},
-        # Where the triggerer finds the trigger.
-        variables={"PYTHONPATH": str(home / "modules")},
-    )
-
-
 def compare(tasks: int, ending: int) -> dict[str, Result]:
     """Measure both ways."""
     waiting, deferred = Flows(ending), Flows(ending)
@@ -304,7 +270,13 @@ def compare(tasks: int, ending: int) -> dict[str, Result]:
         service.callbacks.add(inputs={"dag": "warm_up"})
         for case in waiting.ends:
             service.callbacks.add(inputs={"case": case}, result=lambda run: waiting.wait(run.inputs["case"]))
-        with airflow_on_postgresql(home, service) as airflow:
+        with undisturbed_airflow(
+            home,
+            {"CORE__PARALLELISM": "8", "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8"},
+            connections={"workflow_automation_default": connection_to(service.base_url)},
+            # Where the triggerer finds the trigger.
+            variables={"PYTHONPATH": str(home / "modules")},
+        ) as airflow:
             say("Airflow is ready")
             airflow.api.trigger("warm_up", "run")
             airflow.api.finished("warm_up", "run")
@@ -312,9 +284,6 @@ def compare(tasks: int, ending: int) -> dict[str, Result]:
             airflow.launch(TRIGGERER)
             say("The triggerer is ready")
             return {**found, "deferred": run(airflow, "deferred", "deferred", tasks, deferred)}
-
-
-# The table ---------------------------------------------------------------------------------------------
 
 
 def table(results: Mapping[str, Result], tasks: int) -> Iterator[str]:
@@ -334,12 +303,6 @@ def table(results: Mapping[str, Result], tasks: int) -> Iterator[str]:
         yield f"| {title} | {' | '.join(cells(result.idle, idle))} | | | |"
         times = f"{result.cpu:.1f} | {statistics.median(result.seconds):.0f} | {max(result.seconds):.0f}"
         yield f"| {title_waiting} | {' | '.join(cells(result.waiting, idle))} | {times} |"
-    mine, other = (
-        [*result.waiting, result.cpu, statistics.median(result.seconds), max(result.seconds)]
-        for result in (results["waiting"], results["deferred"])
-    )
-    ratios = (f"{theirs / ours:.2f}" for ours, theirs in zip(mine, other, strict=True))
-    yield f"| deferred, waiting = 1 | {' | '.join(ratios)} |"
 
 
 def cells(cost: Cost, idle: Cost) -> Iterator[str]:

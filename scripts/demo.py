@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_launcher.airflow import VERSION, Airflow
-from airflow_launcher.connections import connection_to
-from airflow_launcher.ports import free_port, is_free
-from airflow_launcher.processes import Program
-from airflow_launcher.waiting import wait_for
-from local_airflow import (
-    CONN_ID,
-    DAGS,
-    HOMES,
-    SETTINGS,
-    begin,
-    lose_responses,
-    prepare,
-    script_callbacks,
-    shown,
-)
+from airflow_launcher.airflow import VERSION, Airflow, connection_to
+from airflow_launcher.processes import Program, free_port, is_free, wait_for
+from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, begin, prepare, script_flows, shown
 from workflow_automation_provider.testing import LocalService
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing import Run
 
-TRIGGER_UPLOAD = "workflow_automation_trigger_upload"
-CLAIM = "workflow_automation_claim"
-WAIT = "workflow_automation_wait"
-RUN_TIMEOUT = 180
+EXAMPLES = ("workflow_automation_trigger_upload", "workflow_automation_claim", "workflow_automation_wait")
 
 
 @contextmanager
@@ -58,17 +42,9 @@ def run_dag(airflow: Airflow, dag_id: str) -> tuple[Program, bool]:
     print(f"Running {dag_id} in Airflow {VERSION} (about 10 s) …")
     began = time.monotonic()
     program = airflow.program(dag_id, "dags", "test", dag_id)
-    succeeded = program.run(RUN_TIMEOUT)
+    succeeded = program.run(180)
     print(f"{'Succeeded' if succeeded else 'FAILED'} after {time.monotonic() - began:.0f} s.")
     return program, succeeded
-
-
-def content_size(content: Any) -> int:
-    """Return how many bytes came as base64; the journal only describes what is long."""
-    if isinstance(content, str):
-        return len(base64.b64decode(content))
-    size: int = content["long_string"]["decoded"]["length"]
-    return size
 
 
 def show(service: LocalService, run: Run) -> None:
@@ -78,24 +54,24 @@ def show(service: LocalService, run: Run) -> None:
     for upload in service.uploads:
         if upload.run_id == str(run.run_id):
             for file in upload.files or ():
-                print(f"    file      {file['name']} ({content_size(file['content'])} bytes)")
+                content = file["content"]
+                # The journal only describes what is long.
+                size = (
+                    len(b64decode(content))
+                    if isinstance(content, str)
+                    else content["long_string"]["decoded"]["length"]
+                )
+                print(f"    file      {file['name']} ({size} bytes)")
     for callback in service.journal.callbacks():
         if callback.run_id == run.run_id:
             print(f"    callback  {json.dumps(callback.body, ensure_ascii=False)} → {callback.status}")
-
-
-def printed_by_announce(program: Program) -> str:
-    """Return the line that the task announce printed."""
-    found = re.search(r"\d+ rows are in \S+", program.output.read_text(errors="replace"))
-    return found[0] if found else "nothing"
 
 
 def main() -> int:
     """Run the demo; return the exit code."""
     begin()
     with LocalService() as service:
-        script_callbacks(service, delay=2)
-        lose_responses(service)
+        script_flows(service, delay=2)
         port = free_port()
         connection = connection_to(service.base_url)
         connection["extra"]["callback_base_url"] = f"http://127.0.0.1:{port}"
@@ -103,7 +79,7 @@ def main() -> int:
         prepare(airflow)
         programs = []
         with callback_endpoint(airflow, port):
-            for dag_id in (TRIGGER_UPLOAD, CLAIM, WAIT):
+            for dag_id in EXAMPLES:
                 program, succeeded = run_dag(airflow, dag_id)
                 if not succeeded:
                     print(
@@ -114,7 +90,8 @@ def main() -> int:
         print("\nWhat the service received (it has ended: its links lead nowhere):")
         for run in service.runs:
             show(service, run)
-        print(f"\nWhat the task after the wait printed: {printed_by_announce(programs[-1])}")
+        (line,) = re.findall(r"\d+ rows are in \S+", programs[-1].output.read_text(errors="replace"))[:1]
+        print(f"\nWhat the task after the wait printed: {line}")
     print(f"\nThe task logs: {', '.join(shown(program.output) for program in programs)}")
     print("To click around in Airflow and the service: make ui")
     return 0

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.testing import DEMO_KEY
@@ -28,7 +27,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def begin() -> None:
     """Prepare this process: any signal to end it is a KeyboardInterrupt, and output is shown at once."""
     for number in SIGNALS:
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
@@ -42,32 +41,24 @@ def prepare(airflow: Airflow) -> None:
     airflow.prepare()
 
 
-def script_callbacks(service: LocalService, delay: float) -> None:
+def script_flows(service: LocalService, delay: float) -> None:
     """
     Have the runs of the examples that wait claim their start, report their progress and call back.
 
+    The task of the example that claims gets no response.
+
     :param delay: seconds from the start of a run to its end
     """
+    words = [{"progress": part, "message": f"Exported {part:.0%}", "delay": delay / 3} for part in (0.3, 0.7)]
     service.callbacks.add(
         result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"},
         started=0,
-        running=[
-            {"progress": progress, "message": f"Exported {progress:.0%}", "delay": delay / 3}
-            for progress in (0.3, 0.7)
-        ],
+        running=words,
         delay=delay / 3,
     )
-
-
-def lose_responses(service: LocalService) -> None:
-    """Have the run of the example that claims be started, but its task get no response."""
     service.faults.add("drop_after", flow_id=DEMO_KEY.flow_id, inputs={"report": "refunds"}, times=None)
 
 
 def shown(path: Path) -> str:
     """Return a path of the project as people want to read it."""
     return str(path.relative_to(PROJECT))
-
-
-def _interrupt(_: int, __: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -38,70 +38,24 @@ PACKAGE = Path("src", "workflow_automation_provider")
 MUTMUT_LOG = "mutmut.log"
 EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 
-# Files of the package, and the tests that must notice every change to them.
-GROUPS = (
-    (("client/responses.py", "client/redaction.py"), ("tests/unit/client",)),
-    (
-        (
-            "execution/claim.py",
-            "execution/ledger.py",
-            "execution/record.py",
-            "execution/start.py",
-            "execution/store.py",
-            "execution/wait.py",
-        ),
-        (
-            "tests/unit/execution/test_claim*.py",
-            "tests/unit/execution/test_ledger*.py",
-            "tests/unit/execution/test_record*.py",
-            "tests/unit/execution/test_start*.py",
-            "tests/unit/execution/test_wait*.py",
-            "tests/unit/notifications",
-            "tests/unit/operators/test_flows_*.py",
-            "tests/unit/test_every_kill.py",
-            "tests/unit/test_promise_runs.py",
-        ),
-    ),
-    (("execution/retry.py",), ("tests/unit/execution/test_retry.py",)),
-    (
-        ("execution/upload.py",),
-        (
-            "tests/unit/execution/test_upload.py",
-            "tests/unit/execution/test_wait*.py",
-            "tests/unit/execution/test_words.py",
-            "tests/unit/hooks/test_lineage.py",
-            "tests/unit/operators/test_flows_upload.py",
-        ),
-    ),
-    (
-        ("operators/base.py",),
-        (
-            "tests/unit/execution/test_words.py",
-            "tests/unit/hooks/test_lineage.py",
-            "tests/unit/operators/test_asset_events.py",
-            "tests/unit/operators/test_flows.py",
-            "tests/unit/operators/test_flows_trigger.py",
-            "tests/unit/operators/test_flows_upload.py",
-            "tests/unit/test_argument_errors.py",
-        ),
-    ),
-    (
-        ("operators/flows.py",),
-        (
-            "tests/unit/decorators/test_flows.py",
-            "tests/unit/execution/test_wait*.py",
-            "tests/unit/execution/test_words.py",
-            "tests/unit/hooks/test_lineage.py",
-            "tests/unit/operators/test_asset_events.py",
-            "tests/unit/operators/test_flows.py",
-            "tests/unit/operators/test_flows_given.py",
-            "tests/unit/operators/test_flows_trigger.py",
-            "tests/unit/test_argument_errors.py",
-            "tests/unit/test_promise_runs.py",
-        ),
-    ),
-    (("plugins/decision.py",), ("tests/unit/plugins/test_decision.py",)),
-)
+# Files of the package, and the tests below tests/unit that must notice every change to them.
+GROUPS = {
+    "client/responses.py client/redaction.py": "client",
+    "execution/claim.py execution/ledger.py execution/record.py execution/start.py execution/store.py execution/wait.py": """
+        execution/test_claim.py execution/test_ledger.py execution/test_record.py execution/test_start.py
+        execution/test_wait.py notifications operators/test_flows_*.py test_every_kill.py test_promise_runs.py
+    """,
+    "execution/retry.py": "execution/test_retry.py",
+    "execution/upload.py": """
+        execution/test_upload.py execution/test_wait*.py execution/test_words.py hooks/test_lineage.py
+        operators/test_flows_upload.py
+    """,
+    "operators/base.py operators/flows.py": """
+        decorators/test_flows.py execution/test_wait*.py execution/test_words.py hooks/test_lineage.py
+        operators/test_asset_events.py operators/test_flows*.py test_argument_errors.py test_promise_runs.py
+    """,
+    "plugins/decision.py": "plugins/test_decision.py",
+}
 
 NOTICED = {"killed", "timeout", "segfault"}
 
@@ -113,23 +67,6 @@ class Mutant(NamedTuple):
     function: str
     was: str
     becomes: str
-
-
-def drop_call(node: cst.Expr) -> Iterator[cst.CSTNode]:
-    """Do without a statement that only calls something."""
-    if isinstance(node.value, cst.Call):
-        yield cst.Pass()
-
-
-def drop_raise(_: cst.Raise) -> Iterator[cst.CSTNode]:
-    """Go on in place of raising."""
-    yield cst.Pass()
-
-
-def return_none(node: cst.Return) -> Iterator[cst.CSTNode]:
-    """Return nothing."""
-    if node.value and not m.matches(node.value, m.Name("None")):
-        yield node.with_changes(value=cst.Name("None"))
 
 
 def swallow_nothing(node: cst.ExceptHandler) -> Iterator[cst.CSTNode]:
@@ -153,14 +90,15 @@ def change_string(node: cst.BaseString) -> Iterator[cst.CSTNode]:
 
 
 def add_operators() -> None:
-    """Have mutmut make the changes above beside its own."""
+    """Have mutmut make these changes beside its own: go on without a call or a raise, return None, and those above."""
     operators = cast("list[Any]", mutators.mutation_operators)
+    nothing = m.Return(value=None) | m.Return(value=m.Name("None"))
     operators[:] = [
         *((kind, change) for kind, change in operators if change is not mutators.operator_string),
         (cst.BaseString, change_string),
-        (cst.Expr, drop_call),
-        (cst.Raise, drop_raise),
-        (cst.Return, return_none),
+        (cst.Expr, lambda node: [cst.Pass()] if isinstance(node.value, cst.Call) else []),
+        (cst.Raise, lambda _: [cst.Pass()]),
+        (cst.Return, lambda node: [] if m.matches(node, nothing) else [cst.Return(cst.Name("None"))]),
         (cst.ExceptHandler, swallow_nothing),
         *((kind, drop_element) for kind in (cst.Tuple, cst.List, cst.Set, cst.Dict)),
     ]
@@ -226,7 +164,7 @@ def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, 
     """Test the mutants of some files with some tests, in a process of its own, and return the results."""
     prepare_workspace()
     with contextlib.chdir(WORKSPACE):
-        tests = sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
+        tests = sorted(str(path) for one in patterns for path in Path("tests", "unit").glob(one))
         paths = [str(PACKAGE / file) for file in files]
         process = multiprocessing.get_context("fork").Process(target=run_mutmut, args=(paths, tests))
         process.start()
@@ -237,30 +175,19 @@ def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, 
         return [result for file in files for result in read_results(file)]
 
 
-def load_explanations() -> dict[Mutant, str]:
-    """
-    Return the mutants that no test need notice, and why.
-
-    :raises SystemExit: if one has no reason.
-    """
-    explanations = {}
-    for entry in tomllib.loads(EXPLANATIONS.read_text())["survivor"]:
-        if not entry["reason"].strip():
-            sys.exit(f"{EXPLANATIONS.relative_to(PROJECT)}: {entry} has no reason.")
-        explanations[Mutant(*(entry[field] for field in Mutant._fields))] = entry["reason"]
-    return explanations
-
-
 def report(results: list[tuple[Mutant, str]], seconds: float) -> bool:
     """Print the results of the mutants; return whether each was noticed or is explained."""
-    explanations = load_explanations()
+    explained = tomllib.loads(EXPLANATIONS.read_text())["survivor"]
+    explanations = {
+        Mutant(*(entry[field] for field in Mutant._fields)) for entry in explained if entry["reason"]
+    }
     survivors = [(mutant, status) for mutant, status in results if status not in NOTICED]
     unexplained = [(mutant, status) for mutant, status in survivors if mutant not in explanations]
     print()
     for mutant, status in unexplained:
         print(f"{status}: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}")
     tested = {mutant.file for mutant, _ in results}
-    for mutant in explanations.keys() - {mutant for mutant, _ in survivors}:
+    for mutant in explanations - {mutant for mutant, _ in survivors}:
         if mutant.file in tested:
             print(
                 f"explained, but gone: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}"
@@ -286,12 +213,12 @@ def main() -> int:
     patterns = parser.parse_args().files
     began = time.monotonic()
     results = []
-    for files, tests in GROUPS:
-        chosen = [file for file in files if any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]
+    for files, tests in GROUPS.items():
+        chosen = [file for file in files.split() if any(fnmatch.fnmatch(file, one) for one in patterns)]
         if chosen:
-            results += test_group(chosen, tests)
+            results += test_group(chosen, tests.split())
     if not results:
-        parser.error(f"There is none of {patterns} among {[file for files, _ in GROUPS for file in files]}.")
+        parser.error(f"There is none of {patterns} among {' '.join(GROUPS)}.")
     return 0 if report(results, time.monotonic() - began) else 1
 
 

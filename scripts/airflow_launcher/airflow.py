@@ -12,21 +12,34 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from airflow_launcher.api import AirflowApi
-from airflow_launcher.components import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER, Component
 from airflow_launcher.databases import PostgreSQL, SQLite
-from airflow_launcher.environment import airflow_environment
-from airflow_launcher.ports import free_port
-from airflow_launcher.processes import Program, end, inhabitants, stop
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import Program, end, free_port, inhabitants, stop, wait_for
+from workflow_automation_provider.testing import DEMO_KEY, Key
 
 VERSION = version("apache-airflow")
 USER = PASSWORD = "admin"
 START_TIMEOUT = 300
 SLOW = "300"  # seconds, for what Airflow gives up after half a minute, which a loaded machine may need
 
+# They would make this Airflow another one, or start it twice as slowly.
+_NOT_INHERITED = ("AIRFLOW", "PYTHONDONTWRITEBYTECODE")
+
+
+class Component(NamedTuple):
+    """A component, running as a process of its own: its name, and what follows ``airflow`` on the command line."""
+
+    name: str
+    command: Sequence[str]
+
+
+API_SERVER = Component("api-server", ["api-server"])
+DAG_PROCESSOR = Component("dag-processor", ["dag-processor"])
+# These two would serve logs on fixed ports; the api-server reads them from the disk.
+SCHEDULER = Component("scheduler", ["scheduler", "--skip-serve-logs"])
+TRIGGERER = Component("triggerer", ["triggerer", "--skip-serve-logs"])
 # Airflow's health speaks of them; that the api-server is healthy is seen by its answer.
 _MONITORED = (SCHEDULER, DAG_PROCESSOR, TRIGGERER)
 
@@ -183,6 +196,45 @@ class Airflow:
         # The execution API is built at its first request, and takes longer than a task would wait for it.
         execution_api = self.env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
         return self.api.answers(f"{execution_api}health") and self.api.healthy(monitored)
+
+
+def airflow_environment(
+    home: Path, settings: Mapping[str, str], connections: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """
+    Return this process's environment, with one Airflow's settings in place of any other's.
+
+    :param home: the ``AIRFLOW_HOME``
+    :param settings: Airflow's settings, by the names of their variables without ``AIRFLOW__``
+    :param connections: Airflow connections as JSON values, by connection id
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+    # Both spellings are in use, and whoever finds one may not look at the other.
+    listed = ",".join(inherited.get(name, "") for name in ("NO_PROXY", "no_proxy")).split(",")
+    direct = ",".join(sorted({"127.0.0.1", "localhost", *listed} - {""}))
+    return {
+        **inherited,
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+        "AIRFLOW_HOME": str(home),
+        **{f"AIRFLOW__{name}": value for name, value in settings.items()},
+        **{f"AIRFLOW_CONN_{conn_id.upper()}": json.dumps(value) for conn_id, value in connections.items()},
+    }
+
+
+def connection_to(base_url: str, key: Key = DEMO_KEY, **extra: Any) -> dict[str, Any]:
+    """
+    Return an Airflow connection to a local service.
+
+    :param base_url: where its API is
+    :param extra: more fields for the connection's extra
+    """
+    return {
+        "conn_type": "workflow_automation",
+        "host": base_url,
+        "password": key.value,
+        "extra": {"flow_id": key.flow_id, **extra},
+    }
 
 
 @contextlib.contextmanager

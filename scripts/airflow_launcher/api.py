@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import wait_for
 
 FINISHED = {"success", "failed", "upstream_failed", "skipped", "removed"}
 
@@ -112,9 +112,8 @@ class AirflowApi:
         """Have a DAG's file parsed again, and wait until the scheduler's copy of a task is the new one."""
         token = self.ask("GET", f"/dags/{dag_id}")["file_token"]
         response = self._http.put(f"/api/v2/parseDagFile/{token}")
-        assert response.is_success or response.status_code == 409, (
-            response.text
-        )  # 409: somebody has just asked for it
+        # 409: somebody has just asked for it.
+        assert response.is_success or response.status_code == 409, response.text
         wait_for(
             f"{dag_id} parsed again",
             lambda: seen(self.ask("GET", f"/dags/{dag_id}/tasks/{task_id}")),

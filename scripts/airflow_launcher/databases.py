@@ -10,9 +10,7 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from airflow_launcher.ports import free_port
-from airflow_launcher.processes import Program
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import Program, free_port, wait_for
 
 
 class SQLite:
@@ -52,9 +50,8 @@ class PostgreSQL:
         self.data = home / "postgresql"
         self._home = home
         self._bin = _folder_of("initdb")
-        server = [*self._as_its_user(), str(self._bin / "postgres"), "-D", str(self.data)]
-        server += ["-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
-        server += ["-c", "log_statement=all", "-c", "max_connections=200"]
+        options = f"-p {self.port} -h 127.0.0.1 -c log_statement=all -c max_connections=200 -k".split()
+        server = [*self._as_its_user(), str(self._bin / "postgres"), "-D", str(self.data), *options, ""]
         self.program = Program("postgresql", server, home, os.environ)
 
     @property
@@ -77,20 +74,8 @@ class PostgreSQL:
         self.data.mkdir(mode=0o700)
         if os.getuid() == 0:
             shutil.chown(self.data, "postgres", "postgres")
-        options = [
-            "-D",
-            str(self.data),
-            "-U",
-            "airflow",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale",
-            "C.UTF-8",
-            "-N",
-        ]
-        self._run([*self._as_its_user(), str(self._bin / "initdb"), *options])
+        options = ["--username=airflow", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        self._run([*self._as_its_user(), str(self._bin / "initdb"), "-D", str(self.data), *options])
 
     def stop(self) -> None:
         """Stop the server: every connection breaks."""

@@ -1,17 +1,69 @@
-"""Programs that run in the background, each with its output in a file."""
+"""Programs that run in the background, each with its output in a file; their ports, and waiting for them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
+import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 STOP_TIMEOUT = 60
+
+Found = TypeVar("Found")
+
+
+def wait_for(what: str, look: Callable[[], Found | None], seconds: float = 300, pause: float = 0.1) -> Found:
+    """
+    Look until something is found, and return it.
+
+    :param what: names it in the error
+    :param seconds: how long to look
+    :param pause: seconds between two looks
+    :raises TimeoutError: if it is not found in time
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Waited {seconds:g} s for {what}")
+        time.sleep(pause)
+    return found
+
+
+# Between being chosen and being bound, a port looks free.
+_given: set[int] = set()
+
+
+def is_free(port: int) -> bool:
+    """Tell whether one can listen on a port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """
+    Return a port that nobody listens on, and that was not returned before.
+
+    :raises RuntimeError: if there is none
+    """
+    # Below the ports that the system gives to clients: a poll for readiness could else connect to itself.
+    for port in random.sample(range(20000, 32000), 100):
+        if port not in _given and is_free(port):
+            _given.add(port)
+            return port
+    raise RuntimeError("No port is free")
 
 
 class Program:
@@ -95,11 +147,8 @@ class Program:
         if not self.output.exists():
             return ""
         # `airflow dags test` fills its output with that one.
-        told = [
-            line
-            for line in self.output.read_text(errors="replace").splitlines()
-            if "No tasks to run" not in line
-        ]
+        written = self.output.read_text(errors="replace").splitlines()
+        told = [line for line in written if "No tasks to run" not in line]
         return "\n".join(line if len(line) <= width else f"{line[:width]} …" for line in told[-lines:])
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from airflow_launcher.airflow import temporary_home
-from airflow_launcher.connections import connection_to
+from airflow_launcher.airflow import connection_to, temporary_home
 from airflow_launcher.processes import inhabitants
-from certificates import issue_certificate
+from case import Case, Played
 from deployment import Deployment
-from notes import note, pytest_terminal_summary
+from real_airflow import note, pytest_terminal_summary
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 __all__ = ["note", "pytest_terminal_summary"]
+
+# More at once only wait for one another.
+AT_ONCE = 12
 
 
 @pytest.fixture(scope="session")
@@ -28,25 +31,36 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
 
 
 @pytest.fixture(scope="session")
-def misnamed_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalService, Path]]:
-    """A service whose certificate is another host's, and the CA to trust."""
-    folder = tmp_path_factory.mktemp("misnamed")
-    certificate = issue_certificate("another.example", folder)
-    with LocalService(journal=folder / "journal.jsonl", certfile=str(certificate.certfile)) as service:
-        yield service, certificate.ca_bundle
-
-
-@pytest.fixture(scope="session")
-def deployment(service: LocalService, misnamed_service: tuple[LocalService, Path]) -> Iterator[Deployment]:
+def deployment(service: LocalService) -> Iterator[Deployment]:
     """Airflow, running."""
-    misnamed, trusted = misnamed_service
-    connections = {
-        "workflow_automation_default": connection_to(service.base_url, timeout=120),
-        # For requests that hang: a slow machine needs longer for any other.
-        "hasty": connection_to(service.base_url, timeout=2),
-        "wrong_host": connection_to(misnamed.base_url, ca_bundle=str(trusted)),
-    }
+    connections = {"workflow_automation_default": connection_to(service.base_url, timeout=120)}
     with temporary_home("crash") as home:
         with Deployment(home, connections) as deployment:
             yield deployment
         assert not inhabitants(home)
+
+
+def _params(item: pytest.Item) -> dict[str, object]:
+    found: dict[str, object] = (
+        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    )
+    return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All plays come first, side by side, and then what starts an Airflow of its own or stops the scheduler."""
+    items.sort(key=lambda item: "play" not in _params(item))
+
+
+@pytest.fixture(scope="session")
+def played(request: pytest.FixtureRequest, deployment: Deployment, service: LocalService) -> Iterator[Played]:
+    """Play what the tests ask for, each in a DAG run of its own."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found: Played = {}
+        for item in request.session.items:
+            params = _params(item)
+            if "play" in params:
+                play: Any = params["play"]
+                run_id = item.name.partition("[")[2].strip("]").replace("_", "-").replace(" ", "-")
+                found[play] = pool.submit(play, Case(deployment, service, str(params["dag_id"]), run_id))
+        yield found

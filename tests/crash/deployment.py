@@ -13,19 +13,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_launcher.airflow import VERSION, Airflow
+from airflow_launcher.airflow import Airflow
 from airflow_launcher.databases import SQLite
-from airflow_launcher.ports import free_port
+from airflow_launcher.processes import free_port
 from gate import Gate
-from quick_recovery import OLD_HEARTBEAT, QUICK_RECOVERY
+from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY
 
 if TYPE_CHECKING:
     from gate import Try
 
 Blow = Literal["task", "supervisor", "both"]
-
-# When this scheduler fails a task that sends no heartbeats, it closes its database session halfway, and ends.
-CANNOT_MISS_HEARTBEATS = VERSION == "3.4.0b2"
 
 
 class Deployment(Airflow):
@@ -57,7 +54,6 @@ class Deployment(Airflow):
                 "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
                 # So slow may the task state store be before a task takes it that a request is repeated.
                 "WORKERS__EXECUTION_API_RETRY_WAIT_MIN": "30",
-                **({"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "600"} if CANNOT_MISS_HEARTBEATS else {}),
             },
         )
 
@@ -82,8 +78,6 @@ class Deployment(Airflow):
 
     def miss_heartbeats(self, pid: int) -> None:
         """Have Airflow miss the heartbeats of a task's process now: those of a supervisor that was killed or frozen."""
-        if CANNOT_MISS_HEARTBEATS:
-            return
         statement = "UPDATE task_instance SET last_heartbeat_at = ? WHERE pid = ? AND state IN ('running', 'restarting')"
         with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
             database.execute(statement, (OLD_HEARTBEAT, pid))

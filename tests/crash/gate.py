@@ -53,7 +53,6 @@ class Hold:
     :param path: what its path contains
     :param says: what its body contains
     :param lost: whether it is never forwarded, even once released; only for one held before
-    :param status: what it is answered with if it is lost
     :param again: whether to hold it as well where it is sent again, by a client that has waited long enough
     """
 
@@ -63,10 +62,7 @@ class Hold:
     path: str
     says: str = ""
     lost: bool = True
-    status: int = 409
     again: bool = False
-    ti_id: str = ""
-    """The task instance that it is about, once it was reached."""
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     _body: bytes = b""
@@ -150,15 +146,11 @@ class Gate:
             (hold for hold in self._holds if hold.fits(self._run_ids.get(ti_id), request.method, path, body)),
             None,
         )
-        if hold:
-            hold.ti_id = ti_id
         if hold and hold.point == "before":
             await self._wait(hold)
             if hold.lost:
                 # The supervisor may live on, and would ask again after a 5xx.
-                return Response(
-                    '{"detail": "held back by the test"}', hold.status, media_type="application/json"
-                )
+                return Response('{"detail": "held back by the test"}', 409, media_type="application/json")
         if self._client is None:
             self._client = httpx.AsyncClient(base_url=self._upstream, timeout=60, trust_env=False)
         url = httpx.URL(path=path, query=request.url.query.encode())

@@ -26,14 +26,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_launcher.airflow import temporary_home
+from airflow_launcher.airflow import connection_to, temporary_home
 from airflow_launcher.api import FINISHED
-from airflow_launcher.connections import connection_to
-from airflow_launcher.processes import alive, parent
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import alive, parent, wait_for
 from deployment import Deployment
-from outcomes import ASKING
-from said import MAYBE_STARTED
+from said import ASKING, MAYBE_STARTED
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 if TYPE_CHECKING:

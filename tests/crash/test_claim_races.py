@@ -26,9 +26,7 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from sqlalchemy import delete as sql_delete
 
-from airflow_launcher.ports import free_port
-from airflow_launcher.processes import Program
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import Program, free_port, wait_for
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.execution.callback import PATH, new_token
 

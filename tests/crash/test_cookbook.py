@@ -17,8 +17,7 @@ import pytest
 from packaging.version import Version
 
 from airflow_launcher.airflow import Airflow, temporary_home
-from airflow_launcher.processes import inhabitants
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import inhabitants, wait_for
 from code_blocks import read_code_blocks
 
 ROOT = Path(__file__).parents[2]

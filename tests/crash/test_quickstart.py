@@ -19,9 +19,7 @@ from packaging.version import Version
 
 from airflow_launcher.airflow import temporary_home
 from airflow_launcher.api import AirflowApi
-from airflow_launcher.ports import free_port
-from airflow_launcher.processes import Program, inhabitants
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import Program, free_port, inhabitants, wait_for
 from code_blocks import read_code_blocks
 
 ROOT = Path(__file__).parents[2]

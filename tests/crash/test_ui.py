@@ -10,9 +10,7 @@ from pathlib import Path
 
 from airflow_launcher.airflow import PASSWORD, USER
 from airflow_launcher.api import AirflowApi
-from airflow_launcher.ports import free_port
-from airflow_launcher.processes import Program, inhabitants
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import Program, free_port, inhabitants, wait_for
 from workflow_automation_provider.testing import Journal
 
 PROJECT = Path(__file__).parents[2]

@@ -8,9 +8,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from airflow_launcher.airflow import Airflow
-from airflow_launcher.components import API_SERVER
-from airflow_launcher.ports import free_port
+from airflow_launcher.airflow import API_SERVER, Airflow
+from airflow_launcher.processes import free_port
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.execution.callback import PATH, new_token
 
@@ -31,7 +30,7 @@ class Server(Airflow):
         self.wait()
 
     def wait(self):
-        from airflow_launcher.waiting import wait_for
+        from airflow_launcher.processes import wait_for
 
         def answers():
             self.check()

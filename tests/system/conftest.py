@@ -11,7 +11,7 @@ import pytest
 
 from airflow_launcher.airflow import temporary_home
 from airflow_launcher.processes import inhabitants
-from notes import note, pytest_terminal_summary
+from real_airflow import note, pytest_terminal_summary
 from services import FLOW_ID, KEY, Service
 from stack import Stack
 

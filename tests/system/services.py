@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_launcher.ports import free_port
-from airflow_launcher.processes import Program
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import Program, free_port, wait_for
 from certificates import issue_certificate
 from workflow_automation_provider.testing import Journal
 from workflow_automation_provider.testing.control_client import ControlClient

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -12,22 +14,54 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from sqlalchemy import create_engine, text
 
-from airflow_launcher.airflow import Airflow
-from airflow_launcher.components import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER, Component
+from airflow_launcher.airflow import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER, Airflow, Component
 from airflow_launcher.databases import PostgreSQL
-from airflow_launcher.processes import Program
-from airflow_launcher.waiting import wait_for
-from quick_recovery import OLD_HEARTBEAT, QUICK_RECOVERY
-from redis_server import Redis
+from airflow_launcher.processes import Program, free_port, wait_for
+from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 WORKERS = ("worker-1", "worker-2")
+
+
+class Redis:
+    """
+    A Redis server of our own, that keeps its data over a restart.
+
+    :param home: the folder for its data and its output
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.port = free_port()
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        command += ["--appendonly", "yes", "--appendfsync", "always", "--loglevel", "debug"]
+        self.program = Program("redis", command, home, os.environ)
+
+    @property
+    def url(self) -> str:
+        """The address for Celery."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it."""
+        self.program.start()
+        wait_for("Redis", self._ready)
+
+    def stop(self) -> None:
+        """Stop it: every connection breaks."""
+        self.program.stop()
+
+    def _ready(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:
+                sock.sendall(b"PING\r\n")
+                return sock.recv(5) == b"+PONG"
+        except OSError:
+            return False
 
 
 class Stack(Airflow):
@@ -92,12 +126,11 @@ class Stack(Airflow):
         """The Celery workers."""
         return [self.programs[name] for name in WORKERS]
 
-    def kill_worker_of(self, pid: int) -> None:
-        """Kill the whole tree of the worker that a task's process belongs to."""
-        (worker,) = [worker for worker in self.workers if any(found.pid == pid for found in worker.family())]
-        family = {found.pid for found in worker.family()}
-        worker.kill()
-        assert not psutil.pid_exists(pid)
+    def kill_workers(self) -> None:
+        """Kill the whole trees of the workers."""
+        family = [process.pid for worker in self.workers for process in worker.family()]
+        for worker in self.workers:
+            worker.kill()
         self.miss_heartbeats(*family)
 
     def miss_heartbeats(self, *pids: int) -> None:

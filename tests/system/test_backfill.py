@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import wait_for
 
 if TYPE_CHECKING:
     from services import Service

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from airflow_launcher.airflow import PASSWORD, USER
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import wait_for
 from browser import HEIGHT, WIDTH, AirflowUi, browser_page
 from services import FLOW_ID, KEY, Service
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from psutil import pid_exists
 
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import wait_for
 from services import FLOW_ID, KEY
 from workflow_automation_provider.testing import Key, LocalService
 
@@ -51,10 +50,7 @@ def test_one_working_run_each(stack: Stack, flows: LocalService, note: Callable[
     stack.api.trigger("system_claim", CASE, {"conn_id": "claims", "rows": len(FAULTS)})
     where = f"FROM task_instance WHERE run_id = '{CASE}' AND task_id = 'trigger'"
     wait_for("the runs", lambda: {*HANGING} <= {run.inputs["row"] for run in flows.runs})
-    for row in HANGING:
-        ((pid,),) = stack.query(f"SELECT pid {where} AND map_index = {row}")
-        if pid_exists(pid):  # else it was killed with the other
-            stack.kill_worker_of(pid)
+    stack.kill_workers()
 
     state = stack.api.finished("system_claim", CASE)
     found = stack.query(f"SELECT map_index, state, try_number {where} ORDER BY map_index")

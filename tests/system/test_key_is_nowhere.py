@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus
 import httpx
 import pytest
 
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import wait_for
 from services import KEY
 from workflow_automation_provider.client.redaction import WITHHELD
 

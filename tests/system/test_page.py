@@ -13,10 +13,17 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from airflow_launcher.airflow import PASSWORD, START_TIMEOUT, USER, Airflow, temporary_home
-from airflow_launcher.components import API_SERVER, DAG_PROCESSOR
+from airflow_launcher.airflow import (
+    API_SERVER,
+    DAG_PROCESSOR,
+    PASSWORD,
+    START_TIMEOUT,
+    USER,
+    Airflow,
+    temporary_home,
+)
 from airflow_launcher.databases import PostgreSQL
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import wait_for
 from browser import HEIGHT, WIDTH, AirflowUi, browser_page
 from live_entries import DIGEST, LiveEntries, ago
 

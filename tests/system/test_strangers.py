@@ -17,8 +17,7 @@ import psutil
 import pytest
 from sqlalchemy import create_engine, text
 
-from airflow_launcher.airflow import Airflow, temporary_home
-from airflow_launcher.components import API_SERVER
+from airflow_launcher.airflow import API_SERVER, Airflow, temporary_home
 from airflow_launcher.databases import PostgreSQL
 from workflow_automation_provider.execution.callback import (
     MAX_BODY,

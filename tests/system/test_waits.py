@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_launcher.airflow import PASSWORD, USER
-from airflow_launcher.waiting import wait_for
+from airflow_launcher.processes import wait_for
+from real_airflow import Flow
 from services import FLOW_ID, KEY
 from workflow_automation_provider.testing import Key, LocalService
 
@@ -23,25 +23,11 @@ if TYPE_CHECKING:
     from stack import Stack
     from workflow_automation_provider.testing.journal import Run, SentCallback
 
-WAITS = int(os.environ.get("WAITS", "60"))
+WAITS = int(os.environ.get("WAITS", "40"))
 SCHEDULERS = int(os.environ.get("SCHEDULERS", "2"))
 LONGEST_DELAY = 12.0
 
 RESULT = {"rows": 3}
-
-
-class Flow:
-    """The last step of a flow, which a test holds back until it lets it go."""
-
-    def __init__(self) -> None:
-        self._goes_on = threading.Event()
-
-    def __call__(self, run: object) -> dict[str, Any]:
-        assert self._goes_on.wait(1200)
-        return RESULT
-
-    def end(self) -> None:
-        self._goes_on.set()
 
 
 class Case:
@@ -115,14 +101,6 @@ def schedulers(stack: Stack) -> Iterator[None]:
         yield
 
 
-def called_at_once(stack: Stack, flows: LocalService) -> None:
-    case = Case(stack, flows, "called_at_once")
-    case.calls_back(result=RESULT)
-    case.begin()
-    case.succeeds()
-    assert [call.status for call in case.called()] == [200]
-
-
 def called_while_it_parks(stack: Stack, flows: LocalService) -> None:
     case = Case(stack, flows, "called_while_it_parks")
     flow = case.held_flow()
@@ -133,13 +111,6 @@ def called_while_it_parks(stack: Stack, flows: LocalService) -> None:
     flow.end()
     case.succeeds()
     assert [call.status for call in case.called()] == [200]
-
-
-def called_seconds_later(stack: Stack, flows: LocalService) -> None:
-    case = Case(stack, flows, "called_seconds_later")
-    case.calls_back(result=RESULT, delay=8)
-    case.begin()
-    case.succeeds()
 
 
 def stored_without_waking_the_task(stack: Stack, flows: LocalService) -> None:
@@ -163,12 +134,7 @@ def stored_without_waking_the_task(stack: Stack, flows: LocalService) -> None:
     assert not case.called()
 
 
-CASES = [
-    called_at_once,
-    called_while_it_parks,
-    called_seconds_later,
-    stored_without_waking_the_task,
-]
+CASES = [called_while_it_parks, stored_without_waking_the_task]
 HELD = [f"parked-while-the-api-server-is-killed-{n}" for n in range(3)]
 
 

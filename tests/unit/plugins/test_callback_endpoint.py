@@ -23,7 +23,7 @@ import httpx
 import pytest
 from sqlalchemy.exc import DataError
 
-from airflow_launcher.ports import free_port
+from airflow_launcher.processes import free_port
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, new_token, read
 from workflow_automation_provider.execution.ledger import End, Spoken
 from workflow_automation_provider.plugins import callback_endpoint, metadata

@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from airflow_launcher import waiting
+from airflow_launcher import processes
 from workflow_automation_provider.testing import Key, LocalService
 
 KEY = Key("s3cret/+ key", "demo-flow", name="demo")
@@ -28,7 +28,7 @@ def only_request(service):
 
 
 def wait_for(condition):
-    return waiting.wait_for("what a test expects", condition, pause=0.005)
+    return processes.wait_for("what a test expects", condition, pause=0.005)
 
 
 class Caller:

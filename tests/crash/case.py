@@ -1,0 +1,206 @@
+"""One DAG run of the crash tests: what is done to its task, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from airflow_launcher.processes import wait_for
+from gate import Hold
+from real_airflow import Flow
+from workflow_automation_provider.execution.callback import PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from deployment import Blow, Deployment
+    from gate import Try
+    from workflow_automation_provider.testing import LocalService
+    from workflow_automation_provider.testing.faults import ScriptedFault
+    from workflow_automation_provider.testing.journal import SentCallback
+
+START, OUTCOME = "/workflow_automation_start/", "/workflow_automation_outcome/"
+
+Play = Callable[["Case"], None]
+Played = dict[Play, "Future[None]"]
+
+
+def each(plays: Mapping[Play, str] | Iterable[tuple[Play, str]]) -> pytest.MarkDecorator:
+    """
+    Run a test for each of the plays; the fixture ``played`` has their outcomes.
+
+    :param plays: what happens to a task, and the DAG that it is of
+    """
+    pairs = [*(plays.items() if isinstance(plays, dict) else plays)]
+    ids = [str(getattr(play, "__name__", play)) for play, _ in pairs]
+    return pytest.mark.parametrize(("play", "dag_id"), pairs, ids=ids)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a DAG run: as Airflow has it, and as the service's journal does."""
+
+    state: str
+    runs: list[str]
+    tries: int
+    log: str
+    result: dict[str, Any]
+
+
+class Case:
+    """
+    One DAG run.
+
+    :param run_id: its name, and that of the folder in which its task says where it is
+    """
+
+    def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, run_id: str) -> None:
+        self.deployment, self.service, self.api = deployment, service, deployment.api
+        self.dag_id, self.run_id = dag_id, run_id
+        self.folder = deployment.home / run_id
+        self.folder.mkdir()
+
+    # What is to happen
+
+    def fault(self, kind: str, **options: Any) -> ScriptedFault:
+        return self.service.faults.add(kind, **{"inputs": {"case": self.run_id}, **options})
+
+    def calls_back(self, **options: Any) -> None:
+        self.service.callbacks.add(inputs={"case": self.run_id}, wait=0.2, attempts=20, **options)
+
+    def claims(self, after: float = 0) -> None:
+        """Have each run claim its start, and then end without a word."""
+        self.calls_back(status=None, started=after)
+
+    def held_flow(self) -> Flow:
+        flow = Flow()
+        self.calls_back(result=flow)
+        return flow
+
+    def hold(
+        self, point: Literal["before", "after"], method: str, path: str, says: str = "", *, lost: bool = False
+    ) -> Hold:
+        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, lost=lost))
+
+    def hold_first_step(self) -> Hold:
+        """Hold what the first run says first, however often it says so."""
+        hold = Hold(self.run_id, "before", "POST", PATH, '"started"', lost=False, again=True)
+        return self.deployment.gate.hold(hold)
+
+    def begin(self, **conf: str) -> None:
+        self.api.trigger(self.dag_id, self.run_id, {"folder": str(self.folder), **conf})
+
+    def kill(self, blow: Blow = "both") -> None:
+        self.deployment.kill(blow, self.tries[-1])
+
+    def begin_and_kill(self, hold: Hold, blow: Blow = "task") -> None:
+        """Let the task come to a request, and kill it there."""
+        self.begin()
+        wait_for(f"{self.run_id} at {hold.path}", hold.reached.is_set)
+        self.kill(blow)
+        hold.released.set()
+
+    def clear(self, **options: bool) -> None:
+        self.api.clear(self.dag_id, self.run_id, "trigger", **options)
+
+    def mark(self, state: str, map_index: int = -1) -> None:
+        self.api.mark(self.dag_id, self.run_id, "trigger", state, map_index=map_index)
+
+    # What has happened
+
+    @property
+    def state(self) -> str:
+        found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
+        return found
+
+    def until(self, state: str) -> None:
+        wait_for(f"{self.run_id} {state}", lambda: self.state == state, pause=0.5)
+
+    def until_here(self) -> None:
+        wait_for(f"{self.run_id} is here", (self.folder / "here").exists)
+
+    def until_seen(self, executions: int) -> None:
+        """
+        Wait until the scheduler has seen the task leave its worker so often.
+
+        On Airflow 3.3 it takes the end of an execution, if it sees it late, for that of the next one of the same try.
+        """
+        wait_for(
+            f"the end of execution {executions} of {self.run_id}",
+            lambda: executions <= self.deployment.executions_seen(self.run_id),
+        )
+
+    def parked(self, times: int = 1) -> None:
+        """
+        Wait until the task waits, and will not look by itself for an hour.
+
+        :param times: how often it has left its worker
+        """
+
+        def is_parked() -> bool:
+            return self.deployment.put_off_check(self.run_id) and len(self.tries) >= times
+
+        wait_for(f"{self.run_id} parked", is_parked)
+        self.until_seen(len(self.tries))
+
+    @property
+    def tries(self) -> list[Try]:
+        return self.deployment.gate.tries_of(self.run_id)
+
+    @property
+    def log(self) -> str:
+        return self.deployment.log(self.dag_id, self.run_id)
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs that were started, by the service's journal."""
+        return [str(run.run_id) for run in self.service.runs if run.inputs["case"] == self.run_id]
+
+    @property
+    def worked(self) -> list[str]:
+        """The runs that went past their first step."""
+        return [
+            str(work.run_id) for work in self.service.journal.worked() if work.inputs["case"] == self.run_id
+        ]
+
+    def called(self, times: int = 1) -> list[SentCallback]:
+        """Wait until the flow has called so often, and return how."""
+
+        def found() -> list[SentCallback] | None:
+            runs = self.runs
+            calls = [call for call in self.service.journal.callbacks() if str(call.run_id) in runs]
+            return calls if len(calls) >= times else None
+
+        return wait_for(f"{times} callbacks of {self.run_id}", found)
+
+    def answers(self, times: int = 1) -> list[int | None]:
+        """Wait until the flow has called so often, and return what it was told."""
+        return [call.status for call in self.called(times)]
+
+    def end(self, state: str, *, runs: int, tries: int | None = None) -> Outcome:
+        """
+        Wait for the end, and expect so many runs, the last one returned.
+
+        :param tries: how many there were, where that is what counts: Airflow itself may need one more
+        """
+        self.api.finished(self.dag_id, self.run_id)
+        task = self.api.task(self.dag_id, self.run_id, "trigger")
+        result = self.api.xcom(self.dag_id, self.run_id, "trigger") if task["state"] == "success" else {}
+        count = len(self.api.tries(self.dag_id, self.run_id, "trigger"))
+        found = Outcome(task["state"], self.runs, count, self.log, result)
+        assert (found.state, len(found.runs)) == (state, runs), found.log
+        assert tries in (None, found.tries), found.log
+        if result.get("run_id"):
+            assert result["run_id"] == found.runs[-1]
+        return found
+
+    def end_well(self, runs: int = 1) -> Outcome:
+        """Expect the result, and the run that it is of."""
+        found = self.end("success", runs=runs)
+        assert found.result["run_id"]
+        assert found.result["result"] == {"rows": 3}
+        return found
