@@ -1,44 +1,140 @@
-"""What the demo and the UI share: an Airflow of the project's own in .airflow/, and how they begin and end."""
+"""Airflow in .airflow/ with the example DAGs, their connections and a local service: for the demo and the UI."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from workflow_automation_provider.testing import DEMO_KEY
-
-if TYPE_CHECKING:
-    from airflow_launcher.airflow import Airflow
-    from workflow_automation_provider.testing import LocalService
+from airflow_launcher.airflow import (
+    DAG_PROCESSOR,
+    SCHEDULER,
+    TRIGGERER,
+    VERSION,
+    Airflow,
+    Component,
+    connection_to,
+)
+from airflow_launcher.processes import free_port, wait_for
+from local_s3 import LocalS3
+from workflow_automation_provider.testing import DEMO_KEY, Key, LocalService
 
 PROJECT = Path(__file__).resolve().parent.parent
 DAGS = PROJECT / "example_dags"
 HOMES = PROJECT / ".airflow"
-CONN_ID = "workflow_automation_default"
-# Nobody wants to watch a failing example wait for five minutes.
-SETTINGS = {"CORE__DEFAULT_TASK_RETRY_DELAY": "2"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A user of the flows that start DAGs, who may do as little as possible.
+FLOW_USER = "flow"
+KEYS = {
+    "workflow_automation_default": DEMO_KEY,
+    **{f"workflow_automation_{name}": Key(f"{name}-key", f"{name}-flow") for name in ("orders", "invoices")},
+}
+POOL = {"name": "workflow_automation", "slots": 2, "description": "Requests to the service at a time"}
+OBJECTS = {"orders/monday.csv": b"order\n1001\n", "orders/tuesday.csv": b"order\n1002\n"}
 
 
-def begin() -> None:
-    """Prepare this process: any signal to end it is a KeyboardInterrupt, and output is shown at once."""
+@contextlib.contextmanager
+def local_airflow(name: str, port: int, service_port: int) -> Iterator[tuple[Airflow, LocalService, LocalS3]]:
+    """
+    Run it all; any signal to end this process is a KeyboardInterrupt.
+
+    :param name: of the folder in .airflow/
+    :param port: where the UI listens
+    """
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-
-
-def prepare(airflow: Airflow) -> None:
-    """Make an Airflow's home and database, unless this version of Airflow already did."""
+    airflow = _airflow(HOMES / name, port, free_port())
     if not airflow.prepared:
         print(f"Setting up Airflow's database in {shown(airflow.home)} (about 10 s, first time only) …")
         # Another Airflow's database cannot always be migrated, and nothing in it is worth keeping.
         shutil.rmtree(airflow.home, ignore_errors=True)
     airflow.prepare()
+    journal = airflow.home / "service.jsonl"
+    with LocalService(KEYS.values(), port=service_port, journal=journal) as service, LocalS3("reports") as s3:
+        try:
+            print(f"Starting Airflow {VERSION} (about 30 s) …")
+            airflow.start()
+            _set_up(airflow, service, s3)
+            airflow.launch(SCHEDULER)
+            yield airflow, service, s3
+        finally:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            print("\nStopping Airflow …")
+            airflow.stop(grace=5)
+
+
+def _airflow(home: Path, port: int, execution_port: int) -> Airflow:
+    """
+    Return the Airflow to start, but for its scheduler.
+
+    :param execution_port: where the tasks report to. With SQLite, one process for both now and then blocks
+        itself: the UI waits for the database while it keeps a task's transaction from ending.
+    """
+    return Airflow(
+        home,
+        DAGS,
+        components=[
+            Component("ui", ["api-server", "--apps", "core"]),
+            Component("execution-api", ["api-server", "--apps", "execution", "--port", str(execution_port)]),
+            DAG_PROCESSOR,
+            TRIGGERER,
+        ],
+        settings={
+            # Nobody wants to watch a failing example wait for five minutes.
+            "CORE__DEFAULT_TASK_RETRY_DELAY": "2",
+            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{execution_port}/execution/",
+            "CORE__PARALLELISM": "4",
+            "CORE__TEST_CONNECTION": "Enabled",
+        },
+        port=port,
+        users={FLOW_USER: "user"},
+    )
+
+
+def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
+    """Make what the examples need, and pause those with a schedule, which would run before anybody asks for it."""
+    for conn_id, key in KEYS.items():
+        _set_connection(airflow, conn_id, connection_to(service.base_url, key))
+    _set_connection(airflow, "aws_default", s3.connection)
+    if not airflow.api.answers(f"/api/v2/pools/{POOL['name']}"):
+        airflow.api.ask("POST", "/pools", POOL)
+    for name, content in OBJECTS.items():
+        s3.put(name, content)
+    names = {path.stem for path in DAGS.glob("*.py")}
+
+    def parsed() -> list[dict[str, Any]] | None:
+        dags: list[dict[str, Any]] = airflow.api.ask("GET", "/dags?limit=100")["dags"]
+        return dags if names <= {Path(dag["fileloc"]).stem for dag in dags} else None
+
+    for dag in wait_for("the examples", parsed):
+        is_paused = {"is_paused": dag["next_dagrun_run_after"] is not None}
+        airflow.api.ask("PATCH", f"/dags/{dag['dag_id']}", is_paused)
+
+
+def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) -> None:
+    """Add a connection, or set the address of the one from an earlier start."""
+    body = {
+        "connection_id": conn_id,
+        "description": "A local service of make ui",
+        # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused: another address.
+        "port": 0,
+        **connection,
+        "extra": json.dumps(connection["extra"]),
+    }
+    if airflow.api.answers(f"/api/v2/connections/{conn_id}"):
+        mask = "update_mask=host&update_mask=port&update_mask=extra"
+        airflow.api.ask("PATCH", f"/connections/{conn_id}?{mask}", body)
+    else:
+        airflow.api.ask("POST", "/connections", body)
 
 
 def script_flows(service: LocalService, delay: float) -> None:

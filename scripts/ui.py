@@ -5,42 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_launcher.airflow import (
-    DAG_PROCESSOR,
-    PASSWORD,
-    SCHEDULER,
-    TRIGGERER,
-    USER,
-    VERSION,
-    Airflow,
-    Component,
-    connection_to,
-)
+from airflow_launcher.airflow import PASSWORD, USER, Airflow
 from airflow_launcher.api import AirflowApi
-from airflow_launcher.processes import free_port, is_free, wait_for
-from local_airflow import CONN_ID, DAGS, HOMES, SETTINGS, SIGNALS, begin, prepare, script_flows, shown
-from local_s3 import LocalS3
-from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
+from airflow_launcher.processes import is_free
+from local_airflow import FLOW_USER, local_airflow, script_flows, shown
+from workflow_automation_provider.testing import JournalError, LocalService
 
 if TYPE_CHECKING:
+    from local_s3 import LocalS3
     from workflow_automation_provider.testing import Run
 
 # Seconds from the start of a run to its last step.
 DELAY = 15
-KEYS = {
-    CONN_ID: DEMO_KEY,
-    **{f"workflow_automation_{name}": Key(f"{name}-key", f"{name}-flow") for name in ("orders", "invoices")},
-}
-POOL = {"name": "workflow_automation", "slots": 2, "description": "Requests to the service at a time"}
 REPORT = {"rows": 1250, "file": "orders.csv"}
-OBJECTS = {"orders/monday.csv": b"order\n1001\n", "orders/tuesday.csv": b"order\n1002\n"}
 
 
 class LocalFlows:
@@ -87,81 +70,11 @@ class LocalFlows:
     def _start_dag(self, dag_run_id: str) -> None:
         body = {"dag_run_id": dag_run_id, "logical_date": None, "conf": REPORT}
         with contextlib.closing(AirflowApi(self._airflow)) as api:
-            api.log_in("flow", "flow")
+            api.log_in(FLOW_USER, FLOW_USER)
             try:
                 api.ask("POST", "/dags/workflow_automation_next_dag/dagRuns", body)
             except RuntimeError as error:
                 print(f"A flow could not start its DAG: {error}")
-
-
-def make_airflow(port: int, execution_port: int) -> Airflow:
-    """
-    Return the Airflow to start, but for its scheduler.
-
-    :param port: where the UI listens
-    :param execution_port: where the tasks report to. With SQLite, one process for both now and then blocks
-        itself: the UI waits for the database while it keeps a task's transaction from ending.
-    """
-    return Airflow(
-        HOMES / "ui",
-        DAGS,
-        components=[
-            Component("ui", ["api-server", "--apps", "core"]),
-            Component("execution-api", ["api-server", "--apps", "execution", "--port", str(execution_port)]),
-            DAG_PROCESSOR,
-            TRIGGERER,
-        ],
-        settings={
-            **SETTINGS,
-            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{execution_port}/execution/",
-            "CORE__PARALLELISM": "4",
-            "CORE__TEST_CONNECTION": "Enabled",
-        },
-        port=port,
-        # Whose flows start DAGs, and may do as little as possible.
-        users={"flow": "user"},
-    )
-
-
-def set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) -> None:
-    """Add a connection, or set the address of the one from an earlier start."""
-    body = {
-        "connection_id": conn_id,
-        "description": "A local service of make ui",
-        # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused: another address.
-        "port": 0,
-        **connection,
-        "extra": json.dumps(connection["extra"]),
-    }
-    if airflow.api.answers(f"/api/v2/connections/{conn_id}"):
-        mask = "update_mask=host&update_mask=port&update_mask=extra"
-        airflow.api.ask("PATCH", f"/connections/{conn_id}?{mask}", body)
-    else:
-        airflow.api.ask("POST", "/connections", body)
-
-
-def pause_scheduled(airflow: Airflow) -> None:
-    """Pause the examples with a schedule, which would run before anybody asks for it, and no others."""
-    names = {path.stem for path in DAGS.glob("*.py")}
-
-    def parsed() -> list[dict[str, Any]] | None:
-        dags: list[dict[str, Any]] = airflow.api.ask("GET", "/dags?limit=100")["dags"]
-        return dags if names <= {Path(dag["fileloc"]).stem for dag in dags} else None
-
-    for dag in wait_for("the examples", parsed):
-        is_paused = {"is_paused": dag["next_dagrun_run_after"] is not None}
-        airflow.api.ask("PATCH", f"/dags/{dag['dag_id']}", is_paused)
-
-
-def set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
-    """Make what the examples need: connections, a pool, and objects in S3."""
-    for conn_id, key in KEYS.items():
-        set_connection(airflow, conn_id, connection_to(service.base_url, key))
-    set_connection(airflow, "aws_default", s3.connection)
-    if not airflow.api.answers(f"/api/v2/pools/{POOL['name']}"):
-        airflow.api.ask("POST", "/pools", POOL)
-    for name, content in OBJECTS.items():
-        s3.put(name, content)
 
 
 def chosen_port(variable: str, default: int) -> int:
@@ -204,34 +117,17 @@ Ctrl-C stops everything.""")
 
 def main() -> None:
     """Run until interrupted."""
-    begin()
     ui_port, service_port = chosen_port("UI_PORT", 8081), chosen_port("SERVICE_PORT", 8090)
     if ui_port == service_port:
         sys.exit("UI_PORT and SERVICE_PORT are the same.")
-    airflow = make_airflow(ui_port, free_port())
-    prepare(airflow)
-    with (
-        LocalService(KEYS.values(), port=service_port, journal=airflow.home / "service.jsonl") as service,
-        LocalS3("reports") as s3,
-    ):
+    with local_airflow("ui", ui_port, service_port) as (airflow, service, s3):
         flows = LocalFlows(service, s3, airflow.url)
         script_flows(service, DELAY)
-        try:
-            print(f"Starting Airflow {VERSION} (about 30 s) …")
-            airflow.start()
-            set_up(airflow, service, s3)
-            pause_scheduled(airflow)
-            airflow.launch(SCHEDULER)
-            announce(airflow, service)
-            while True:
-                airflow.check()
-                flows.play()
-                time.sleep(1)
-        finally:
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-            print("\nStopping Airflow …")
-            airflow.stop(grace=5)
+        announce(airflow, service)
+        while True:
+            airflow.check()
+            flows.play()
+            time.sleep(1)
 
 
 if __name__ == "__main__":
