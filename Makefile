@@ -32,7 +32,7 @@ test: ARGS ?= -n logical --dist worksteal
 test: $(STAMP) ## Run the unit and integration tests (about 4 minutes); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
-test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 9 minutes)
+test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 5 minutes)
 	@$(RUN) pytest tests/crash --ignore tests/crash/test_comparison.py $(ARGS)
 
 # On one Airflow, for some code is for the others. Tracing Airflow's own code takes a third as long again, so of the
@@ -76,11 +76,11 @@ fuzz: export FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(STAMP) ## Make up what happens to a task for a minute of the processor's time; FUZZ_SEED=… to repeat it
 	@$(RUN) pytest -q tests/unit/test_world_machine.py $(ARGS)
 
-soak: ARGS ?= --instances 150 --seconds 900
-soak: $(STAMP) ## Kill and fault 150 task instances at random, and count the runs (about 4 minutes); ARGS="--instances 300 …" for more
+soak: ARGS ?= --instances 100 --seconds 900
+soak: $(STAMP) ## Kill and fault 100 task instances at random, and count the runs (about 3 minutes); ARGS="--instances 300 …" for more
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py $(ARGS)
 
-system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 10 minutes); PICTURES=1 renews docs/images
+system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 8 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system
 	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 
