@@ -31,7 +31,7 @@ from undisturbed import certified, undisturbed_airflow
 
 THREADS, SLOTS, KEY = 16, 8, "bench-key"
 LATENCIES = {"quick": 0.0, "slow": 0.05}
-ITEMS, LOOPED, MAPPED = (2000, 10_000), 200, 100
+ITEMS, LOOPED, MAPPED = 10_000, 200, 100
 MOST = 100_000
 TITLES = {
     "batch": "TriggerFlowBatchOperator",
@@ -128,7 +128,7 @@ class Measured(NamedTuple):
     peak: float = 0.0
 
 
-Results = dict[tuple[str, str, int], list[Measured]]
+Results = dict[tuple[str, str], list[Measured]]
 
 
 @contextmanager
@@ -214,48 +214,37 @@ def run(scheme: str, rounds: int, most: int) -> Results:
             http = {"connection_id": f"http_{name}", "conn_type": "http", "host": url}
             running.api.ask("POST", "/connections", http)
         bench = Bench(running.api, home, urls)
-        plan = [(who, items) for items in ITEMS for who in ("batch", "httpx")]
-        plan += [("loop", LOOPED), ("mapped_http", MAPPED), ("mapped_provider", MAPPED)]
+        plan = {
+            "batch": ITEMS,
+            "httpx": ITEMS,
+            "loop": LOOPED,
+            "mapped_http": MAPPED,
+            "mapped_provider": MAPPED,
+        }
         bench.measure("batch", "quick", 100)  # to warm up
         for number in range(rounds):
             for service in LATENCIES:
-                for who, items in plan:
+                for who, items in plan.items():
                     if number and who.startswith("mapped"):
                         continue  # they take longest, and are furthest from the aim
                     found = bench.measure(who, service, items)
-                    results.setdefault((who, service, items), []).append(found)
-                    print(
-                        f"{scheme} {service:5} {items:6} {found.rate:8.1f}/s  {TITLES[who]}",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    results.setdefault((who, service), []).append(found)
+                    print(f"{scheme} {service:5} {found.rate:8.1f}/s  {TITLES[who]}", file=sys.stderr)
         if most:
-            for items in (100, most):
-                results["memory", "quick", items] = [bench.measure("batch", "quick", items)]
+            few, many = (bench.measure("batch", "quick", items).peak for items in (100, most))
+            print(f"{most:,} items take {many - few:.0f} MiB more than 100.")
     return results
 
 
-def rate(results: Results, who: str, service: str, items: int) -> float:
-    """Return how many items were started in a second: the median."""
-    return statistics.median(found.rate for found in results[who, service, items])
-
-
 def table(measured: Mapping[str, Results]) -> Iterator[str]:
-    """Write the results as Markdown."""
-    yield "| service | latency | items | | runs per second | for 10,000 |"
-    yield "| --- | ---: | ---: | --- | ---: | ---: |"
-    for scheme, results in measured.items():
-        for who, service, items in results:
-            if who != "memory":
-                speed = rate(results, who, service, items)
-                yield (
-                    f"| {scheme} | {LATENCIES[service] * 1000:.0f} ms | {items:,} | {TITLES[who]} | {speed:,.1f} | "
-                    f"{10_000 / speed:,.0f} s |"
-                )
-        sizes = sorted(items for who, _, items in results if who == "memory")
-        if sizes:
-            small, large = (results["memory", "quick", items][0].peak for items in sizes)
-            yield f"\n{sizes[1]:,} items take {large - small:.0f} MiB more than {sizes[0]:,}."
+    """Write the runs per second as Markdown: medians."""
+    columns = [(scheme, service) for scheme in measured for service in LATENCIES]
+    heads = (f"{scheme}, {LATENCIES[service] * 1000:.0f} ms" for scheme, service in columns)
+    yield f"| | {' | '.join(heads)} |\n| --- |{' ---: |' * len(columns)}"
+    for who, title in TITLES.items():
+        found = (measured[scheme][who, service] for scheme, service in columns)
+        rates = (f"{statistics.median(one.rate for one in each):,.1f}" for each in found)
+        yield f"| {title} | {' | '.join(rates)} |"
 
 
 def main() -> None:
