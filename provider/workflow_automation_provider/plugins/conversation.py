@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -189,7 +189,6 @@ def conversations(task: Task) -> list[Run]:
 
 def _batch(task: Task) -> Run:
     """Return a batch, as its last entry counts it."""
-    run = Run(task=task, state=State.UNKNOWN, at=task.at)
     try:
         entry = task.entry(BATCH)
         counts = {**entry["counts"]}
@@ -197,9 +196,10 @@ def _batch(task: Task) -> Run:
         said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
         state = State.DOUBT if counts["unknown"] else State.ENDED
         last = Step(_utc(entry["at"]), "Last count", said, said)
-        return replace(
-            run,
+        return Run(
+            task=task,
             state=state if task.has_ended else State.STARTING,
+            at=task.at,
             is_current=entry["max_tries"] == task.row.max_tries,
             flow=entry.get("flow_id"),
             conn_id=entry.get("conn_id"),
@@ -208,21 +208,20 @@ def _batch(task: Task) -> Run:
             steps=[last],
         )
     except Exception:
-        return run
+        return Run(task=task, state=State.UNKNOWN, at=task.at)
 
 
 def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     """Return a start; as unknown if an entry is not what we write, is too large, or is only a reference to one."""
-    place = place_of(key)
-    run = Run(
-        task=task, state=State.UNKNOWN, at=task.at, name=key[3] or "", try_number=place[0], is_current=is_last
-    )
+    place, name = place_of(key), key[3] or ""
     try:
         start = Start.of(place, task.entry(key[0]))
-        is_current = is_last and start.max_tries == task.row.max_tries
-        return replace(run, at=start.at.astimezone(UTC), is_current=is_current, **_told(task, key[0], start))
+        at, is_current = start.at.astimezone(UTC), is_last and start.max_tries == task.row.max_tries
+        told = _told(task, key[0], start)
+        return Run(task=task, at=at, name=name, try_number=place[0], is_current=is_current, **told)
     except Exception:
-        return run
+        unknown = {"state": State.UNKNOWN, "at": task.at, "is_current": is_last}
+        return Run(task=task, name=name, try_number=place[0], **unknown)
 
 
 def _told(task: Task, key: str, start: Start) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from airflow.utils.state import TaskInstanceState
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment
+from markupsafe import Markup
 from sqlalchemy import and_, case, exists, func, or_, select
 
 from workflow_automation_provider.execution.ledger import PREFIX
@@ -73,17 +74,18 @@ def _read(*conditions: Any) -> tuple[list[Task], bool]:
     query = select(*columns, date).join(DagRun, same_run).where(*conditions).order_by(*newest)
     # Of a batch, the last entry says enough.
     is_batch = Store.key.startswith(BATCH, autoescape=True)
-    last = select(func.max(Store.id)).join(TaskInstance, _IS_ITS).where(is_batch).group_by(TaskInstance.id)
+    last = select(TaskInstance.id, func.max(Store.id)).join(Store, _IS_ITS).where(is_batch)
     value = case((func.length(Store.value) <= _MAX_VALUE, Store.value))
     entries = select(TaskInstance.id, Store.key, value).join(Store, _IS_ITS)
     with create_session() as session:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
         tasks = {row.id: Task(row) for row in rows[:MAX_TASKS]}
         are_these = TaskInstance.id.in_(tasks)
-        batches = session.scalars(last.where(are_these)).all()
-        entries = entries.where(are_these, or_(and_(_IS_OURS, ~is_batch), Store.id.in_(batches)))
-        for ti_id, key, text in session.execute(entries):
-            tasks[ti_id].entries[BATCH if key.startswith(BATCH) else key] = _object(text)
+        batches = dict(session.execute(last.where(are_these).group_by(TaskInstance.id)).tuples().all())
+        have_starts = TaskInstance.id.in_(tasks.keys() - batches.keys())
+        for conditions in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
+            for ti_id, key, text in session.execute(entries.where(*conditions)):
+                tasks[ti_id].entries[BATCH if ti_id in batches else key] = _object(text)
     return [*tasks.values()], len(rows) > MAX_TASKS
 
 
@@ -101,8 +103,16 @@ def _object(text: str | None) -> dict[str, Any] | None:
 def shown(text: object, limit: int = 300) -> str:
     """Return a value of others as text, cut, and without a character that hides or turns others; Jinja escapes it."""
     whole = text if isinstance(text, str) else json.dumps(text, indent=2, ensure_ascii=False)
-    lines = (whole if len(whole) <= limit else f"{whole[: limit - 1]}…").splitlines()
+    cut = whole if len(whole) <= limit else f"{whole[: limit - 1]}…"
+    if cut.isprintable():
+        return cut
+    lines = cut.splitlines()
     return "\n".join("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in line) for line in lines)
+
+
+def text(value: object, limit: int = 300) -> Markup:
+    """Return the same as an element of its own, whatever the direction in which it is written."""
+    return Markup("<bdi>{}</bdi>").format(shown(value, limit))
 
 
 def duration(time: timedelta) -> str:
@@ -119,7 +129,8 @@ def duration(time: timedelta) -> str:
 _SOURCE = Path(__file__).with_name("page.html").read_text("utf-8")
 _ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"shown": shown, "web": web_link, "duration": duration}
-_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE, {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS})
+_GLOBALS = {"text": text, "State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
+_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE, _GLOBALS)
 
 
 def _hash(tag: str) -> str:

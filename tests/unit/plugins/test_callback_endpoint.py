@@ -130,8 +130,7 @@ def test_largest_body(waiting, http):
     assert len(chunked.spoken.end.result) == MAX_BODY - frame
 
 
-@pytest.mark.parametrize("size", [MAX_BODY + 1, 30 * MAX_BODY])
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("size", "chunked"), [(MAX_BODY + 1, False), (30 * MAX_BODY, True)])
 def test_too_large_body(waiting, http, size, chunked):
     task = waiting()
     body = b'{"status": "success"}'.ljust(size)
@@ -288,13 +287,16 @@ def test_mapped(waiting, say):
 )
 def test_the_token_is_not_stored(waiting, say, encode):
     """Nor where a flow returns its inputs."""
-    task = waiting()
+    task, other = waiting(), waiting()
     note, text = "(withheld: the token of the callback)", encode(task.token)
     answer = {"result": [{text: [f"{task.url}&a"]}], "message": text, "run_id": text}
     assert [say(task.url, "success", **answer) for _ in range(2)] == [200, 200]
     assert text not in json.dumps(task.spoken.entry)
     assert (task.spoken.end.message, task.spoken.end.run_id) == (note, note)
     assert task.spoken.end.result == ([{note: [f"{note}&a"]}] if text == task.token else note)
+    assert say(other.url, "started", run_link=f"http://a{other.url}") == 200
+    assert say(other.url, message=f"called {other.url}") == 200
+    assert other.token not in json.dumps([other.spoken.entry, other.word])
 
 
 # The database.
@@ -419,21 +421,6 @@ def test_shutdown_while_a_thread_is_stuck(airflow_home):
             assert server.wait(30) == -signal.SIGTERM
         finally:
             server.kill()
-
-
-# At once.
-
-
-def test_two_ends_at_once(waiting, say):
-    for _ in range(5):
-        task = waiting()
-        with ThreadPoolExecutor(4) as pool:
-            found = [*pool.map(lambda n, task=task: say(task.url, "success", result=n), range(4))]
-            assert sorted(found) == [200, 409, 409, 409]
-            result = found.index(200)
-            assert task.spoken.end.result == result
-            again = pool.map(lambda n, task=task: say(task.url, "success", result=n), [result] * 4)
-            assert {*again} == {200}
 
 
 # The server around it.
