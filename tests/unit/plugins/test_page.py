@@ -309,7 +309,7 @@ class TestStates:
 
     def test_waiting(self, dag, row, listed):
         task = Task(dag).outcome().say("Half done").park()
-        assert "|Half done|50 %|2 min ago|1 day|" in row(task)
+        assert "|Half done|50 %|2 min ago|1 day left|" in row(task)
         found = listed()
         assert found.links["https://app.test/runs/1001"] == "1001"
         (bar,) = found.all("progress")
@@ -319,7 +319,11 @@ class TestStates:
         task = Task(dag, starts=False)
         counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
         for number in range(12):
-            entry = {"at": ago(5).isoformat(), "max_tries": 2, "counts": counts if number == 11 else {"total": 1}}
+            entry = {
+                "at": ago(5).isoformat(),
+                "max_tries": 2,
+                "counts": counts if number == 11 else {"total": 1},
+            }
             entry |= {"flow_id": "orders", "conn_id": "of-the-batch"}
             task.put(f"workflow_automation_batch_{number}", entry)
         assert "280 of 400 started, 15 rejected, 5 unknown" in listed().text
