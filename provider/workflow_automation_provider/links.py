@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import XCom
 from airflow.sdk import BaseOperatorLink
@@ -17,6 +17,16 @@ __all__ = ["FlowRunLink"]
 
 
 _log = logging.getLogger(__name__)
+
+# Without credentials, and without what a browser leaves out or turns.
+_WEB = re.compile(
+    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?", re.I | re.ASCII
+)
+
+
+def web_link(link: object) -> str:
+    """Return a link that the service gave, empty unless it is one of http or https: a browser runs ``javascript:``."""
+    return link if isinstance(link, str) and _WEB.fullmatch(link) else ""
 
 
 class FlowRunLink(BaseOperatorLink):
@@ -36,11 +46,10 @@ class FlowRunLink(BaseOperatorLink):
         """
         Store the link to a run. A failure is only logged, because the run was started.
 
-        :param run_link: URL as the service gave it, None where there is none yet. It is stored only if it is http or
-            https, because a browser would run a ``javascript:`` link
+        :param run_link: URL as the service gave it, None where there is none yet
         :param at_once: whether the task goes on: at its end, Airflow stores the link itself
         """
-        link = run_link if run_link and _is_web_address(run_link) else ""
+        link = web_link(run_link)
         cls._last = context["ti"], link
         if link and at_once:
             try:
@@ -62,10 +71,3 @@ class FlowRunLink(BaseOperatorLink):
             return self._last[1]
         link: Any = XCom.get_value(key=self.xcom_key, ti_key=ti_key)
         return link or ""
-
-
-def _is_web_address(link: str) -> bool:
-    try:
-        return urlsplit(link).scheme in ("http", "https")
-    except ValueError:
-        return False

@@ -7,6 +7,7 @@ at the first request. Both need Airflow's task state store: before Airflow 3.3, 
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -39,22 +40,18 @@ _VIEWS = [
 ]
 
 
-async def _callback_endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-    from workflow_automation_provider.plugins.callback_endpoint import app
+def _mounted(module: str, prefix: str, name: str) -> dict[str, Any]:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found = import_module(f"workflow_automation_provider.plugins.{module}")
+        await found.app(scope, receive, send)
 
-    await app(scope, receive, send)
-
-
-async def _flow_runs(scope: Scope, receive: Receive, send: Send) -> None:
-    from workflow_automation_provider.plugins.page import app
-
-    await app(scope, receive, send)
+    return {"app": app, "url_prefix": prefix, "name": f"Workflow Automation {name}"}
 
 
 # The page first: whatever is below the prefix of the other would be taken for a callback.
-_APPS: list[dict[str, Any]] = [
-    {"app": _flow_runs, "url_prefix": _RUNS_PREFIX, "name": "Workflow Automation flow runs"},
-    {"app": _callback_endpoint, "url_prefix": _PREFIX, "name": "Workflow Automation callbacks"},
+_APPS = [
+    _mounted("page", _RUNS_PREFIX, "flow runs"),
+    _mounted("callback_endpoint", _PREFIX, "callbacks"),
 ]
 
 # Looked for, not imported: that is slow.

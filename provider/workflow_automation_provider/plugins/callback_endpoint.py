@@ -11,7 +11,6 @@ Status  When
 404     the path is another
 405     the method is not POST, as that of a link that a scanner or a preview follows
 404     there is no token, or what cannot be one
-501     this Airflow cannot take callbacks
 404     no task has given out this token
 413     the body is larger than ``MAX_BODY``: it is read no further
 408     the body is not complete after 10 seconds
@@ -36,15 +35,15 @@ import asyncio
 import logging
 import threading
 import traceback
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import parse_qsl
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from workflow_automation_provider.execution.callback import (
     MAX_BODY,
@@ -58,11 +57,6 @@ from workflow_automation_provider.plugins import metadata
 from workflow_automation_provider.plugins.decision import Verdict
 from workflow_automation_provider.plugins.metadata import UnavailableError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from starlette.types import Receive, Scope, Send
-
 _logger = logging.getLogger(__name__)
 
 # Of the body, and of each look into the database.
@@ -72,154 +66,109 @@ _TIMEOUT = 10.0
 # also where nobody waits for it any more.
 _CONNECTIONS = threading.BoundedSemaphore(4)
 
-MAX_PENDING = 64
-"""How many callbacks may be waiting for the database."""
+# How many callbacks may be waiting for the database.
+_PENDING = threading.BoundedSemaphore(64)
 
-_pending = 0
-
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-
-class _OverloadedError(Exception):
-    """Too much is pending, or takes too long: without a line in the log, which strangers could fill."""
-
-
-class _Response(NamedTuple):
-    status: int
-    detail: str
-    headers: Mapping[str, str] | None = None
-    code: str = ""
-
-
-_NOT_FOUND = _Response(404, "No task wants this run: stop.")
-_UNAVAILABLE = _Response(503, "Airflow cannot respond now: call again.", {"retry-after": "5"})
+# Of each verdict: the status, the words, and a code where they would have to be read otherwise.
 _RESPONSES = {
-    Verdict.STOP: _NOT_FOUND,
-    Verdict.CLAIM: _Response(200, "The run has the task: go on."),
-    Verdict.GO_ON: _Response(200, "The run has the task: go on."),
-    Verdict.CLAIM_FIRST: _Response(
-        409, "This run has not claimed the task: send the status 'started' first.", code="claim_first"
+    Verdict.STOP: (404, "No task wants this run: stop."),
+    Verdict.CLAIM: (200, "The run has the task: go on."),
+    Verdict.GO_ON: (200, "The run has the task: go on."),
+    Verdict.CLAIM_FIRST: (
+        409,
+        "This run has not claimed the task: send the status 'started' first.",
+        "claim_first",
     ),
-    Verdict.OTHER_RUN: _Response(409, "Another run has the task: stop.", code="other_run"),
-    Verdict.END: _Response(200, "The answer is stored."),
-    Verdict.SAME_END: _Response(200, "The answer is stored."),
-    Verdict.WAIT: _Response(503, "The task is deciding: call again.", {"retry-after": "5"}),
+    Verdict.OTHER_RUN: (409, "Another run has the task: stop.", "other_run"),
+    Verdict.END: (200, "The answer is stored."),
+    Verdict.SAME_END: (200, "The answer is stored."),
+    Verdict.WAIT: (503, "The task is deciding: call again."),
 }
 
 
-async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve the endpoint."""
-    if scope["type"] == "lifespan":
-        await _live(receive, send)
-    elif scope["type"] == "websocket":
-        await send({"type": "websocket.close"})
-    else:
-        await _serve(scope, receive, send)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    for event in ("startup", "shutdown"):
-        await receive()
-        await send({"type": f"lifespan.{event}.complete"})
-
-
-async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
+async def _callback(request: Request) -> Response:
+    tokens = request.query_params.getlist("token")
     try:
-        found = await _respond(Request(scope, receive))
-    except ClientDisconnect:
-        return
-    except HTTPException as rejected:
-        found = _Response(rejected.status_code, rejected.detail, rejected.headers)
-    except _OverloadedError:
-        found = _UNAVAILABLE
+        if len(tokens) != 1 or not is_token(tokens[0]) or not await _in_thread(metadata.is_known, tokens[0]):
+            return _response(*_RESPONSES[Verdict.STOP])
+        return await _in_thread(_settle, tokens[0], await _body(request))
+    except HTTPException:
+        raise
+    except TimeoutError:
+        pass  # without a line in the log, which strangers could fill
     except UnavailableError as error:
         _logger.warning("A callback could not be handled: %s", error)
-        found = _UNAVAILABLE
     except Exception as error:
-        _log(error)
-        found = _UNAVAILABLE
-    content = {"detail": found.detail, **({"code": found.code} if found.code else {})}
-    headers = {"cache-control": "no-store", **(found.headers or {})}
-    await JSONResponse(content, found.status, headers)(scope, receive, send)
+        # Where it happened, but not its words, which may contain what was to be stored.
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        _logger.error("A callback could not be handled: %s at\n%s", type(error).__name__, frames)
+    return _response(503, "Airflow cannot respond now: call again.")
 
 
-async def _respond(request: Request) -> _Response:
-    if not _is_ours(request.scope):
-        return _NOT_FOUND
-    if request.method != "POST":
-        return _Response(405, "Only POST is supported.", {"allow": "POST"})
-    token = _token(request.scope)
-    if token is None:
-        return _NOT_FOUND
-    if response := await _in_thread(partial(_admit, token)):
-        return response
-    return await _in_thread(partial(_settle, token, await _body(request)))
+async def _rejected(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 404:
+        return _response(*_RESPONSES[Verdict.STOP])
+    return _response(error.status_code, error.detail, headers=error.headers)
 
 
-async def _in_thread(function: Callable[[], _T]) -> _T:
+# A proxy may take away what is before the mount's path, or add it.
+app = Starlette(
+    routes=[Route(path, _callback, methods=["POST"]) for path in (PATH, f"/{PATH.rpartition('/')[2]}")],
+    exception_handlers={HTTPException: _rejected},
+)
+"""The application, which Airflow mounts."""
+app.router.redirect_slashes = False
+
+
+def _response(
+    status: int, detail: str, code: str = "", *, headers: Mapping[str, str] | None = None
+) -> Response:
+    content = {"detail": detail, "code": code} if code else {"detail": detail}
+    again = {"retry-after": "5"} if status == 503 else {}
+    return JSONResponse(content, status, {"cache-control": "no-store", **again, **(headers or {})})
+
+
+async def _in_thread(function: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
     """
     Call a function off the event loop.
 
-    :raises _OverloadedError: if too much is pending, or it does not return in time
+    :raises TimeoutError: if too much is pending, or it does not return in time
     """
-    global _pending
 
     def call() -> _T:
         if not _CONNECTIONS.acquire(timeout=_TIMEOUT):
-            raise _OverloadedError
+            raise TimeoutError
         try:
-            return function()
+            return function(*args, **options)
         finally:
             _CONNECTIONS.release()
 
-    if _pending >= MAX_PENDING:
-        raise _OverloadedError
-    _pending += 1
+    if not _PENDING.acquire(blocking=False):
+        raise TimeoutError
     try:
         async with asyncio.timeout(_TIMEOUT):
             return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
-    except TimeoutError:
-        raise _OverloadedError from None
     finally:
-        _pending -= 1
+        _PENDING.release()
 
 
-def _admit(token: str) -> _Response | None:
-    """Return the response to whoever has no token that counts, None to others."""
-    if reason := metadata.missing():
-        return _Response(501, reason)
-    return None if metadata.is_known(token) else _NOT_FOUND
-
-
-def _settle(token: str, body: bytes) -> _Response:
+def _settle(token: str, body: bytes) -> Response:
     try:
         said = without_token(read(body), token)
     except ValueError as error:
-        return _Response(400, str(error))
+        return _response(400, str(error))
     verdict, end = metadata.respond(token, said)
     if verdict is Verdict.OTHER_END and isinstance(said, Ended) and end:
         other = " with another result, message or run_id" if end.status == said.status else ""
         at = end.at.isoformat(timespec="seconds")
-        return _Response(
+        return _response(
             409, f"The task has the answer {end.status!r} from {at}; this one is {said.status!r}{other}."
         )
-    return _RESPONSES[verdict]
-
-
-def _is_ours(scope: Scope) -> bool:
-    # Whether the path includes that of the mount depends on the server's framework.
-    path, root = scope["path"], scope.get("root_path", "")
-    whole: str = path if path.startswith(root) else root + path
-    return whole.endswith(PATH)
-
-
-def _token(scope: Scope) -> str | None:
-    try:
-        query = parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=20)
-    except ValueError:
-        return None
-    tokens = [value for name, value in query if name == "token"]
-    return tokens[0] if len(tokens) == 1 and is_token(tokens[0]) else None
+    return _response(*_RESPONSES[verdict])
 
 
 async def _body(request: Request) -> bytes:
@@ -235,13 +184,7 @@ async def _body(request: Request) -> bytes:
                 body += chunk
                 if len(body) > MAX_BODY:
                     raise too_large
-    except TimeoutError:
+    except (TimeoutError, ClientDisconnect):
         words = f"The body was not complete after {_TIMEOUT:.0f} seconds."
         raise HTTPException(408, words, {"connection": "close"}) from None
     return bytes(body)
-
-
-def _log(error: Exception) -> None:
-    """Log where an error happened, but not its words, which may contain what was to be stored."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    _logger.error("A callback could not be handled: %s at\n%s", type(error).__name__, frames)

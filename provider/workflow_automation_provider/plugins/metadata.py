@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +28,7 @@ from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import State, TaskInstanceState
-from sqlalchemy import insert, inspect, or_, select, text, update
+from sqlalchemy import insert, or_, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import lazyload
 
@@ -48,8 +47,7 @@ from workflow_automation_provider.execution.ledger import (
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
+    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
     from workflow_automation_provider.execution.callback import Said
@@ -72,19 +70,6 @@ class UnavailableError(Exception):
     """Airflow cannot respond to a callback now, but may later. Never says what was to be stored."""
 
 
-def missing() -> str | None:
-    """Return why this Airflow cannot take callbacks, None if it can."""
-    needed: list[tuple[Any, tuple[str, ...]]] = [
-        (TaskInstance, ("id", "state", "max_tries", "trigger_timeout")),
-        (Store, ("id", "key", "value", "updated_at", "dag_id", "run_id", "task_id")),
-        (TaskInstanceState, ("AWAITING_INPUT", "RESTARTING")),
-    ]
-    for owner, names in needed:
-        if lacking := [name for name in names if not hasattr(owner, name)]:
-            return f"This version of Airflow is not supported: {owner.__name__} has no {', '.join(lacking)}."
-    return None
-
-
 def is_known(token: str) -> bool:
     """
     Tell whether a task has given out this token.
@@ -92,8 +77,8 @@ def is_known(token: str) -> bool:
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     with _transaction() as session:
-        task = _find(session, task_of(token))
-        return task is not None and _entries(session, task, digest_of(token)).giver is not None
+        ti = _find(session, token)
+        return ti is not None and _look(session, ti, digest_of(token)) is not None
 
 
 def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
@@ -104,61 +89,38 @@ def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
     :return: that, and the end that its start has
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    digest = digest_of(token)
-    if isinstance(said, Running):
-        # Mostly, there is nothing to record but the word.
-        with _transaction(writes=True) as session:
-            task = _find(session, task_of(token))
-            if task is None:
-                return Verdict.STOP, None
-            verdict, before, after = _decide(session, task, digest, said)
-            if after == before:
-                _write_word(session, task, digest, said, verdict)
-                return verdict, after.end
+    # Mostly, there is nothing to record of a run that works but its word.
+    without_locks = _respond(token, said, locks=False) if isinstance(said, Running) else None
+    return without_locks or _respond(token, said, locks=True) or (Verdict.STOP, None)
+
+
+def _respond(token: str, said: Said, *, locks: bool) -> tuple[Verdict, End | None] | None:
+    """Do so, also without locks if nothing is to be recorded but a word; None if that cannot be done."""
+    digest, now = digest_of(token), datetime.now(UTC)
     with _transaction(writes=True) as session:
-        task = _find(session, task_of(token))
-        if task is None or not _lock(session, task, digest):
-            return Verdict.STOP, None
-        verdict, before, after = _decide(session, task, digest, said)
+        ti = _find(session, token)
+        if ti and locks:
+            ti = _lock(session, ti, digest)
+        found = ti and _look(session, ti, digest)
+        if not ti or not found:
+            return None
+        before = found[1].spoken
+        verdict, after = decide(said, found[1], now)
         if after != before:
-            _write(session, task, run_key(digest), after.entry)
-        _write_word(session, task, digest, said, verdict)
+            if not locks:
+                return None
+            _write(session, ti, run_key(digest), after.entry)
+        if isinstance(said, Running) and verdict is Verdict.GO_ON:
+            word = {"at": now.isoformat(), "message": said.message, "progress": said.progress}
+            known = {name: value for name, value in word.items() if value is not None}
+            _write(session, ti, word_key(digest), known)
         if isinstance(said, Ended) and verdict in (Verdict.END, Verdict.SAME_END):
-            _wake(task.ti)
+            _wake(ti)
         return verdict, after.end
 
 
-@dataclass(slots=True)
-class _Task:
-    """
-    A task instance.
-
-    :param ti: its current try
-    :param at: where it and its entries are
-    """
-
-    ti: TaskInstance
-    at: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entries:
-    """
-    What the entries of a task instance say of a token.
-
-    :param giver: the start that gave it out, None if there is none
-    :param last: the last start
-    """
-
-    giver: Start | None
-    last: Start | None
-    spoken: Spoken
-    is_frozen: bool
-
-
-def _find(session: Session, ti_id: UUID) -> _Task | None:
-    """Return the task instance that has this id, or had it in an earlier try; None if there is none."""
-    columns = inspect(Store).column_attrs.keys()
+def _find(session: Session, token: str) -> TaskInstance | None:
+    """Return the current try of the task instance that made a token; None if there is none."""
     # Airflow 3.4 keeps the earlier tries beside the current one, and hides them from all but get().
     models: list[Any] = [TaskInstance]
     with contextlib.suppress(ImportError):
@@ -166,15 +128,18 @@ def _find(session: Session, ti_id: UUID) -> _Task | None:
 
         models.append(TaskInstanceHistory)
     for model in models:
-        if (ti := session.get(model, ti_id, options=[lazyload("*")])) is not None:
-            at = {name: getattr(ti, name) for name in COORDINATES if name in columns}
-            current = _current(session, at)
-            return None if current is None else _Task(current, at)
+        if (ti := session.get(model, task_of(token), options=[lazyload("*")])) is not None:
+            return _current(session, _place(ti))
     return None
 
 
-def _current(session: Session, at: Mapping[str, Any], *, lock: bool = False) -> TaskInstance | None:
-    query = select(TaskInstance).filter_by(**at).options(lazyload("*"))
+def _place(ti: Any) -> dict[str, Any]:
+    """Return where a task instance and its entries are."""
+    return {name: getattr(ti, name) for name in COORDINATES if hasattr(Store, name)}
+
+
+def _current(session: Session, place: Mapping[str, Any], *, lock: bool = False) -> TaskInstance | None:
+    query = select(TaskInstance).filter_by(**place).options(lazyload("*"))
     if lock:
         query = query.with_for_update(of=TaskInstance)
     query = query.execution_options(populate_existing=True)
@@ -183,23 +148,26 @@ def _current(session: Session, at: Mapping[str, Any], *, lock: bool = False) -> 
     return found
 
 
-def _lock(session: Session, task: _Task, digest: str) -> bool:
-    """Lock what a decision rests on; return False if it is gone."""
-    dag_run = select(DagRun.id).filter_by(dag_id=task.at["dag_id"], run_id=task.at["run_id"])
-    if session.scalar(dag_run.with_for_update(read=True, key_share=True)) is None:
-        return False
-    ti = _current(session, task.at, lock=True)
-    giver = _entries(session, task, digest).giver
-    if ti is None or giver is None:
-        return False
-    task.ti = ti
-    key = f"{START}{giver.try_number}/{giver.number}"
-    return session.scalar(select(Store.id).filter_by(**task.at, key=key).with_for_update()) is not None
+def _dag_run(ti: TaskInstance) -> Select[tuple[int]]:
+    return select(DagRun.id).filter_by(dag_id=ti.dag_id, run_id=ti.run_id)
 
 
-def _entries(session: Session, task: _Task, digest: str) -> _Entries:
+def _lock(session: Session, ti: TaskInstance, digest: str) -> TaskInstance | None:
+    """Lock what a decision rests on; return the current try, None if something of it is gone."""
+    place = _place(ti)
+    if session.scalar(_dag_run(ti).with_for_update(read=True, key_share=True)) is None:
+        return None
+    current = _current(session, place, lock=True)
+    if current is None or (found := _look(session, current, digest)) is None:
+        return None
+    start = select(Store.id).filter_by(**place, key=found[0])
+    return current if session.scalar(start.with_for_update()) is not None else None
+
+
+def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] | None:
+    """Return the key of the start that gave out a token, and what there is of it; None if none did."""
     said = Store.key.in_([run_key(digest), frozen_key(digest)])
-    query = select(Store.key, Store.value).filter_by(**task.at)
+    query = select(Store.key, Store.value).filter_by(**_place(ti))
     query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
     entries = {entry.key: _object(entry.value) for entry in session.execute(query)}
     starts = [
@@ -208,11 +176,20 @@ def _entries(session: Session, task: _Task, digest: str) -> _Entries:
         # A start by name has no token.
         if (place := START_KEY.fullmatch(key)) and place[3] is None and value
     ]
-    return _Entries(
-        giver=next((start for start in starts if start.token == digest and start.run is None), None),
-        last=max(starts, key=lambda start: start.place, default=None),
+    giver = next((start for start in starts if start.token == digest and start.run is None), None)
+    if giver is None:
+        return None
+    last = max(starts, key=lambda start: start.place)
+    is_last = last.token == digest
+    state = ti.state
+    return f"{START}{giver.try_number}/{giver.number}", Seen(
         spoken=Spoken.of(entries.get(run_key(digest))),
+        is_last=is_last,
+        is_current=is_last and last.max_tries == ti.max_tries,
         is_frozen=frozen_key(digest) in entries,
+        waits=last.waits,
+        entered=last.run["run_id"] if is_last and last.run else None,
+        task=_TASKS.get(state) or ("ended" if state in State.finished else "idle"),
     )
 
 
@@ -221,26 +198,6 @@ def _object(value: str) -> dict[str, Any]:
         found = json.loads(value)
         return found if isinstance(found, dict) else {}
     return {}
-
-
-def _decide(session: Session, task: _Task, digest: str, said: Said) -> tuple[Verdict, Spoken, Spoken]:
-    """Return what to say, and what the run had said before and has said after that."""
-    found = _entries(session, task, digest)
-    last = found.last
-    if found.giver is None or last is None:
-        return Verdict.STOP, found.spoken, found.spoken
-    is_last, state = last.token == digest, task.ti.state
-    seen = Seen(
-        spoken=found.spoken,
-        is_last=is_last,
-        is_current=is_last and last.max_tries == task.ti.max_tries,
-        is_frozen=found.is_frozen,
-        waits=last.waits,
-        entered=last.run["run_id"] if is_last and last.run else None,
-        task=_TASKS.get(state) or ("ended" if state in State.finished else "idle"),
-    )
-    verdict, after = decide(said, seen, datetime.now(UTC))
-    return verdict, found.spoken, after
 
 
 def _wake(ti: TaskInstance) -> None:
@@ -252,22 +209,14 @@ def _wake(ti: TaskInstance) -> None:
         ti.trigger_timeout = soon
 
 
-def _write_word(session: Session, task: _Task, digest: str, said: Said, verdict: Verdict) -> None:
-    """Keep the last word of a run that works."""
-    if isinstance(said, Running) and verdict is Verdict.GO_ON:
-        word = {"at": datetime.now(UTC).isoformat(), "message": said.message, "progress": said.progress}
-        known = {name: value for name, value in word.items() if value is not None}
-        _write(session, task, word_key(digest), known)
-
-
-def _write(session: Session, task: _Task, key: str, value: Mapping[str, Any]) -> None:
+def _write(session: Session, ti: TaskInstance, key: str, value: Mapping[str, Any]) -> None:
     values = {"value": json.dumps(value), "updated_at": datetime.now(UTC)}
-    change = update(Store).filter_by(**task.at, key=key).values(values)
+    change = update(Store).filter_by(**_place(ti), key=key).values(values)
     if session.execute(change.execution_options(synchronize_session=False)).rowcount:  # type: ignore[attr-defined]
         return
-    dag_run = select(DagRun.id).filter_by(dag_id=task.at["dag_id"], run_id=task.at["run_id"])
     # At once, while waiting for locks is bounded.
-    session.execute(insert(Store).values(dag_run_id=session.scalar(dag_run), key=key, **values, **task.at))
+    dag_run_id = session.scalar(_dag_run(ti))
+    session.execute(insert(Store).values(dag_run_id=dag_run_id, key=key, **values, **_place(ti)))
 
 
 @contextlib.contextmanager

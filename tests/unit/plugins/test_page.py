@@ -27,6 +27,7 @@ from workflow_automation_provider.execution.ledger import (
     run_key,
     word_key,
 )
+from workflow_automation_provider.links import web_link
 from workflow_automation_provider.plugins import page
 
 LIST = "/workflow-automation/runs/"
@@ -250,7 +251,7 @@ class TestWhoSeesWhat:
 
     def test_what_does_not_exist(self, viewer, dag):
         paths = f"{TAB}?dag_id=callbacks&run_id=x&task_id=wait", f"{TAB}?dag_id=callbacks", f"{LIST}other"
-        assert [viewer.get(path).status_code for path in paths] == [404, 422, 404]
+        assert [viewer.get(path).status_code for path in paths] == [404, 404, 404]
         # A DAG that is asked for does not stand for all.
         assert viewer.get(f"{LIST}?dag_id=callbacks").status_code == 400
         # The callback endpoint is beside it.
@@ -308,7 +309,7 @@ class TestStates:
 
     def test_waiting(self, dag, row, listed):
         task = Task(dag).outcome().say("Half done").park()
-        assert "|Half done|50 %|2 min ago|1 day|" in row(task)
+        assert "|Half done|50 %|2 min ago|1 day left|" in row(task)
         found = listed()
         assert found.links["https://app.test/runs/1001"] == "1001"
         (bar,) = found.all("progress")
@@ -318,7 +319,11 @@ class TestStates:
         task = Task(dag, starts=False)
         counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
         for number in range(12):
-            entry = {"max_tries": 2, "counts": counts if number == 11 else {"total": 1}}
+            entry = {
+                "at": ago(5).isoformat(),
+                "max_tries": 2,
+                "counts": counts if number == 11 else {"total": 1},
+            }
             entry |= {"flow_id": "orders", "conn_id": "of-the-batch"}
             task.put(f"workflow_automation_batch_{number}", entry)
         assert "280 of 400 started, 15 rejected, 5 unknown" in listed().text
@@ -474,17 +479,6 @@ class TestList:
         to = below.get("/").headers["location"]
         assert to.startswith("/team/api/v2/auth/login?next=%2Fteam%2Fworkflow-auto")
 
-    def test_a_database_that_cannot_be_read(self, viewer, dag, monkeypatch):
-        from sqlalchemy.exc import OperationalError
-
-        def fail(*_args, **_values):
-            raise OperationalError("SELECT secret", {}, Exception("gone"))
-
-        monkeypatch.setattr(page, "create_session", fail)
-        response = viewer.get(LIST)
-        assert response.status_code == 503
-        assert "SELECT" not in response.text
-
 
 class TestTab:
     def test_conversation(self, dag, tab):
@@ -597,8 +591,8 @@ class TestHostileTexts:
 
     @given(st.text() | st.from_regex(r"https?://[a-z.]+/\S*"))
     def test_every_link_is_one_of_the_web(self, url):
-        assert page.web(url) in ("", url)
-        if link := page.web(url):
+        assert web_link(url) in ("", url)
+        if link := web_link(url):
             assert urlsplit(link).scheme in ("http", "https")
 
     @given(st.text())

@@ -1,0 +1,316 @@
+"""
+What the entries of a task tell of its runs, for people: without a database, and without HTML.
+
+In the words of :mod:`~workflow_automation_provider.execution.ledger`, which the task and the endpoint read the same
+entries with. Anybody who may edit a task can write an entry: what cannot be read is said to be so.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from airflow.utils.state import State as TaskState
+from airflow.utils.state import TaskInstanceState
+
+from workflow_automation_provider.execution.errors import how_to_continue
+from workflow_automation_provider.execution.ledger import (
+    OUTCOME,
+    PREFIX,
+    START,
+    START_KEY,
+    Facts,
+    Outcome,
+    Spoken,
+    Start,
+    frozen_key,
+    place_of,
+    run_key,
+    word_key,
+)
+
+BATCH = f"{PREFIX}batch"
+"""Of the keys of a batch's entries; as a key, the last one of them."""
+
+# A run is silent that has said nothing for this part of the time that it may take, or say nothing.
+_SILENT = 0.5
+
+_RESPONSES = {
+    "run": "Response: a run was started",
+    "nothing": "Response: nothing was started",
+    "unidentified": "Response: a run was started, but not which",
+}
+
+
+class State(enum.Enum):
+    """What is known of a run, in the order in which people should look."""
+
+    DOUBT = "in doubt"
+    UNKNOWN = "unknown"
+    STOPPED = "told to stop"
+    IDLE = "not started"
+    STARTING = "starting"
+    STARTED = "started"
+    CLAIMED = "claimed"
+    WAITING = "waiting"
+    ENDED = "ended"
+
+
+class Step(NamedTuple):
+    """
+    A step of the conversation: when what was said, and in which words.
+
+    :param said: of what the run has said, in short
+    """
+
+    at: datetime
+    title: str
+    text: Any = None
+    said: Any = None
+
+
+@dataclass(slots=True)
+class Task:
+    """
+    A task instance.
+
+    :param row: its columns
+    :param entries: the values of its entries, None where one cannot be read
+    """
+
+    row: Any
+    entries: dict[str, Any] = field(default_factory=dict)
+
+    def entry(self, key: str) -> dict[str, Any]:
+        """
+        Return an entry, empty if there is none.
+
+        :raises TypeError: if it cannot be read
+        """
+        return {**self.entries.get(key, {})}
+
+    @property
+    def at(self) -> datetime:
+        """When it began, or its DAG run: a task that is queued has not begun."""
+        at: datetime = self.row.start_date or self.row.date
+        return at
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether Airflow does nothing more with it, until a person does."""
+        return self.row.state is not None and self.row.state in TaskState.finished
+
+    @property
+    def path(self) -> str:
+        """The path of its page in Airflow."""
+        parts = ["dags", self.row.dag_id, "runs", self.row.run_id, "tasks", self.row.task_id]
+        parts += ["mapped", str(self.row.map_index)] if self.row.map_index >= 0 else []
+        return "/".join(quote(part, safe="") for part in parts)
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """
+    A start of a task and its run, or a batch. Its texts are those of others, of any type.
+
+    :param name: of a start within a task
+    :param try_number: of the start
+    :param is_current: whether it is the last start of its name, and not from before a Clear
+    :param last: the last that the run said
+    :param until: when the wait ends, None if the task does not wait
+    :param silent_since: since when the run is late, or has said nothing for long; None if it is not so
+    """
+
+    task: Task
+    state: State
+    at: datetime
+    name: str = ""
+    try_number: int = 0
+    is_current: bool = True
+    flow: Any = None
+    conn_id: Any = None
+    run_id: Any = None
+    run_link: Any = None
+    last: Step | None = None
+    progress: float | None = None
+    until: datetime | None = None
+    silent_since: datetime | None = None
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def pressure(self) -> tuple[int, datetime]:
+        """How pressing it is: what failed in doubt, what else is, what is silent for longest, then by age."""
+        if self.state is State.DOUBT:
+            return (0 if self.task.has_ended else 1), self.at
+        return (2, self.silent_since) if self.silent_since else (3, self.at)
+
+    def matches(self, words: str) -> bool:
+        """Return whether it has these words."""
+        row = self.task.row
+        ids = (row.dag_id, row.task_id, row.rendered_map_index)
+        texts = filter(None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids))
+        return words.casefold() in "\n".join(map(str, texts)).casefold()
+
+    @property
+    def advice(self) -> str:
+        """What a person can do now."""
+        ended, failed = self.task.has_ended, self.task.row.state == TaskInstanceState.FAILED
+        look = "Look in the workflow's list of runs. " * (self.state is State.DOUBT)
+        if ended and BATCH in self.task.entries:
+            return f"{look}A Clear starts all items again: start those that have no run in a batch of their own instead."
+        if self.state is State.UNKNOWN:
+            return "An entry of this start cannot be read here: the task's log and its tab Storage have more."
+        if look and not ended:
+            return f"{look}The task's log says what its next try does."
+        if look and failed and not self.run_id:
+            continued = how_to_continue(name=self.name)
+            return f"{look}If none was started, clear the task.\nIf one was started, {continued}"
+        if failed and self.run_id and self.state is not State.STOPPED:
+            return f"If this run is to go on, {how_to_continue(str(self.run_id), self.name)}"
+        if ended:
+            return "The task has ended: a Clear starts another run."
+        if self.state is State.WAITING:
+            return "The task goes on once the run says its end. If the run cannot, mark the task as success or failed."
+        return "Nothing: the task goes on by itself."
+
+
+def conversations(task: Task) -> list[Run]:
+    """Return all starts of a task, in order, or its batch."""
+    starts = sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
+    last = {key[3]: key for key in starts}
+    runs = [_run(task, key, is_last=last[key[3]] is key) for key in starts]
+    return [*runs, _batch(task)] if BATCH in task.entries else runs
+
+
+def _batch(task: Task) -> Run:
+    """Return a batch, as its last entry counts it."""
+    try:
+        entry = task.entry(BATCH)
+        counts = {**entry["counts"]}
+        others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
+        said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
+        state = State.DOUBT if counts["unknown"] else State.ENDED
+        last = Step(_utc(entry["at"]), "Last count", said, said)
+        return Run(
+            task=task,
+            state=state if task.has_ended else State.STARTING,
+            at=task.at,
+            is_current=entry["max_tries"] == task.row.max_tries,
+            flow=entry.get("flow_id"),
+            conn_id=entry.get("conn_id"),
+            last=last,
+            progress=_part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None,
+            steps=[last],
+        )
+    except Exception:
+        return Run(task=task, state=State.UNKNOWN, at=task.at)
+
+
+def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
+    """Return a start; as unknown if an entry is not what we write, is too large, or is only a reference to one."""
+    place, name = place_of(key), key[3] or ""
+    try:
+        start = Start.of(place, task.entry(key[0]))
+        at, is_current = start.at.astimezone(UTC), is_last and start.max_tries == task.row.max_tries
+        told = _told(task, key[0], start)
+        return Run(task=task, at=at, name=name, try_number=place[0], is_current=is_current, **told)
+    except Exception:
+        unknown = {"state": State.UNKNOWN, "at": task.at, "is_current": is_last}
+        return Run(task=task, name=name, try_number=place[0], **unknown)
+
+
+def _told(task: Task, key: str, start: Start) -> dict[str, Any]:
+    """Return what the entries of a start tell: fields of its run."""
+    token = start.token or ""
+    outcome, word = task.entry(f"{OUTCOME}{key.removeprefix(START)}"), task.entry(word_key(token))
+    facts = Facts(
+        start=start,
+        outcome=Outcome.of(outcome) if outcome else None,
+        spoken=Spoken.of(task.entry(run_key(token))),
+        is_frozen=frozen_key(token) in task.entries,
+    )
+    state = _state(task, start, facts)
+    told = [*_sent(start, facts, is_starting=state is State.STARTING), *_heard(start, facts.spoken, word)]
+    if facts.is_frozen:
+        told.append(Step(_utc(task.entry(frozen_key(token))["at"]), "Closed: no run may claim it any more"))
+    steps = sorted((step._replace(at=step.at.astimezone(UTC)) for step in told), key=lambda step: step.at)
+    claim, run = facts.spoken.claim, {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
+    return {
+        "state": state,
+        "flow": start.flow_id or run.get("flow_id"),
+        "conn_id": start.conn_id,
+        "run_id": facts.spoken.run_id or run.get("run_id"),
+        "run_link": (claim and claim.run_link) or run.get("run_link"),
+        "last": next((step for step in reversed(steps) if step.said is not None), None),
+        "progress": None if facts.spoken.end else _part(word.get("progress")),
+        "steps": steps,
+        **(_wait(task.row.next_kwargs["waiting"], steps[-1].at) if state is State.WAITING else {}),
+    }
+
+
+def _utc(at: str) -> datetime:
+    return datetime.fromisoformat(at).astimezone(UTC)
+
+
+def _part(value: Any) -> float | None:
+    """Return a part of a whole, None if it is none."""
+    return value if isinstance(value, int | float) and 0 <= value <= 1 else None
+
+
+def _wait(waiting: dict[str, Any], heard: datetime) -> dict[str, Any]:
+    """Return until when a task waits, and since when its run is late or silent, given when it was heard last."""
+    since, until = (_utc(waiting[name]) for name in ("since", "until"))
+    may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else until - since
+    silent = min(heard + may_be_silent * _SILENT, until)
+    return {"until": until, "silent_since": silent if silent <= datetime.now(UTC) else None}
+
+
+def _state(task: Task, start: Start, facts: Facts) -> State:
+    outcome, spoken, row = facts.outcome, facts.spoken, task.row
+    # An end that came after the task had failed in doubt is kept, but the task does not have it.
+    is_late = bool(spoken.end and task.has_ended and row.end_date and spoken.end.at > row.end_date)
+    is_known = outcome is not None and outcome.kind == "run" and not facts.is_frozen
+    if spoken.stopped:
+        return State.STOPPED
+    if start.run or is_known or spoken.claim or (spoken.end and not is_late):
+        if spoken.end:
+            return State.ENDED
+        if row.state == TaskInstanceState.AWAITING_INPUT:
+            return State.WAITING
+        return State.CLAIMED if spoken.claim else State.STARTED
+    if not outcome and row.state == TaskInstanceState.RUNNING and start.try_number == row.try_number:
+        return State.STARTING
+    return State.DOUBT if facts.text else State.IDLE
+
+
+def _sent(start: Start, facts: Facts, *, is_starting: bool) -> Iterator[Step]:
+    """Yield what the task did."""
+    if start.run:
+        yield Step(start.at, "A person entered the run", start.run)
+    else:
+        yield Step(start.at, "Sent" if facts.outcome or is_starting else "Sent. No response")
+    if outcome := facts.outcome:
+        yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
+
+
+def _heard(start: Start, spoken: Spoken, word: dict[str, Any]) -> Iterator[Step]:
+    """Yield what the run has said, and was told."""
+    claim, end = spoken.claim, spoken.end
+    if claim:
+        yield Step(claim.at, "Claimed by the run", claim.run_id, said="claimed")
+    if word:
+        text = word.get("message", "")
+        yield Step(_utc(word["at"]), "Last word", text, said=None if end else text)
+    if end:
+        words = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
+        texts = {"message": end.message, "result": end.result}
+        yield Step(end.at, f"Ended: {end.status}", {k: v for k, v in texts.items() if v is not None}, words)
+    if spoken.stopped:
+        yield Step(spoken.stopped, "Told to stop")
+    if spoken.refused:
+        yield Step((claim or end or start).at, "Other runs were told to stop", ", ".join(spoken.refused))
