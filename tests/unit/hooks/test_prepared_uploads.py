@@ -60,7 +60,7 @@ def test_requests_hold_all_that_is_sent_but_the_key(service, hook, run_id, key):
     ]
     assert key not in repr(requests)
     assert service.journal.requests("upload") == []
-    assert [hook.send_upload(request) for request in requests] == [
+    assert [hook.get_conn().send(request) for request in requests] == [
         "2 files received",
         "1 file received",
     ]
@@ -75,7 +75,7 @@ def test_a_file_is_opened_only_to_be_sent(hook, run_id, limits):
     )
     assert [counted.opened for counted in files] == [0, 0, 0]
     for request in requests:
-        hook.send_upload(request)
+        hook.get_conn().send(request)
     assert [counted.opened for counted in files] == [1, 1, 1]
 
 
@@ -90,8 +90,8 @@ def test_request_can_be_sent_again(service, hook, run_id):
     (request,) = hook.prepare_uploads(run_id, [CountedFile(b"abc").file], "demo-flow", file_format="base64")
     service.faults.add("busy", operation="upload")
     with pytest.raises(BusyError):
-        hook.send_upload(request)
-    assert hook.send_upload(request) == "1 file received"
+        hook.get_conn().send(request)
+    assert hook.get_conn().send(request) == "1 file received"
     (upload,) = service.uploads
     assert upload.files == [base64.b64encode(b"abc").decode()]
 
@@ -106,7 +106,7 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(hook, run_id, tmp_path)
 
     def send():
         try:
-            hook.send_upload(request)
+            hook.get_conn().send(request)
         except FileUnavailableError as error:
             errors.append(error)
 
@@ -121,7 +121,7 @@ def test_timeout_of_one_request(service, run_id, workflow_automation_connect):
     (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
     service.faults.add("hang_before", operation="upload")
     with hook, pytest.raises(OutcomeUnknownError, match=r"0\.3 s"):
-        hook.send_upload(request)
+        hook.get_conn().send(request)
     assert len(service.journal.requests("upload")) == 1
 
 
