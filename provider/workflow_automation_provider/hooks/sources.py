@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import datetime
 from typing import IO, Any, cast
 
 from airflow.sdk import Asset, ObjectStoragePath
@@ -407,7 +408,7 @@ class _Store:
             info, (field, version) = now[file.key], file.version
             if isinstance(info, Exception):
                 raise body.changed(file, f"could not be looked up ({reason(info)})")
-            if info.get("size") not in (None, file.size) or str(info.get(field) or version) != version:
+            if info.get("size") not in (None, file.size) or _text(info.get(field) or version) != version:
                 raise body.changed(file, "changed")
 
 
@@ -430,6 +431,11 @@ def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
 
 
+def _text(value: object) -> str:
+    # A file system may say the time as a number in a listing, and not in a lookup.
+    return str(value.timestamp() if isinstance(value, datetime) else value)
+
+
 class _StoredFile(_Found):
     """An object in a store."""
 
@@ -440,7 +446,7 @@ class _StoredFile(_Found):
     version: tuple[str, str]
 
     def __init__(self, store: _Store, key: str, info: _Info) -> None:
-        version = next(((field, str(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
+        version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
         super().__init__(store=store, key=key, size=info.get("size"), version=version)
 
     @property
