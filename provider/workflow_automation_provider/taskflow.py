@@ -104,7 +104,7 @@ def trigger_flow_once(
             earlier=starter.earlier if starter else None,
         )
         raise failed from failed.__cause__
-    collect(hook, lambda: hook.connection, run.get("flow_id"))
+    collect(hook, run.get("flow_id"))
     return run
 
 

@@ -245,8 +245,6 @@ PARTLY_PUBLIC = {
 # Methods of public classes that are for Airflow, or for the rest of the package alone.
 INNER_METHODS = {
     "WorkflowAutomationError.with_facts",
-    "WorkflowAutomationHook.flow_of",
-    "WorkflowAutomationHook.flow_of_upload",
     "WorkflowAutomationHook.get_connection_form_widgets",
     "WorkflowAutomationHook.get_ui_field_behaviour",
     "WorkflowAutomationHook.redact_also",
@@ -254,7 +252,6 @@ INNER_METHODS = {
     "WorkflowAutomationHook.prepare_trigger",
     "WorkflowAutomationHook.prepare_uploads",
     "WorkflowAutomationHook.send_trigger",
-    "WorkflowAutomationHook.send_upload",
 }
 
 

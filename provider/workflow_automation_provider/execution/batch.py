@@ -225,7 +225,7 @@ class BatchStarter:
         self._log.info(
             "Starting %d runs of %s via connection %s, %d at a time.",
             missing,
-            f"flow {flow}" if (flow := self._hook.flow_of(template)) else "the flow of the API key",
+            f"flow {template.flow_id}" if template.flow_id else "the flow of the API key",
             self._hook.workflow_automation_conn_id,
             threads,
         )

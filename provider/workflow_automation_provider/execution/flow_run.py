@@ -158,10 +158,10 @@ class FlowRun:
 
     @functools.cached_property
     def _uploads(self) -> Uploader:
-        from workflow_automation_provider.execution.upload import Uploader, UploadRecord
+        from workflow_automation_provider.execution.upload import Uploader
 
-        record = UploadRecord(self._context, of_own_run=True)
-        return Uploader(record, self._hook, self._retrier, self._options.files or ())
+        files = self._options.files or ()
+        return Uploader(self._context, self._hook, self._retrier, files, of_own_run=True)
 
     def _wait(self, waiting: Waiting) -> RunResult:
         from workflow_automation_provider.execution.wait import CompletionWait

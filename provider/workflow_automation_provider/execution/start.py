@@ -298,7 +298,7 @@ class RunStarter:
             token=self._url.digest if self._url else None,
             waits=self._waits,
             conn_id=self._hook.workflow_automation_conn_id,
-            flow_id=self._hook.flow_of(request),
+            flow_id=request.flow_id,
             earlier=before.text if before.counts(self._asked.max_tries) else "",
         )
         self.facts = Facts(start=start)

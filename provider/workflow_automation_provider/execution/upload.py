@@ -12,14 +12,13 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from workflow_automation_provider.client.checks import identifier, one_line
 from workflow_automation_provider.client.files import Element, File, version_of
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import WorkflowAutomationError
-from workflow_automation_provider.execution.store import TaskRecord
+from workflow_automation_provider.execution.store import TaskStore
 from workflow_automation_provider.hooks.sources import FileSource, resolve
 
 if TYPE_CHECKING:
@@ -77,53 +76,34 @@ class UploadResult(TypedDict):
     """The first 20 requests."""
 
 
-class UploadRecord(TaskRecord):
-    """
-    How many requests the service confirmed.
-
-    :param of_own_run: whether the same task starts the run. A Clear then starts another run, which has none of the
-        files, or keeps the run, which has all of them
-    """
-
-    def __init__(self, context: Context, *, of_own_run: bool = False) -> None:
-        super().__init__(context)
-        self._of_own_run = of_own_run
-
-    def read(self) -> tuple[str, int, list[str]]:
-        """Return the digest of an upload, how many of its requests were confirmed, and the responses to the first of them."""
-        entry = self._store.read(UPLOAD_KEY)
-        if not entry or not (self._of_own_run or self._counts(entry)):
-            return "", 0, []
-        return entry["digest"], entry["confirmed"], entry["responses"]
-
-    def confirmed(self, digest: str, number: int, responses: list[str]) -> None:
-        """Record that so many requests are confirmed."""
-        self._set(UPLOAD_KEY, {"digest": digest, "confirmed": number, "responses": responses})
-
-
 class Uploader:
     """
     Send the requests that no earlier try sent.
 
-    :param record: what earlier tries sent
     :param hook: sends the requests; closed afterwards
     :param retrier: how long to keep retrying each request while the service is busy or cannot be reached
     :param files: as passed by the DAG author
+    :param of_own_run: whether the same task starts the run. A Clear then starts another run, which has none of the
+        files, or keeps the run, which has all of them; after that of any other task, all are sent again
     :param file_format: the format of each file, None for the connection's
     :param limits: ``files_per_request`` and ``max_request_bytes``, as of :meth:`.WorkflowAutomationHook.prepare_uploads`
+    :raises InvalidRequestError: if this try of the task has another
     """
 
     def __init__(
         self,
-        record: UploadRecord,
+        context: Context,
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         files: FileSource | Iterable[FileSource],
         *,
+        of_own_run: bool = False,
         file_format: FileFormat | None = None,
         **limits: int | None,
     ) -> None:
-        self._record = record
+        self._store = TaskStore(context)
+        self._store.use("upload", "")
+        self._max_tries = None if of_own_run else context["ti"].max_tries  # which a Clear changes
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
@@ -155,40 +135,30 @@ class Uploader:
         """
         with self._hook:
             try:
-                flow_id = identifier("flow_id", self._hook.flow_of_upload(flow_id))
-                run_id = identifier("run_id", run_id)
-                return self._upload(run_id, flow_id)
+                return self._upload(identifier("run_id", run_id), flow_id)
             except WorkflowAutomationError as error:
-                raise error.with_facts(
-                    flow_id=None if flow_id is None else str(flow_id), run_id=str(run_id)
-                ) from error.__cause__
+                told = error.with_facts(flow_id=error.flow_id or flow_id, run_id=str(run_id))
+                raise told from error.__cause__
 
-    def _upload(self, run_id: str, flow_id: str) -> UploadResult:
-        self.elements = resolve(self._files) if self._prepared is None else self._prepared
-        self._log.info("Uploading %s for run %s.", _count_of(self.elements), run_id)
-        requests = self._requests(run_id, flow_id, self.elements)
+    def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:
+        elements = self.elements = resolve(self._files) if self._prepared is None else self._prepared
+        requests = self._requests(run_id, flow_id, elements)
+        self._log.info("Uploading %s for run %s: %s.", _count_of(elements), run_id, _names_of(elements))
         file_format = self._file_format or self._hook.extra.file_format
-        digest = _digest([flow_id, run_id, file_format], requests)
-        done, responses = self._confirmed(digest, requests)
+        digest = _digest([requests[0].flow_id, run_id, file_format, self._max_tries], requests)
+        done, responses = self._confirmed(digest, len(requests))
         progress = Progress(sum(len(request.content) for request in requests[done:]), self._log)
         for number, request in enumerate(requests[done:], start=done + 1):
-            response = self._send(request, number, progress)
-            if number <= _KEPT_REQUESTS:
-                responses.append(response)
-            self._confirm(digest, number, responses)
-            if number == len(requests):
-                self._log_last(requests[done:], response)
-            elif progress.is_due():
-                self._log.info(
-                    "Request %d of %d confirmed. The service said: %s",
-                    number,
-                    len(requests),
-                    one_line(response),
-                )
+            response = self._send(request, progress)[:_KEPT_RESPONSE]
+            responses = [*responses, response][:_KEPT_REQUESTS]
+            self._confirm({"digest": digest, "confirmed": number, "responses": responses})
+            if number == len(requests) or progress.is_due():
+                what = "Request %d of %d confirmed. The service said: %s"
+                self._log.info(what, number, len(requests), one_line(response))
         return {
             "run_id": run_id,
-            "files": len(self.elements),
-            "bytes": _size_of(self.elements),
+            "files": len(elements),
+            "bytes": _size_of(elements),
             "request_count": len(requests),
             "requests": [
                 {
@@ -206,61 +176,39 @@ class Uploader:
             run_id, elements, flow_id, file_format=self._file_format, **self._limits
         )
 
-    def _confirmed(self, digest: str, requests: Sequence[Request]) -> tuple[int, list[str]]:
+    def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
         """Return how many of the requests earlier tries sent, and the responses to the first of them."""
-        earlier, done, responses = self._record.read()
-        if not done:
+        entry = self._store.read(UPLOAD_KEY)
+        if entry is None:
             return 0, []
-        if earlier != digest:
+        done = entry["confirmed"]
+        if entry["digest"] != digest:
             self._log.warning(
-                "What is to be uploaded is not what an earlier try uploaded in %d requests, or it is for another run: "
-                "sending all of it.",
+                "The files are not those that an earlier try uploaded in %d requests, or for another run, or the task was "
+                "cleared: sending all of them.",
                 done,
             )
             return 0, []
-        self._log.info("An earlier try sent %d of %d requests.", done, len(requests))
-        return done, responses
+        self._log.info("An earlier try sent %d of %d requests.", done, count)
+        return done, entry["responses"]
 
-    def _send(self, request: Request, number: int, progress: Progress) -> str:
-        """Send one request, with retries; return as much of the response as is kept."""
-
+    def _send(self, request: Request, progress: Progress) -> str:
         def send() -> str:
-            progress.begin()
-            return self._hook.send_upload(request, sent=progress.sent, begun=progress.begun)
+            progress.sent_of_request = 0
+            return cast("str", self._hook.get_conn().send(request, sent=progress.sent))
 
-        try:
-            response = self._retrier.send(send, retry_unknown=True)
-        except WorkflowAutomationError:
-            if number > 1:
-                self._log.warning(
-                    "%d requests were confirmed before this one. A retry sends the rest; clearing the task sends all files again.",
-                    number - 1,
-                )
-            raise
-        progress.confirmed()
-        return response[:_KEPT_RESPONSE]
+        response = self._retrier.send(send, retry_unknown=True)
+        progress.confirmed += len(request.content)
+        return response
 
-    def _confirm(self, digest: str, number: int, responses: list[str]) -> None:
+    def _confirm(self, entry: dict[str, Any]) -> None:
         try:
-            self._record.confirmed(digest, number, responses)
+            self._store.set(UPLOAD_KEY, entry)
         except Exception:
             # The files are there: failing now would send them again.
             self._log.exception(
                 "The request was confirmed, but that could not be recorded: a retry would repeat it."
             )
-
-    def _log_last(self, requests: Sequence[Request], response: str) -> None:
-        count = sum(len(request.files) for request in requests)
-        names = islice((element for request in requests for element in request.files), _LOGGED_NAMES)
-        rest = f" and {count - _LOGGED_NAMES:,} more" if count > _LOGGED_NAMES else ""
-        self._log.info(
-            "Uploaded %s%s: %s%s. The service said: %s",
-            f"{count:,} file{'' if count == 1 else 's'}",
-            f" in {len(requests):,} requests" if len(requests) > 1 else "",
-            ", ".join(_name_of(element) or "a mapping" for element in names),
-            rest,
-            one_line(response),
-        )
 
 
 class Progress:
@@ -273,31 +221,19 @@ class Progress:
     def __init__(self, size: int, log: Any) -> None:
         self._size = size
         self._log = log
-        self._confirmed = self._sent = 0
-        self._name = "a mapping"
         self._logged = time.monotonic()
-
-    def begin(self) -> None:
-        """Begin with a request, also with one that is sent again."""
-        self._sent = 0
-
-    def begun(self, element: Element) -> None:
-        """Note which element is being sent."""
-        self._name = _name_of(element) or "a mapping"
+        self.confirmed = 0
+        """The size of the requests before, in bytes."""
+        self.sent_of_request = 0
+        """How much of the current request was sent."""
 
     def sent(self, size: int) -> None:
         """Note that so many bytes were sent."""
-        self._sent += size
-        done = self._confirmed + self._sent
+        self.sent_of_request += size
+        done = self.confirmed + self.sent_of_request
         if done < self._size and self.is_due():
-            percent = 100 * done / self._size
             sizes = mebibytes(done), mebibytes(self._size)
-            self._log.info("Sent %s of %s (%d %%). Sending %s.", *sizes, percent, self._name)
-
-    def confirmed(self) -> None:
-        """Note that the current request was confirmed."""
-        self._confirmed += self._sent
-        self._sent = 0
+            self._log.info("Sent %s of %s (%d %%).", *sizes, 100 * done / self._size)
 
     def is_due(self) -> bool:
         """Return whether a line may be logged, and count it if so."""
@@ -346,3 +282,10 @@ def _size_of(elements: Iterable[Element]) -> int:
 def _name_of(element: Element) -> str | None:
     """Return the name of a file, as logs and XComs can show it; None for a mapping."""
     return one_line(element.name) if isinstance(element, File) else None
+
+
+def _names_of(elements: Sequence[Element]) -> str:
+    """Return the first names of elements, as text."""
+    names = ", ".join(_name_of(element) or "a mapping" for element in elements[:_LOGGED_NAMES])
+    more = len(elements) - _LOGGED_NAMES
+    return f"{names} and {more:,} more" if more > 0 else names

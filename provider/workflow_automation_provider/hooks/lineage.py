@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,9 @@ from airflow.sdk import Asset
 
 from workflow_automation_provider.assets import uri_of
 from workflow_automation_provider.client.files import File
-from workflow_automation_provider.client.protocol import parse_base_url
-from workflow_automation_provider.hooks.connection import base_url
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseHook, Connection
+    from airflow.sdk import BaseHook
     from airflow.sdk.lineage import HookLineageCollector
 
 _log = logging.getLogger(__name__)
@@ -30,18 +28,11 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[\w.-]+@)?([\w.~-]*(?::\d+)?/[^@?#%
 _MAGIC = re.compile(r"[*[]")
 
 
-def collect(
-    hook: BaseHook,
-    connection: Callable[[], Connection],
-    flow_id: str | None,
-    *,
-    read: object = (),
-    written: object = (),
-) -> None:
+def collect(hook: BaseHook, flow_id: str | None, *, read: object = (), written: object = ()) -> None:
     """
     Give the flow and the files to Airflow's collector, if anything reads it. A failure is only logged: all is done by then.
 
-    :param connection: returns the connection, which a retry that returns an earlier run has not read yet
+    :param hook: makes the client, whose base URL is that of the flow
     :param flow_id: the flow, None if it is unknown
     :param read: files, see :func:`uris_of`
     :param written: files
@@ -53,8 +44,7 @@ def collect(
 
         collector: HookLineageCollector = get_hook_lineage_collector()  # type: ignore[no-untyped-call]
         if flow_id:
-            url = parse_base_url(base_url(connection()), allow_http=True)
-            collector.add_output_asset(context=hook, uri=uri_of(url, flow_id))
+            collector.add_output_asset(context=hook, uri=uri_of(hook.get_conn().base_url, flow_id))
         for add, files in ((collector.add_output_asset, written), (collector.add_input_asset, read)):
             for uri in uris_of(files):
                 add(context=hook, uri=uri)
@@ -79,14 +69,10 @@ def uris_of(files: object) -> list[str]:
     """
     if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(files, Iterable):
         files = [files]
-    uris: dict[str, None] = {}
-    folders: dict[str, None] = {}
-    for uri in filter(None, map(_uri, files)):
-        if len(uris) <= MAX_INPUTS:
-            uris[uri] = None
-        if len(folders) < MAX_INPUTS:
-            folders[_folder(uri)] = None
-    return [*uris] if len(uris) <= MAX_INPUTS else [*folders]
+    uris = dict.fromkeys(filter(None, map(_uri, files)))
+    if len(uris) > MAX_INPUTS:
+        uris = dict.fromkeys(map(_folder, uris))
+    return [*uris][:MAX_INPUTS]
 
 
 def _uri(file: object) -> str | None:

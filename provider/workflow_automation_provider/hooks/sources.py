@@ -6,7 +6,7 @@ object that was replaced since it was listed is noticed by its size as it is rea
 once more before the last byte of the request is sent.
 """
 # A Path would double the cost of reading a small file.
-# ruff: noqa: PTH109, PTH114, PTH116, PTH118
+# ruff: noqa: PTH109, PTH116, PTH118
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, cast
 
 from airflow.sdk import Asset, ObjectStoragePath
 
@@ -96,19 +96,24 @@ class _Found(File):
 
     __slots__ = ()
 
-    def _keep(self, place: str, **values: object) -> None:
-        name = place.rstrip("/").rpartition("/")[2]
-        if not name.isascii() and re.search("[\ud800-\udfff]", name):
-            raise InvalidRequestError(f"{place!r} has a name that is not UTF-8: rename it.")
-        # By the extension alone: there are very many names.
-        _, dot, extension = name.lstrip(".").partition(".")
-        for name, value in {**values, "content_type": _content_type(f"a{dot}{extension}")}.items():
+    def __init__(self, **values: object) -> None:
+        for name, value in values.items():
             object.__setattr__(self, name, value)  # the class is frozen
+        try:
+            self.name.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequestError(f"{self.location!r} has a name that is not UTF-8: rename it.") from None
 
     @property
     def name(self) -> str:
         """The last part of its place."""
         return (self.location or "").rstrip("/").rpartition("/")[2]
+
+    @property
+    def content_type(self) -> str:
+        """By its extension."""
+        _, dot, extension = self.name.lstrip(".").partition(".")
+        return _content_type(f"a{dot}{extension}")  # of very many names, there are few
 
     @property
     def source(self) -> str:
@@ -136,9 +141,6 @@ class _LocalFile(_Found):
     __slots__ = ("location",)
 
     location: str
-
-    def __init__(self, path: str, size: int) -> None:
-        self._keep(path, location=path, size=size)
 
     def open(self) -> IO[bytes]:
         """Open it without a buffer: it is read in large chunks."""
@@ -198,7 +200,7 @@ def _local_file(path: str) -> File:
         raise InvalidRequestError(f"{path!r} is a directory: {advice}.")
     if not stat.S_ISREG(state.st_mode):
         raise InvalidRequestError(f"{path!r} is not a regular file.")
-    return _LocalFile(path, state.st_size)
+    return _LocalFile(location=path, size=state.st_size)
 
 
 def _hint(path: str) -> str:
@@ -215,18 +217,13 @@ def _glob(pattern: str) -> Iterator[str]:
     magic = _MAGIC.search(pattern)
     end = pattern.rfind("/", 0, magic.start() if magic else 0) + 1
     *parts, last = filter(None, pattern[end:].split("/"))
-    if last == "**":  # or it would go into folders that are among those to be looked into
+    if last == "**":  # what is in any folder
         parts, last = [*parts, last], "*"
     folders: Iterable[str] = [pattern[:end] or "./"]
     for part in parts:
-        named = [
-            path
-            for folder in folders
-            for path, is_folder in _named(folder, part)
-            if is_folder or (part != "**" and _is_folder(path))
-        ]
-        # By a name that is no link, where there is one.
-        named.sort(key=os.path.islink, reverse=True)
+        named = [path for folder in folders for path, is_folder in _named(folder, part) if is_folder]
+        # By the first of its names.
+        named.sort(reverse=True)
         folders = {os.path.realpath(path): os.path.join(path, "") for path in named}.values()
     for folder in folders:
         for path, is_folder in _named(folder, last):
@@ -236,11 +233,7 @@ def _glob(pattern: str) -> Iterator[str]:
 
 
 def _named(folder: str, part: str) -> Iterator[tuple[str, bool]]:
-    """Yield what a part of a glob names in a folder, and whether that is certainly a folder."""
-
-    def matches(name: str) -> bool:
-        return fnmatch.fnmatchcase(name, part) and (name[0] != "." or part[0] == ".")
-
+    """Yield what a part of a glob names in a folder, and whether that is a folder."""
     if not _MAGIC.search(part):
         path = f"{folder}{part}"
         if (is_folder := _is_folder(path)) or os.path.lexists(path):
@@ -248,20 +241,19 @@ def _named(folder: str, part: str) -> Iterator[tuple[str, bool]]:
         return
     if part == "**":
         yield folder, True
-    for top, folders, names in os.walk(folder, onerror=_raise):
-        folders[:] = filter(matches, folders)
-        for name in folders:
-            path = os.path.join(top, name)
-            if part != "**" or not os.path.islink(path):
-                yield path, True
-        yield from ((os.path.join(top, name), False) for name in names if matches(name))
-        if part != "**":
-            return
-
-
-def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error
+    try:
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            if not fnmatch.fnmatchcase(entry.name, part) or entry.name[0] == "." != part[0]:
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if part != "**":
+                yield entry.path, is_folder or (entry.is_symlink() and _is_folder(entry.path))
+            elif is_folder:
+                yield from _named(f"{entry.path}/", part)
 
 
 def _is_folder(path: str) -> bool:
@@ -331,8 +323,8 @@ class _Store:
         self.fs = fs
         self.scheme = scheme
         # Whether it is that of S3, Google Cloud Storage or Azure: what others' asynchronous methods take differs.
-        self.is_cloud = not kinds.isdisjoint(("s3fs", "gcsfs", "adlfs")) and not fs.asynchronous
-        self.is_s3 = self.is_cloud and "s3fs" in kinds
+        self.is_cloud = not kinds.isdisjoint(("s3fs", "gcsfs", "adlfs"))
+        self.is_s3 = "s3fs" in kinds
         self.named: dict[str, Any] = {}
         self._listings: list[tuple[str, int | None]] = []
         self._listed = 0
@@ -342,14 +334,14 @@ class _Store:
 
     def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
         """Return what is at a path, below a prefix, or what a glob names, by key."""
-        if path in self.named and not is_prefix:
-            if isinstance(info := self.named[path], Exception):
-                raise info
-            return {path: info}
         root, parts = path, ["**"]
         if magic := _MAGIC.search(path):
             root = path[: max(path.rfind("/", 0, magic.start()), 0)]
             parts = [*path[len(root) + 1 :].split("/"), *(["**"] if is_prefix else [])]
+        elif not is_prefix:
+            if isinstance(info := self.named[path], Exception):
+                raise info
+            return {path: info}
         self._listings.append((root, None if "**" in parts else len(parts)))
         found = self._list(*self._listings[-1])
         self._listed += len(found)
@@ -455,7 +447,7 @@ class _StoredFile(_Found):
 
     def __init__(self, store: _Store, key: str, info: _Info) -> None:
         version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
-        self._keep(key, store=store, key=key, size=info.get("size"), version=version)
+        super().__init__(store=store, key=key, size=info.get("size"), version=version)
 
     @property
     def location(self) -> str:
@@ -523,81 +515,61 @@ def _stored_file(store: _Store, key: str, info: _Info) -> _StoredFile:
     return file
 
 
-class _Block(NamedTuple):
-    """Some bytes of an object, which are fetched, or read when their turn has come."""
-
-    file: _StoredFile
-    end: int
-    size: int = 0
-    fetched: Future[bytes] | None = None
-
-
 class _Reading:
     """The objects of a request, see :class:`~workflow_automation_provider.client.files.Reading`."""
 
     def __init__(self, files: Iterable[File]) -> None:
-        stored = (file for file in files if isinstance(file, _StoredFile))
-        self._waiting: Iterator[_Block] = (block for file in stored for block in _blocks(file))
-        self._blocks: deque[_Block] = deque()
-        self._read: dict[_Store, list[_StoredFile]] = {}
+        self._files = [file for file in files if isinstance(file, _StoredFile)]
+        self._left = len(self._files)
+        self._waiting = ((file, start) for file in self._files for start in _blocks(file))
+        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
 
     def chunks(self, file: File) -> Iterator[bytes]:
         """Return the content of the next file; before the end of the last, look all of them up again."""
         last = b""
-        for chunk in self._content(file):
+        for chunk in self._content(cast("_StoredFile", file)):
             if last:
                 yield last
             last = chunk
-        if not self._blocks:
-            for store, files in self._read.items():
-                store.check(files)
+        self._left -= 1
+        if not self._left:
+            for store in {one.store for one in self._files}:
+                store.check([one for one in self._files if one.store is store])
         if last:
             yield last
 
     def close(self) -> None:
         """Cancel what is being fetched."""
-        self._waiting = iter(())
-        for block in self._blocks:
-            if block.fetched is not None:
-                block.fetched.cancel()
-        self._blocks.clear()
+        for _, block in self._ahead:
+            block.cancel()
 
-    def _content(self, file: File) -> Iterator[bytes]:
-        end = -1
-        while end < file.size:
-            self._fetch()
-            stored, end, _, fetched = self._blocks.popleft()
-            if stored is not file:
-                raise AssertionError("Files are read in the order of the request")
-            if fetched is not None:
-                content = fetched.result(_TIMEOUT)
-                self._fetch()
-                yield from (content[at : at + _PIECE] for at in range(0, len(content), _PIECE))
-            elif file.size:
-                yield from _streamed(stored) if stored.store.is_cloud else _opened(stored)
-        self._read.setdefault(stored.store, []).append(stored)
+    def _content(self, file: _StoredFile) -> Iterator[bytes]:
         self._fetch()
+        blocks = _blocks(file)
+        if file.size and not blocks:
+            yield from _streamed(file) if file.store.is_s3 else _opened(file)
+        for _ in blocks:
+            content = self._ahead[0][1].result(_TIMEOUT)
+            self._ahead.popleft()
+            self._fetch()
+            yield from (content[at : at + _PIECE] for at in range(0, len(content), _PIECE))
 
     def _fetch(self) -> None:
         """Begin to fetch what there is room for."""
-        while len(self._blocks) < _AT_ONCE and sum(block.size for block in self._blocks) + _BLOCK <= _AHEAD:
-            block = next(self._waiting, None)
-            if block is None:
+        while len(self._ahead) < _AT_ONCE and sum(size for size, _ in self._ahead) + _BLOCK <= _AHEAD:
+            file, start = next(self._waiting, (None, 0))
+            if file is None:
                 return
-            self._blocks.append(block)
+            fs, end = file.store.fs, min(start + _BLOCK, file.size)
+            # With both ends: of all of an object, s3fs would request the size first.
+            content = fs._cat_file(file.key, start=start, end=end)
+            self._ahead.append((end - start, asyncio.run_coroutine_threadsafe(content, fs.loop)))
 
 
-def _blocks(file: _StoredFile) -> Iterator[_Block]:
-    """Yield the blocks of an object; what is fetched is on its way then."""
-    fs, size = file.store.fs, file.size
-    if not file.store.is_cloud or size == 0 or (file.store.is_s3 and size > _BLOCK):
-        yield _Block(file, size)
-        return
-    for start in range(0, size, _BLOCK):
-        end = min(start + _BLOCK, size)
-        # With both ends: of all of an object, s3fs would request the size first.
-        content = fs._cat_file(file.key, start=start, end=end)
-        yield _Block(file, end, end - start, asyncio.run_coroutine_threadsafe(content, fs.loop))
+def _blocks(file: _StoredFile) -> range:
+    """Return where the blocks of an object begin; it has none if it is read only when its turn has come."""
+    is_fetched = file.store.is_cloud and not (file.store.is_s3 and file.size > _BLOCK)
+    return range(0, file.size if is_fetched else 0, _BLOCK)
 
 
 def _streamed(file: _StoredFile) -> Iterator[bytes]:

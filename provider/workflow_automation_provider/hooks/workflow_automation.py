@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
+from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
-from workflow_automation_provider.hooks.connection import client_for
 from workflow_automation_provider.hooks.lineage import collect
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from workflow_automation_provider.client.files import Element, FileFormat
-    from workflow_automation_provider.client.flow_client import FlowClient
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.hooks.sources import FileSource
 
@@ -102,7 +101,7 @@ class WorkflowAutomationHook(BaseHook):
         """
         if self._client is None:
             with self._locating():
-                self._client = client_for(self.connection, self.extra)
+                self._client = _client_for(self.connection, self.extra)
             for secret in self._more_secrets:
                 self._client.redact_also(secret)
         if self._stopped:
@@ -139,7 +138,7 @@ class WorkflowAutomationHook(BaseHook):
         """
         with self._locating(flow_id):
             run = self.send_trigger(self.prepare_trigger(inputs, flow_id))
-        collect(self, lambda: self.connection, run.flow_id)
+        collect(self, run.flow_id)
         return run
 
     def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
@@ -147,7 +146,7 @@ class WorkflowAutomationHook(BaseHook):
         Build the request that starts a run and validate it and the connection, without sending anything.
 
         :param inputs: as for :meth:`trigger_flow`, and so is ``flow_id``
-        :return: the request, without the API key, for :meth:`send_trigger`
+        :return: the request, without the API key, for :meth:`send_trigger`; its ``flow_id`` may be the connection's
         :raises InvalidRequestError: if a value or a field of the connection is invalid, naming it
         """
         with self._locating(flow_id):
@@ -155,7 +154,7 @@ class WorkflowAutomationHook(BaseHook):
             request = client.checked(trigger_request(client.base_url, inputs, flow_id))
             if request.operation.takes_key:
                 self._check_key_expiry()
-        return request
+        return dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id)
 
     def send_trigger(self, request: Request, *, before_last_byte: Callable[[], None] | None = None) -> Run:
         """
@@ -165,8 +164,8 @@ class WorkflowAutomationHook(BaseHook):
         :return: the run, with the ``flow_id`` if that is known
         :raises WorkflowAutomationError: if the request did not succeed
         """
-        run = self.get_conn().send(request, before_last_byte=before_last_byte)
-        return dataclasses.replace(cast("Run", run), flow_id=self.flow_of(request))
+        run = cast("Run", self.get_conn().send(request, before_last_byte=before_last_byte))
+        return dataclasses.replace(run, flow_id=request.flow_id)
 
     def upload_files(
         self, run_id: str, files: FileSource | Iterable[FileSource], flow_id: str | None = None
@@ -191,11 +190,10 @@ class WorkflowAutomationHook(BaseHook):
 
         with self._locating(flow_id):
             elements = resolve(files)
-        (request,) = self.prepare_uploads(run_id, elements, flow_id)
-        with self._locating(request.flow_id):
-            response = self.send_upload(request)
-        collect(self, lambda: self.connection, request.flow_id, read=elements)
-        return response
+            (request,) = self.prepare_uploads(run_id, elements, flow_id)
+            response = self.get_conn().send(request)
+        collect(self, request.flow_id, read=elements)
+        return cast("str", response)
 
     def prepare_uploads(
         self,
@@ -213,33 +211,18 @@ class WorkflowAutomationHook(BaseHook):
             ``flow_id`` as for :meth:`upload_files`
         :param file_format: the format of each file, by default the connection's
         :param limits: those of :func:`~.files.upload_bodies`
-        :return: the requests, without the API key, for :meth:`send_upload`
-        :raises InvalidRequestError: if a file or value is invalid, naming it
+        :return: the requests, without the API key, for the client's ``send``
+        :raises InvalidRequestError: if a file or value is invalid, naming it, or there is no flow
         """
         with self._locating(flow_id):
-            client = self.get_conn()
-            flow = self.flow_of_upload(flow_id)
-            requests = client.upload_requests(run_id, files, flow, file_format, **limits)
+            flow_id = self.extra.flow_id if flow_id is None else flow_id
+            if flow_id is None:
+                raise InvalidRequestError(
+                    "An upload needs a flow_id: pass it, or set the connection's Flow ID."
+                )
+            requests = self.get_conn().upload_requests(run_id, files, flow_id, file_format, **limits)
             self._check_key_expiry()
         return requests
-
-    def send_upload(
-        self,
-        request: Request,
-        *,
-        sent: Callable[[int], None] = lambda _: None,
-        begun: Callable[[Element], None] = lambda _: None,
-    ) -> str:
-        """
-        Send a request from :meth:`prepare_uploads`, once.
-
-        :param sent: called with the size of each piece that was sent, in bytes
-        :param begun: called with each element before it is read
-        :return: the service's response
-        :raises FileUnavailableError: if a file is missing, or changes while it is sent
-        :raises WorkflowAutomationError: if the request did not succeed
-        """
-        return cast("str", self.get_conn().send(request, sent=sent, begun=begun))
 
     def redact_also(self, secret: str) -> None:
         """Never show a secret that a request contains, in errors, logs and results, also after :meth:`close`."""
@@ -247,21 +230,6 @@ class WorkflowAutomationHook(BaseHook):
         client = self.get_conn()
         self._more_secrets.append(secret)
         client.redact_also(secret)
-
-    def flow_of(self, request: Request) -> str | None:
-        """Return the flow of a request: its own, or the connection's, None if neither is known."""
-        return request.flow_id or self.extra.flow_id
-
-    def flow_of_upload(self, flow_id: str | None) -> str:
-        """
-        Return the flow of an upload: the argument, or the connection's.
-
-        :raises InvalidRequestError: if there is neither
-        """
-        flow_id = self.extra.flow_id if flow_id is None else flow_id
-        if flow_id is None:
-            raise InvalidRequestError("An upload needs a flow_id: pass it, or set the connection's Flow ID.")
-        return flow_id
 
     def test_connection(self) -> tuple[bool, str]:
         """
@@ -322,23 +290,75 @@ class WorkflowAutomationHook(BaseHook):
             what = "The API key of connection %r expires on %s: create a new one before then."
             self.log.warning(what, self.workflow_automation_conn_id, expires_on)
 
-    # Airflow 3.2+ renders the form from the provider info; older versions call these.
+    # Airflow 3.2+ renders the form from the provider info; 3.1 calls these.
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Return the fields of the connection form for Airflow before 3.2."""
+        """Return the fields of the connection form for Airflow 3.1."""
         from wtforms import BooleanField, StringField
 
-        return {
-            name: BooleanField(
-                field["label"], default=field["schema"].get("default"), description=field["description"]
-            )
-            if "boolean" in field["schema"]["type"]
-            else StringField(field["label"], description=field["description"])
-            for name, field in CONNECTION_FIELDS.items()
-        }
+        def widget(field: dict[str, Any]) -> Any:
+            kind = BooleanField if "boolean" in field["schema"]["type"] else StringField
+            default = field["schema"].get("default")
+            return kind(field["label"], default=default, description=field["description"])
+
+        return {name: widget(field) for name, field in CONNECTION_FIELDS.items()}
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Return labels and placeholders for Airflow before 3.2."""
+        """Return labels and placeholders for Airflow 3.1."""
         return {name.replace("-", "_"): value for name, value in FIELD_BEHAVIOUR.items()}
+
+
+def _client_for(connection: Connection, extra: Settings) -> FlowClient:
+    """
+    Return a client for a connection.
+
+    :raises InvalidRequestError: if a setting is invalid, naming the field
+    """
+    if connection.login:
+        raise InvalidRequestError(
+            "The connection's login is set, but not used: put the API key in the password field "
+            "(in a URI after a colon: workflow-automation://:KEY@…)."
+        )
+    if not connection.host:
+        raise InvalidRequestError(
+            "The connection's base URL (host) is empty: expected the service's URL, such as "
+            "https://service.example/api (a URI begins with workflow-automation://, with a hyphen)."
+        )
+    key = (connection.password or "").strip()
+    if len(key) >= 8 and key in (extra.flow_id or ""):
+        raise InvalidRequestError(
+            "The connection's flow_id contains the API key, and would show it in logs: give the workflow's identifier."
+        )
+    return FlowClient(_base_url(connection), api_key=connection.password, **vars(extra))
+
+
+def _base_url(connection: Connection) -> str:
+    """
+    Return the service's base URL.
+
+    In JSON and in the form, the host is the whole base URL. A URI splits it into host, port and schema
+    (``workflow-automation://:KEY@service.example:8443/api``), which are joined again.
+
+    :raises InvalidRequestError: if they contradict each other
+    """
+    address, path = (connection.host or "").strip(), connection.schema or ""
+    scheme, separator, rest = address.rpartition("://")
+    host, slash, rest = rest.partition("/")
+    if host.count(":") > 1 and "[" not in host:
+        host = f"[{host}]"  # an IPv6 address, without its brackets if it was parsed from a URI
+    port = host.rpartition("]")[2].partition(":")[2]
+    # Anything but a number is not a port, but may be a password: the client rejects it without quoting it.
+    if connection.port and port.isdecimal() and port != str(connection.port):
+        raise InvalidRequestError(
+            f"The base URL (host) has port {port}, and the connection's port is {connection.port}: leave one out."
+        )
+    if path.lower() in ("http", "https"):
+        raise InvalidRequestError(
+            f"The schema is {path!r}: begin the base URL (host) with {path.lower()}:// instead."
+        )
+    if connection.port and not port:
+        host = f"{host}:{connection.port}"
+    address = f"{scheme}{separator}{host}{slash}{rest}"
+    return f"{address.rstrip('/')}/{path.lstrip('/')}" if path else address

@@ -170,7 +170,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
             self.log.warning("The task's asset events and lineage are incomplete.", exc_info=True)
             return
         read, written = self._files_of(result)
-        collect(self.hook, lambda: self.hook.connection, extra.get("flow_id"), read=read, written=written)
+        collect(self.hook, extra.get("flow_id"), read=read, written=written)
 
     @abc.abstractmethod
     def _event_extra(self, result: _Result) -> dict[str, Any]:

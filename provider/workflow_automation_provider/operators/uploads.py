@@ -95,13 +95,10 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     def _run_once(self, context: Context) -> UploadResult:
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.upload import Uploader, UploadRecord
+        from workflow_automation_provider.execution.upload import Uploader
 
-        record = UploadRecord(context)
-        record.use()
-        run_id, flow_id = self._run()
         uploader = Uploader(
-            record,
+            context,
             self._open_hook(),
             self._retrier,
             self.files,
@@ -109,7 +106,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
             files_per_request=self.files_per_request,
             max_request_bytes=self.max_request_bytes,
         )
-        result = uploader.upload(run_id, flow_id)
+        result = uploader.upload(*self._run())
         self._uploaded = uploader.elements
         return result
 
@@ -120,7 +117,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         return {
             "run_id": result["run_id"],
             **(link_of(self.run_id) if isinstance(self.run_id, Mapping) else {}),
-            "flow_id": self.hook.flow_of_upload(flow_id),
+            "flow_id": flow_id or self.hook.extra.flow_id,
             "files": result["files"],
             "bytes": result["bytes"],
         }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,7 @@ from workflow_automation_provider.operators.flows import UploadFilesOperator
 from ..starts import mentions
 
 KEY = "workflow_automation_upload"
+MIB = 1024 * 1024
 
 
 @pytest.fixture(autouse=True)
@@ -114,21 +117,6 @@ class TestResult:
             ],
         }
 
-    def test_of_a_long_response_the_start_is_kept(self, service, store, attempt, log):
-        service.faults.add("response", operation="upload", body=json.dumps("a" * 2000 + "b"))
-        (request,) = upload({"row": 1}).execute(attempt())["requests"]
-        assert request["response"] == store.entries[KEY]["responses"][0] == "a" * 2000
-        assert "a" * 2000 in (text := log())
-        assert "a" * 2000 + "b" not in text
-
-    def test_an_odd_name_is_escaped(self, service, attempt, write):
-        name = "a\né.csv"
-        files = [write(name), File(name, 1, "text/csv", source=name, open=lambda: io.BytesIO(b"x"))]
-        for try_number in (1, 2):
-            (request,) = upload(*files).execute(attempt(try_number=try_number))["requests"]
-            assert request["files"] == ["a\\né.csv"] * 2
-        assert len(service.uploads) == 1
-
 
 class TestRequests:
     @pytest.mark.parametrize(
@@ -185,7 +173,7 @@ class TestWhatIsSentAgain:
         sent = uploaded(service)[1:]
         assert [element for request in sent for element in request][1] == {"row": 1}
         assert sum(map(len, sent)) == 4
-        assert mentions(log(), "not what an earlier try uploaded in 1 requests")
+        assert mentions(log(), "an earlier try uploaded in 1 requests")
 
     @pytest.mark.parametrize("change", ["content", "place", "order", "number", "mapping"])
     def test_another_list(self, service, attempt, tmp_path, write, change, log):
@@ -221,72 +209,94 @@ class TestWhatIsSentAgain:
         assert uploaded(service) == [[f"{number:02}" for number in range(12)]]
 
 
-class TestVeryMany:
+def test_state_result_and_log_are_bounded(service, store, attempt, log):
     """100,000 files in real uploads: here fewer, and limits to match."""
+    long = "a" * 2000 + "b"
+    service.faults.add("response", operation="upload", body=json.dumps(long))
+    rows = [{"row": number} for number in range(2500)]
+    result = upload(*rows, files_per_request=50).execute(attempt())
+    assert set(store.entries) == {KEY}
+    assert store.entries[KEY]["confirmed"] == result["request_count"] == 50
+    assert len(store.entries[KEY]["responses"]) == len(result["requests"]) == 20
+    assert result["requests"][0] == {"files": [None] * 20, "count": 50, "bytes": 0, "response": long[:-1]}
+    assert len(json.dumps([store.entries, result])) < 12_000
+    assert mentions(log(), "2,500 files", "a mapping, a mapping", "and 2,490 more")
 
-    def test_state_and_result_are_bounded(self, service, store, attempt):
-        rows = [{"row": number} for number in range(2500)]
-        result = upload(*rows, files_per_request=50).execute(attempt())
-        assert set(store.entries) == {KEY}
-        assert store.entries[KEY]["confirmed"] == 50
-        assert len(json.dumps(store.entries[KEY])) < 1000
-        assert len(json.dumps(result)) < 7000
-        assert result["requests"][0]["files"] == [None] * 20
-        assert result["requests"][0]["count"] == 50
 
-    def test_a_result_has_the_first_requests(self, attempt):
-        result = upload(*[{"row": number} for number in range(25)], files_per_request=1).execute(attempt())
-        assert (result["request_count"], len(result["requests"])) == (25, 20)
-
-    def test_names_are_logged_as_far_as_they_can_be_read(self, context, write, log):
-        names = [f"file-{number}" for number in range(40)]
-        upload(*map(write, names)).execute(context(task_id="upload"))
-        assert "file-9 and 30 more." in (text := log())
-        assert "file-10" not in text
-
-    def test_a_line_break_in_a_name_or_a_response_forges_no_line(self, service, context, write, log):
-        service.faults.add("response", operation="upload", body="thanks\nStarted run 77")
-        result = upload(write("a\nStarted run 66")).execute(context(task_id="upload"))
-        assert not any(line.startswith("Started run") for line in log().splitlines())
-        assert mentions(log(), "a\\nStarted run 66", "thanks\\nStarted run 77")
-        assert result["requests"][0]["files"] == ["a\\nStarted run 66"]
+def test_an_odd_name_and_an_odd_response_forge_no_line(service, attempt, write, log):
+    name = "a\n\u2028Started run 66"
+    files = [write(name), File(name, 1, "text/csv", source=name, open=lambda: io.BytesIO(b"x"))]
+    service.faults.add("response", operation="upload", body="thanks\nStarted run 77")
+    for try_number in (1, 2):
+        (request,) = upload(*files).execute(attempt(try_number=try_number))["requests"]
+        assert request["files"] == ["a\\n\\u2028Started run 66"] * 2
+    assert len(service.uploads) == 1
+    text = log()
+    assert not any(line.startswith("Started run") for line in text.splitlines())
+    assert mentions(text, "\\u2028Started run 66")
+    assert mentions(text, "thanks\\nStarted run 77")
 
 
 class TestLog:
-    @pytest.fixture
+    @pytest.fixture(autouse=True)
     def _slow(self, monkeypatch):
         """Have each look at the clock be 6 seconds after the last."""
         now = iter(range(0, 10_000, 6))
         monkeypatch.setattr(uploads, "time", SimpleNamespace(monotonic=lambda: next(now)))
 
-    @pytest.mark.usefixtures("_slow")
     def test_progress_counts_the_requests_before(self, context, write, log):
         files = [write(name, "x" * 2**20) for name in "ab"]
         upload(*files, files_per_request=1, file_format="base64").execute(context(task_id="upload"))
         assert re.search(r"Sent (1\.[4-9]|2\.\d) MiB of 2\.7 MiB", log())
 
-    @pytest.mark.usefixtures("_slow")
     def test_a_long_upload_is_told_of_now_and_then(self, context, write, log):
         upload(*[write(name) for name in "abcdefghijkl"], files_per_request=1).execute(
             context(task_id="upload")
         )
         text = log()
-        assert [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text] == [3, 6, 9]
+        told = [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text]
+        assert told == [3, 6, 9, 12]
         assert text.count("1 file received") == 4
-        assert mentions(text, "12 files", "12 requests", "a, b, c, d, e, f, g, h, i, j and 2 more")
+        assert mentions(text, "12 files of 12 bytes for run 1001", "a, b, c, d, e, f, g, h, i, j and 2 more")
 
     def test_a_retry(self, service, attempt, write, log):
         files = [write(name, name * 3) for name in "abc"]
         let_fail(service, "busy", after=1)
         with pytest.raises(BusyError):
             upload(*files, files_per_request=1).execute(attempt())
-        text = log()
-        assert mentions(text, "3 files of 9 bytes", "1001")
-        assert mentions(text, "1 requests", "confirmed", "retry")
         upload(*files, files_per_request=1).execute(attempt(try_number=2))
-        text = log()
-        assert mentions(text, "sent 1 of 3 requests")
-        assert mentions(text, "2 files", "2 requests", "b, c.")
+        assert mentions(text := log(), "sent 1 of 3 requests")
+        assert mentions(text, "Request 3 of 3 confirmed")
+
+    @pytest.mark.parametrize(
+        ("size", "text"),
+        [
+            (0, "0 bytes"),
+            (1.4, "1 bytes"),
+            (MIB / 10 - 1, "104857 bytes"),
+            (MIB / 10, "0.1 MiB"),
+            (1234.56 * MIB, "1,234.6 MiB"),
+        ],
+    )
+    def test_sizes(self, size, text):
+        assert uploads.mebibytes(size) == text
+
+
+@pytest.mark.parametrize("seconds", [14.9, 15.1])
+def test_progress_is_told_of_every_fifteen_seconds(monkeypatch, caplog, seconds):
+    """Also of a request that is sent again; not of the last bytes, for the response says that."""
+    caplog.set_level(logging.INFO)
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = uploads.Progress(40 * MIB, logging.getLogger("of the task"))
+    progress.confirmed = 14 * MIB
+    for size in (MIB, 2 * MIB, 26 * MIB):
+        now[0] += seconds
+        progress.sent_of_request = 0
+        progress.sent(size)
+    told = [(record.name, re.findall(r"\d+\.?\d*", record.getMessage())) for record in caplog.records]
+    every = [("of the task", ["15.0", "40.0", "37"]), ("of the task", ["16.0", "40.0", "40"])]
+    assert told == (every if seconds > 15 else every[1:])
 
 
 class TestRecord:
@@ -319,24 +329,11 @@ class TestRecord:
         assert mentions(caught.value.message, "<a>", f"({why})")
         assert (uploaded(service), store.entries) == ([], {})
 
-
-# A record that fails ---------------------------------------------------------------------------------------
-
-
-class TestRecordThatFails:
     def test_a_confirmed_upload_is_a_success_all_the_same(self, service, store, attempt, log):
-        original, keys = store.set, []
-
-        def fail_for_confirmed(key, value, *, retention=None):
-            keys.append(key)
-            if key == KEY:
-                raise RuntimeError("No store")
-            original(key, value, retention=retention)
-
-        store.set = fail_for_confirmed
+        store.failures["set upload"] = 1
         result = upload({"row": 1}).execute(attempt())
         assert len(result["requests"]) == len(service.uploads) == 1
-        assert KEY in keys
+        assert (store.failures["set upload"], store.entries) == (0, {})
         assert "not be recorded" in log()
 
 

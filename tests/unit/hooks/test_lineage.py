@@ -140,10 +140,6 @@ def test_what_has_no_place_is_left_out():
     assert uris_of(None) == []
 
 
-def test_a_file_that_is_listed_twice_is_told_once():
-    assert uris_of(["/data/a", "/data/a"]) == ["file:///data/a"]
-
-
 def test_resolved_files(tmp_path):
     (tmp_path / "\udcff").mkdir()
     for name in ("a", "b", "\udcff/c"):

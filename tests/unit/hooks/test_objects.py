@@ -92,7 +92,7 @@ def test_globs_of_few_objects_are_not_listed_again(service, hook, run_id, bucket
         bucket.write(f"d{number}/a.csv", b"a")
     (request,) = hook.prepare_uploads(run_id, resolve(urls), "demo-flow")
     before = len(listings(proxy))
-    hook.send_upload(request)
+    hook.get_conn().send(request)
     assert before >= 3
     assert len(listings(proxy)) == before
 
@@ -307,7 +307,7 @@ class TestStop:
         threads = {*threading.enumerate()}
         (request,) = hook.prepare_uploads(run_id, elements, "demo-flow")
         with pytest.raises(NotSentError, match="the task was ended"):
-            hook.send_upload(request)
+            hook.get_conn().send(request)
         assert self.fetching() == []
         # Those of the stand-ins are no concern of a task.
         others = {thread.name for thread in {*threading.enumerate()} - threads}

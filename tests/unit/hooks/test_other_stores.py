@@ -170,5 +170,5 @@ def test_one_that_changed_is_noticed(store, hook, workflow_automation_service, c
     (request,) = hook.prepare_uploads("1001", resolve(store.url), "demo-flow")
     store.put("a", content)
     with pytest.raises(FileUnavailableError, match=r"/p/a' changed"):
-        hook.send_upload(request)
+        hook.get_conn().send(request)
     assert workflow_automation_service.uploads == []

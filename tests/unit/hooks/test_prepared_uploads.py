@@ -16,10 +16,8 @@ from workflow_automation_provider.exceptions import (
     BusyError,
     FileUnavailableError,
     InvalidRequestError,
-    OutcomeUnknownError,
 )
 from workflow_automation_provider.hooks.sources import resolve
-from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
 class CountedFile:
@@ -60,38 +58,19 @@ def test_requests_hold_all_that_is_sent_but_the_key(service, hook, run_id, key):
     ]
     assert key not in repr(requests)
     assert service.journal.requests("upload") == []
-    assert [hook.send_upload(request) for request in requests] == [
+    assert [hook.get_conn().send(request) for request in requests] == [
         "2 files received",
         "1 file received",
     ]
     assert [upload.files for upload in service.uploads] == [["a", "b"], ["c"]]
 
 
-@pytest.mark.parametrize("limits", [{}, {"files_per_request": 1}, {"max_request_bytes": 120}])
-def test_a_file_is_opened_only_to_be_sent(hook, run_id, limits):
-    files = [CountedFile(b"x" * 9, name) for name in ("a", "b", "c")]
-    requests = hook.prepare_uploads(
-        run_id, [counted.file for counted in files], "demo-flow", file_format={"c": "base64"}, **limits
-    )
-    assert [counted.opened for counted in files] == [0, 0, 0]
-    for request in requests:
-        hook.send_upload(request)
-    assert [counted.opened for counted in files] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(("file_format", "element"), [(None, 1), ("name", "a.txt")])
-def test_file_format_is_the_connections_unless_another_is_given(connect, file_format, element):
-    hook = connect(host="https://service.example/api", password="key", extra={"file_format": "size"})
-    (request,) = hook.prepare_uploads("1", [CountedFile(b"x").file], "demo-flow", file_format=file_format)
-    assert json.loads(body(request))["files"] == [element]
-
-
 def test_request_can_be_sent_again(service, hook, run_id):
     (request,) = hook.prepare_uploads(run_id, [CountedFile(b"abc").file], "demo-flow", file_format="base64")
     service.faults.add("busy", operation="upload")
     with pytest.raises(BusyError):
-        hook.send_upload(request)
-    assert hook.send_upload(request) == "1 file received"
+        hook.get_conn().send(request)
+    assert hook.get_conn().send(request) == "1 file received"
     (upload,) = service.uploads
     assert upload.files == [base64.b64encode(b"abc").decode()]
 
@@ -106,7 +85,7 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(hook, run_id, tmp_path)
 
     def send():
         try:
-            hook.send_upload(request)
+            hook.get_conn().send(request)
         except FileUnavailableError as error:
             errors.append(error)
 
@@ -114,15 +93,6 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(hook, run_id, tmp_path)
     thread.start()
     thread.join(60)
     assert [error.code for error in errors] == ["file-unavailable"]
-
-
-def test_timeout_of_one_request(service, run_id, workflow_automation_connect):
-    hook = WorkflowAutomationHook(workflow_automation_connect(extra={"timeout": 0.3}))
-    (request,) = hook.prepare_uploads(run_id, [{}], "demo-flow")
-    service.faults.add("hang_before", operation="upload")
-    with hook, pytest.raises(OutcomeUnknownError, match=r"0\.3 s"):
-        hook.send_upload(request)
-    assert len(service.journal.requests("upload")) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +111,3 @@ def test_what_cannot_be_sent_is_named_before_anything_is(service, hook, argument
         hook.prepare_uploads(**{"run_id": "1", "files": [{}], "flow_id": "demo-flow", **arguments})
     assert "Nothing was sent." in str(caught.value).splitlines()
     assert service.journal.requests() == []
-
-
-def test_no_files_are_no_request(hook):
-    assert hook.prepare_uploads("1", [], "demo-flow") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -51,22 +52,9 @@ def busy_at_second(service):
 
 
 class TestTries:
-    def test_what_is_confirmed_is_recorded(self, service, store, attempt):
+    def test_each_try_goes_on_from_all_before(self, service, store, attempt, busy_at_second):
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        result = upload(1, 2).execute(attempt())
-
-        assert {key: result[key] for key in ("run_id", "files", "bytes")} == {
-            "run_id": "1001",
-            "files": 2,
-            "bytes": 0,
-        }
-        assert set(store.entries) == {KEY}
-        assert set(store.retentions.values()) == {NEVER_EXPIRE}
-        assert store.entries[KEY]["confirmed"] == 2
-        assert store.entries[KEY]["responses"] == [request["response"] for request in result["requests"]]
-
-    def test_each_try_goes_on_from_all_before(self, service, store, attempt, busy_at_second):
         with pytest.raises(BusyError):
             upload(1, 2, 3).execute(attempt())
         service.faults.add("delay", operation="upload", seconds=0)
@@ -77,13 +65,8 @@ class TestTries:
 
         assert uploaded(service) == [1, 2, 3]
         assert (result["files"], len(result["requests"])) == (3, 3)
-        assert set(store.entries) == {KEY}
-
-    def test_three_requests_in_one_try_are_kept_apart(self, service, store, attempt):
-        for try_number in (1, 2):
-            upload(1, 2, 3).execute(attempt(try_number=try_number))
-        assert uploaded(service) == [1, 2, 3]
-        assert set(store.entries) == {KEY}
+        assert store.entries[KEY]["confirmed"] == 3
+        assert {key: store.retentions[key] for key in store.entries} == {KEY: NEVER_EXPIRE}
 
     def test_a_404_for_the_record_sends_nothing_twice(self, service, store, attempt):
         upload(1, 2).execute(attempt())
@@ -145,38 +128,23 @@ def test_a_numeric_run_id(service, attempt):
 class TestTwice:
     """Executed again in the same try, as by a subclass."""
 
-    def test_another_is_rejected(self, service, attempt):
-        now = attempt()
-        upload(1).execute(now)
-        with pytest.raises(AirflowFailException, match="already executed"):
-            upload(2).execute(now)
-        assert uploaded(service) == [1]
-
-    def test_not_even_where_nothing_was_uploaded(self, service, attempt):
+    @pytest.mark.parametrize("is_rejected", [False, True])
+    def test_another_is_rejected(self, service, attempt, is_rejected):
         """The next try would take the other's files for its own."""
         now = attempt()
-        service.faults.add("reject", operation="upload")
-        with pytest.raises(AirflowFailException, match="400"):
+        if is_rejected:
+            service.faults.add("reject", operation="upload")
+        with pytest.raises(AirflowFailException, match="400") if is_rejected else nullcontext():
             upload(1).execute(now)
         with pytest.raises(AirflowFailException, match="already executed"):
             upload(2).execute(now)
-        assert uploaded(service) == []
+        assert uploaded(service) == ([] if is_rejected else [1])
 
     def test_a_rescheduled_task_goes_on_in_the_same_try(self, service, attempt, busy_at_second):
         with pytest.raises(BusyError):
             upload(1, 2).execute(attempt())
         upload(1, 2).execute(attempt())
         assert uploaded(service) == [1, 2]
-
-    def test_one_that_uploaded_something_may_not(self, service, attempt):
-        now = attempt()
-        service.faults.add("delay", operation="upload", seconds=0)
-        service.faults.add("reject", operation="upload")
-        with pytest.raises(AirflowFailException):
-            upload(1, 2).execute(now)
-        with pytest.raises(AirflowFailException, match="already executed"):
-            upload(3).execute(now)
-        assert uploaded(service) == [1]
 
 
 def test_a_task_that_was_ended_before_it_began_uploads_nothing(service, attempt):
