@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.testing import Callback, Fault, callbacks, faults
+from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
 from workflow_automation_provider.testing.faults import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
@@ -118,30 +118,25 @@ def test_the_json_of_the_page_is_what_an_upload_holds(workflow_automation_servic
     assert json.loads(hidden.replace("1026", "1024")) == json.loads(block.text)
 
 
-def documented(module):
-    """The rows of the tables in a module's docstring, which the reference shows, with lines that go on joined."""
-    text = re.sub(r"\n {6,}(?=\S)", " ", module.__doc__ or "")
-    lines = re.findall(r"^``\w+``  .+$", text, re.MULTILINE)
-    return [re.split(r" {2,}", line, maxsplit=2) for line in lines]
+def rows(first_column, second_column):
+    """The rows of the table with these first columns, without the marks of code in their first cells."""
+    text = PAGE.read_text().partition(f"| {first_column} | {second_column} |")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()[2:]]
+    return {name.strip("`"): [first, " | ".join(others)] for name, first, *others in cells}
 
 
-def test_the_table_of_faults_is_that_of_the_code():
-    table = {name.strip("`"): (accepted, effect) for name, accepted, effect in documented(faults)}
-    narrowing = {field.name for field in dataclasses.fields(Fault)} & {
-        "operation",
-        "flow_id",
-        "inputs",
-        "times",
-    }
-    assert set(table) == {*KINDS, *narrowing}
+def test_the_tables_of_faults_are_those_of_the_code():
+    kinds = rows("Kind", "Accepted")
+    narrowing = {*rows("Option", "Default | Matches")}
+    assert kinds.keys() == KINDS.keys()
     for name, kind in KINDS.items():
-        accepted, effect = table[name]
+        accepted, effect = kinds[name]
         if name != "echo_key":
             assert accepted == {True: "yes", False: "no", None: "normal"}[kind.accepts]
-        assert set(re.findall(r"``(\w+)``", effect)) == set(kind.options), name
+        assert set(re.findall(r"`([a-z_]+)`", effect)) == set(kind.options), name
         for option, default in kind.options.items():
             if isinstance(default, int | float) and option != "limit":
-                assert re.search(rf"``{option}`` \({default:.0f}\)", effect), name
+                assert re.search(rf"`{option}` \({default:.0f}\)", effect), name
     assert {"kind", *narrowing} | {option for kind in KINDS.values() for option in kind.options} == {
         field.name for field in dataclasses.fields(Fault)
     }
@@ -151,16 +146,21 @@ def test_the_faults_of_the_page_exist():
     calls = re.findall(r"faults\.add\((\".+?)\)", PAGE.read_text())
     assert len(calls) >= 2
     for call in calls:
-        eval(f"Faults().add({call})", {"Faults": faults.Faults})
+        eval(f"Faults().add({call})", {"Faults": Faults})
 
 
 def test_the_table_of_callback_options_is_that_of_the_code():
-    table = {name.strip("`"): default for name, default, _ in documented(callbacks)}
+    table = rows("Option", "Default | Meaning")
     fields = {field.name: field.default for field in dataclasses.fields(Callback)}
     assert set(table) == set(fields)
-    for name, default in table.items():
+    for name, (default, _) in table.items():
         shown = default.strip("`").strip('"')
         if shown in ("yes", "no"):
             assert fields[name] is (shown == "yes")
         elif shown not in ("none", "all"):
             assert shown == (f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name]))
+
+
+def test_the_table_of_fixtures_is_that_of_the_plugin():
+    known = {name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")}
+    assert {*rows("Fixture", "Provides")} == known

@@ -9,24 +9,24 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, InstanceOf
 
 from workflow_automation_provider.testing._server.api import Api
 from workflow_automation_provider.testing._server.app import Guard, make_app
 from workflow_automation_provider.testing._server.callback_sender import CallbackSender
-from workflow_automation_provider.testing._server.control import control_routes
 from workflow_automation_provider.testing._server.journal_writer import JournalWriter
-from workflow_automation_provider.testing._server.pages import Pages
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 from workflow_automation_provider.testing._server.state import RunIdType, State
 from workflow_automation_provider.testing.callbacks import Callbacks
 from workflow_automation_provider.testing.faults import Faults
 from workflow_automation_provider.testing.journal import Journal
 from workflow_automation_provider.testing.keys import DEMO_KEY, Key
-from workflow_automation_provider.testing.matching import check_number
+from workflow_automation_provider.testing.scripted import Text, check_types
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.journal import Run, Upload
 
 __all__ = ["LocalService"]
+
+
+def _url(value: str) -> str:
+    # One that cannot be split is a ValueError as well.
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected a URL, such as 'http://service.example:8070'")
+    return value
 
 
 class LocalService:
@@ -62,31 +70,29 @@ class LocalService:
 
     def __init__(
         self,
-        keys: Iterable[Key] = (DEMO_KEY,),
-        flows: Iterable[str] | None = None,
+        keys: Sequence[InstanceOf[Key]] = (DEMO_KEY,),
+        flows: Sequence[Text] | None = None,
         journal: str | os.PathLike[str] | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        host: Text = "127.0.0.1",
+        port: Annotated[int, Field(ge=0, le=65535)] = 0,
         *,
         certfile: str | None = None,
         keyfile: str | None = None,
         run_id_type: RunIdType = "string",
-        first_run_id: int = 1001,
-        public_url: str | None = None,
-        parse_limit: int = 64 * 1024 * 1024,
+        first_run_id: Annotated[int, Field(ge=0)] = 1001,
+        public_url: Annotated[str, AfterValidator(_url)] | None = None,
+        parse_limit: Annotated[int, Field(ge=0)] = 64 * 1024 * 1024,
     ) -> None:
-        _check_text("host", host)
-        if public_url is not None:
-            _check_url("public_url", public_url)
+        # An item of the keys may be the value of one.
+        check_types(LocalService.__init__, locals(), secret={"keys"})
+        if len({key.value for key in keys}) < len(keys):
+            raise ValueError("Two keys have the same value: use a different value for each key")
+        if len({(key.flow_id, key.name) for key in keys}) < len(keys):
+            raise ValueError("Two keys of one flow have the same name: use a different name for each")
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
-        if run_id_type not in get_args(RunIdType):
-            raise ValueError(f"run_id_type {run_id_type!r} is not supported; expected 'string' or 'number'")
-        check_number("port", port, 0, 65535)
-        check_number("first_run_id", first_run_id, 0)
-        check_number("parse_limit", parse_limit, 0)
-        self._keys = _checked_keys(keys)
-        self._flows = None if flows is None else _checked_flows(flows)
+        self._keys = tuple(keys)
+        self._flows = flows
         self._host = host
         self._certificate = (certfile, keyfile)
         self._run_ids = (run_id_type, first_run_id)
@@ -178,8 +184,10 @@ class LocalService:
             sender = CallbackSender(self.callbacks, state, writer)
             app = make_app(
                 Api(state, self.faults, sender, writer, stopping, self._parse_limit),
-                Pages(state),
-                control_routes(self.faults, self.callbacks, self.journal),
+                state,
+                self.faults,
+                self.callbacks,
+                self.journal,
                 Guard(self._host, self._public_url),
             )
             server = BackgroundServer(app, sock, stopping, *self._certificate)
@@ -208,44 +216,6 @@ class LocalService:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _checked_keys(given: Iterable[Key]) -> tuple[Key, ...]:
-    # The message names only the type, because a string may be the value of a key.
-    if isinstance(given, Key | str) or not isinstance(given, Iterable):
-        raise ValueError(f"keys is {type(given).__name__}; expected a list of Key objects")
-    keys = tuple(given)
-    for number, key in enumerate(keys):
-        if not isinstance(key, Key):
-            raise ValueError(f"keys[{number}] is {type(key).__name__}; expected a Key object")
-    if len({key.value for key in keys}) < len(keys):
-        raise ValueError("Two keys have the same value: use a different value for each key")
-    if len({(key.flow_id, key.name) for key in keys}) < len(keys):
-        raise ValueError("Two keys of one flow have the same name: use a different name for each")
-    return keys
-
-
-def _checked_flows(given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValueError(f"flows is {given!r}; expected a list of flow IDs, or None if every flow is known")
-    flows = tuple(given)
-    for number, flow_id in enumerate(flows):
-        _check_text(f"flows[{number}]", flow_id)
-    return flows
-
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is {value!r}; expected non-empty text")
-
-
-def _check_url(name: str, value: object) -> None:
-    try:
-        parts = urlsplit(value) if isinstance(value, str) else None
-    except ValueError:
-        parts = None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{name} is {value!r}; expected a URL, such as 'http://service.example:8070'")
 
 
 def _is_loopback(host: str) -> bool:

@@ -164,11 +164,3 @@ def test_a_secrets_backend_that_is_asked_all_the_same_fails_the_test(run_pytest,
         returncodes=(1,),
     )
     assert "'workflow_automation_default' from a secrets backend" in printed
-
-
-def test_every_fixture_is_in_the_table():
-    from workflow_automation_provider.testing import pytest_plugin
-
-    for name in pytest_plugin.__all__:
-        if name.startswith("workflow_automation_"):
-            assert f"\n``{name}``  " in pytest_plugin.__doc__

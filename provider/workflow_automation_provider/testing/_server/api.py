@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from starlette.exceptions import HTTPException
+
 from workflow_automation_provider.testing._server.calls import (
     Body,
     BodyError,
@@ -16,18 +18,18 @@ from workflow_automation_provider.testing._server.calls import (
 )
 from workflow_automation_provider.testing._server.responses import (
     Exchange,
-    Response,
     faulty_response,
     json_response,
     send_faulty,
 )
-from workflow_automation_provider.testing._server.rules import Rejection, judge
+from workflow_automation_provider.testing._server.rules import judge
 from workflow_automation_provider.testing.faults import Target
 from workflow_automation_provider.testing.journal import Request, Run, Upload
 
 if TYPE_CHECKING:
     import asyncio
 
+    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.callback_sender import CallbackSender
@@ -73,7 +75,7 @@ class Api:
             return
         exchange = Exchange(scope, receive, send, self._stopping)
         verdict = self._judge(call)
-        fault = self._take_fault(call, acceptable=not isinstance(verdict, Rejection))
+        fault = self._take_fault(call, acceptable=not isinstance(verdict, HTTPException))
         if fault is not None and fault.kind == "delay":
             if not await exchange.pause(fault.seconds or 0):
                 await exchange.drop()
@@ -88,34 +90,35 @@ class Api:
             exchange.connection.on_unread = self._closed_unread
         await send_faulty(fault, response, exchange)
 
-    def _judge(self, call: Call) -> Run | Upload | Rejection:
+    def _judge(self, call: Call) -> Run | Upload | HTTPException:
         try:
             return judge(call, self._state)
-        except Rejection as rejection:
+        except HTTPException as rejection:
             return rejection
 
-    def _settle(self, call: Call, verdict: Run | Upload | Rejection, fault: Fault | None) -> Response:
+    def _settle(self, call: Call, verdict: Run | Upload | HTTPException, fault: Fault | None) -> Response:
         """
         Journal the request and what it leads to, and return the response.
 
         Nothing is awaited here, so no other request can come between the verdict and its effect.
         """
-        if isinstance(verdict, Rejection) or (fault is not None and fault.accepts is False):
-            usual = _rejected(verdict) if isinstance(verdict, Rejection) else Response(400, b"")
+        if isinstance(verdict, HTTPException) or (fault is not None and fault.accepts is False):
+            rejection = verdict if isinstance(verdict, HTTPException) else HTTPException(400)
+            usual = json_response(rejection.status_code, {"error": rejection.detail}, rejection.headers)
             response = usual if fault is None else faulty_response(fault, call, usual)
-            self._journal.write(self._request(call, fault=fault, status=response.status))
+            self._journal.write(self._request(call, fault=fault, status=response.status_code))
             return response
         if fault is not None and fault.kind == "twice" and isinstance(verdict, Run):
             self._settle(call, verdict, fault=None)
             verdict = replace(verdict, run_id=self._state.next_run_id())
         usual = self._accepted(verdict)
         response = usual if fault is None else faulty_response(fault, call, usual)
-        request = self._request(call, run_id=verdict.run_id, fault=fault, status=response.status)
+        request = self._request(call, run_id=verdict.run_id, fault=fault, status=response.status_code)
         try:
             self._journal.write(verdict, request)
         except RecursionError:
             # The JSON parser allows deeper nesting than the encoder.
-            return self._settle(call, Rejection(400, "the body is nested too deeply"), fault=None)
+            return self._settle(call, HTTPException(400, "the body is nested too deeply"), fault=None)
         if isinstance(verdict, Upload):
             self._state.uploads.append(verdict)
         else:
@@ -195,11 +198,6 @@ def _fields(call: Call) -> dict[str, Any]:
         return call.body.fields
     except BodyError:
         return {}
-
-
-def _rejected(rejection: Rejection) -> Response:
-    headers = {"allow": "POST"} if rejection.status == 405 else None
-    return json_response(rejection.status, {"error": rejection.error}, headers)
 
 
 def _now() -> str:

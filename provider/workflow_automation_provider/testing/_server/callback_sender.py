@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import ssl
 import threading
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from workflow_automation_provider.testing._server.calls import LONG_STRING, summarize
+from workflow_automation_provider.testing._server.responses import encode_body
 from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, withhold_tokens
 from workflow_automation_provider.testing.journal import SentCallback, Work
 
@@ -107,7 +107,7 @@ class CallbackSender:
         try:
             await asyncio.sleep(call.delay)
             body = await _in_thread(lambda: call.body_of(run))
-            content = _encode(body)
+            content = encode_body(body)
             wait = call.wait
             while True:
                 attempts += 1
@@ -202,12 +202,6 @@ def _now() -> str:
 
 def _tokens(url: str) -> list[str]:
     return parse_qs(urlsplit(url).query).get("token", [])
-
-
-def _encode(body: Any) -> bytes:
-    # Lone surrogates are valid in JSON escapes, not in UTF-8.
-    text = body if isinstance(body, str) else json.dumps(body)
-    return text.encode("utf-8", errors="surrogatepass")
 
 
 async def _in_thread(function: Callable[[], _T]) -> _T:
