@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -23,6 +22,7 @@ from workflow_automation_provider.testing._server.responses import (
     send_faulty,
 )
 from workflow_automation_provider.testing._server.rules import judge
+from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.faults import Target
 from workflow_automation_provider.testing.journal import Request, Run, Upload
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.callback_sender import CallbackSender
-    from workflow_automation_provider.testing._server.journal_writer import JournalWriter
     from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.faults import Fault, Faults
     from workflow_automation_provider.testing.journal import Outcome
@@ -54,14 +53,12 @@ class Api:
         state: State,
         faults: Faults,
         sender: CallbackSender,
-        journal: JournalWriter,
         stopping: asyncio.Event,
         parse_limit: int,
     ) -> None:
         self._state = state
         self._faults = faults
         self._sender = sender
-        self._journal = journal
         self._stopping = stopping
         self._parse_limit = parse_limit
 
@@ -71,7 +68,7 @@ class Api:
             call = read_call(scope, await receive_body(receive, self._parse_limit))
         except ClientLeftError as left:
             call = read_call(scope, Body(left.size, "", None, b""))
-            self._journal.write(self._request(call, outcome="client left"))
+            self._state.add(self._request(call, outcome="client left"))
             return
         exchange = Exchange(scope, receive, send, self._stopping)
         verdict = self._judge(call)
@@ -106,7 +103,7 @@ class Api:
             rejection = verdict if isinstance(verdict, HTTPException) else HTTPException(400)
             usual = json_response(rejection.status_code, {"error": rejection.detail}, rejection.headers)
             response = usual if fault is None else faulty_response(fault, call, usual)
-            self._journal.write(self._request(call, fault=fault, status=response.status_code))
+            self._state.add(self._request(call, fault=fault, status=response.status_code))
             return response
         if fault is not None and fault.kind == "twice" and isinstance(verdict, Run):
             self._settle(call, verdict, fault=None)
@@ -115,14 +112,11 @@ class Api:
         response = usual if fault is None else faulty_response(fault, call, usual)
         request = self._request(call, run_id=verdict.run_id, fault=fault, status=response.status_code)
         try:
-            self._journal.write(verdict, request)
+            self._state.add(verdict, request)
         except RecursionError:
             # The JSON parser allows deeper nesting than the encoder.
             return self._settle(call, HTTPException(400, "the body is nested too deeply"), fault=None)
-        if isinstance(verdict, Upload):
-            self._state.uploads.append(verdict)
-        else:
-            self._state.add_run(verdict)
+        if isinstance(verdict, Run):
             self._sender.begin(verdict, call.body.fields["inputs"])
         return response
 
@@ -179,13 +173,13 @@ class Api:
             outcome=outcome,
             key_sent=call.key_value is not None,
             size=call.body.size,
-            at=_now(),
+            at=now(),
         )
 
     def _closed_unread(self) -> None:
-        self._journal.write(
+        self._state.add(
             Request(
-                "", "", None, None, None, None, "stale", "closed unread", key_sent=False, size=0, at=_now()
+                "", "", None, None, None, None, "stale", "closed unread", key_sent=False, size=0, at=now()
             )
         )
 
@@ -198,7 +192,3 @@ def _fields(call: Call) -> dict[str, Any]:
         return call.body.fields
     except BodyError:
         return {}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()

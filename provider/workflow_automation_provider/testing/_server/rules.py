@@ -21,12 +21,12 @@ Error bodies are ``{"error": "…"}``, which is a choice made here as well.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
 from workflow_automation_provider.testing._server.calls import BodyError, summarize
+from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.journal import Run, Upload
 
@@ -73,7 +73,7 @@ def _judge_trigger(call: Call, state: State) -> Run:
         inputs=withhold_tokens(inputs),
         by="key" if key else "path",
         key=key.name if key else None,
-        at=datetime.now(UTC).isoformat(),
+        at=now(),
     )
 
 
@@ -102,7 +102,7 @@ def _judge_upload(call: Call, state: State) -> Upload:
         key=key.name,
         size=call.body.size,
         sha256=call.body.sha256,
-        at=datetime.now(UTC).isoformat(),
+        at=now(),
     )
 
 
