@@ -1,4 +1,4 @@
-"""Every code block of docs/testing.md works: in a project of its own, without an activated environment."""
+"""What docs/testing.md shows works, and its tables are those of the code; tests/crash/test_docs_testing.py runs its project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from importlib.metadata import metadata
 from pathlib import Path
 
 import httpx
-import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
@@ -20,44 +19,6 @@ from workflow_automation_provider.testing import Callback, Fault, Faults, pytest
 from workflow_automation_provider.testing.faults import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-BIN = Path(sys.executable).parent
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """An almost empty environment: no PATH, and a HOME and a folder for temporary files to find leftovers in."""
-    folders = {"HOME": tmp_path / "home", "TMPDIR": tmp_path / "temporary"}
-    for folder in folders.values():
-        folder.mkdir()
-    return {name: str(folder) for name, folder in folders.items()}
-
-
-@pytest.fixture
-def project(tmp_path):
-    """The project of the page."""
-    folder = tmp_path / "my project"
-    for block in read_code_blocks(PAGE, "python"):
-        assert block.file_name, f"The block in line {block.line} names no file"
-        path = folder / block.file_name
-        assert not path.exists(), f"Two blocks are {block.file_name}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.text)
-    return folder
-
-
-def test_the_tests_of_the_page_pass(project, environment):
-    """By pytest's own command, from anywhere."""
-    tests = [path.name for path in (project / "tests").glob("test_*.py")]
-    assert len(tests) >= 4
-
-    command = [sys.executable, str(BIN / "pytest"), str(project), "-v", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    for name in tests:
-        assert re.search(rf"{name}::\w+ PASSED", done.stdout), f"{name} has no test that passed"
-    left = [path.name for folder in environment.values() for path in Path(folder).iterdir()]
-    assert [name for name in left if not name.startswith("pytest-of-")] == []
 
 
 def test_the_install_command_names_what_there_is():
@@ -68,13 +29,12 @@ def test_the_install_command_names_what_there_is():
     assert requirement.extras <= set(metadata(requirement.name).get_all("Provides-Extra", []))
 
 
-def test_the_commands_of_the_page_work(environment):
+def test_the_commands_of_the_page_work():
     command, fault, calls = [b.text for b in read_code_blocks(PAGE, "sh", "on its own")]
     # The shell finds curl, but no Python: the command is run as it is but for that.
     assert command == "python -m workflow_automation_provider.testing\n"
     process = subprocess.Popen(
         [sys.executable, *command.split()[1:], "--port", "0"],
-        env=environment,
         stdout=subprocess.PIPE,
         text=True,
     )
