@@ -2,10 +2,9 @@
 Renew what pages of the documentation take from code, so that they can be read without a build.
 
 A comment before a code block names the part of an example DAG that is between ``# [START name]`` and ``# [END name]``; one before
-a table names the docstrings that it is made of: the table with that first column in a module, or the methods of a class::
+a table names the docstrings that it is made of: those of methods of a class, or of dataclasses::
 
     <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow -->
-    <!-- table: workflow_automation_provider.testing.faults Kind -->
     <!-- methods: workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook close -->
     <!-- fields: workflow_automation_provider.testing.journal Run Upload -->
 """
@@ -13,7 +12,6 @@ a table names the docstrings that it is made of: the table with that first colum
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 import subprocess
 import sys
@@ -27,7 +25,7 @@ _CUT = re.compile(
     r"^<!-- cut: (?P<path>\S+) (?P<name>\S+) -->\n+```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _TABLE = re.compile(
-    r"^<!-- (?P<kind>table|methods|fields): (?P<path>\S+) (?P<names>.+) -->\n(?P<rows>(?:\n(?:\|.*\n)+)?)",
+    r"^<!-- (?P<kind>methods|fields): (?P<path>\S+) (?P<names>.+) -->\n(?P<rows>(?:\n(?:\|.*\n)+)?)",
     re.MULTILINE,
 )
 _MARKER = re.compile(r"^ *# \[(?:START|END) \w+\]\n", re.MULTILINE)
@@ -65,25 +63,6 @@ def parsed(module: str) -> ast.Module:
     """Return the code of a module of the package."""
     path = (PROJECT / "provider").joinpath(*module.split(".")).with_suffix(".py")
     return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def rows_of_table(module: str, first: str) -> list[list[str]]:
-    """Return the cells of the reStructuredText table of a module's docstring that has this first column."""
-    text = ast.get_docstring(parsed(module)) or ""
-    for ruler, head, body in re.findall(r"^(=[= ]+)\n(.+)\n\1\n(.*?)^\1$", text, re.MULTILINE | re.DOTALL):
-        if head.split()[0] != first:
-            continue
-        starts = [match.start() for match in re.finditer("=+", ruler)]
-        spans = [slice(*span) for span in itertools.pairwise([*starts, None])]
-        found: list[list[str]] = []
-        for line in [head, *body.splitlines()]:
-            cells = [line[span].strip() for span in spans]
-            if cells[0]:
-                found.append(cells)
-            else:
-                found[-1] = [f"{old} {new}".strip() for old, new in zip(found[-1], cells, strict=True)]
-        return found
-    raise ValueError(f"{module} has no table of {first}.")
 
 
 def sentence(node: ast.ClassDef | ast.FunctionDef) -> str:
@@ -147,7 +126,6 @@ def renewed(text: str) -> str:
     def made(match: re.Match[str]) -> str:
         path, names = match["path"], match["names"].split()
         rows = {
-            "table": lambda: rows_of_table(path, *names),
             "methods": lambda: rows_of_methods(path, names),
             "fields": lambda: rows_of_fields(path, names),
         }

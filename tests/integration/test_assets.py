@@ -26,28 +26,6 @@ def told(service, *, index=0):
     return {"run_id": run.run_id, "run_link": f"{service.url}/runs/{run.run_id}", "flow_id": run.flow_id}
 
 
-def test_the_next_dag_reads_the_run(run, workflow_automation_service):
-    """On each Airflow, by the name that it has for the events."""
-    started = run("""
-        with DAG("next_start", schedule=None, start_date=START):
-            TriggerFlowOperator(task_id="trigger", inputs={}, outlets=[Asset("file:///report")])
-    """)
-    continued = run(
-        """
-        @task
-        def read(**context):
-            name = "triggering_asset_events" if "triggering_asset_events" in context else "triggering_dataset_events"
-            return [event.extra for events in context[name].values() for event in events]
-
-        with DAG("next_continue", schedule=[Asset("file:///report")], start_date=START):
-            read()
-        """,
-        cause=started,
-    )
-    assert started.asset_events() == [("file:///report", told(workflow_automation_service))]
-    assert continued.xcom("read") == [told(workflow_automation_service)]
-
-
 def test_each_mapped_task_tells_of_its_run(run, workflow_automation_service):
     result = run("""
         with DAG("mapped_events", schedule=None, start_date=START):
@@ -78,12 +56,11 @@ def test_an_upload(run, workflow_automation_service, tmp_path):
     assert result.asset_events() == [("file:///uploaded", expected)]
 
 
-@pytest.mark.parametrize("to_file", [False, True])
-def test_a_batch_tells_its_counts(run, workflow_automation_service, tmp_path, to_file):
+def test_a_batch_tells_its_counts(run, workflow_automation_service, tmp_path):
     workflow_automation_service.faults.add("reject", inputs={"n": 1})
-    path = str(tmp_path / "runs.jsonl") if to_file else None
+    path = str(tmp_path / "runs.jsonl")
     result = run(f"""
-        with DAG("batch_event_{to_file}", schedule=None, start_date=START):
+        with DAG("batch_event", schedule=None, start_date=START):
             TriggerFlowBatchOperator(
                 task_id="batch",
                 batch=[{{"n": 0}}, {{"n": 1}}, {{"n": 2}}],
@@ -93,7 +70,7 @@ def test_a_batch_tells_its_counts(run, workflow_automation_service, tmp_path, to
             )
     """)
     counts = {"flow_id": "demo-flow", "total": 3, "started": 2, "rejected": 1}
-    assert result.asset_events() == [("file:///batch", {**counts, "path": path} if to_file else counts)]
+    assert result.asset_events() == [("file:///batch", {**counts, "path": path})]
 
 
 @pytest.mark.since_3_3  # on Airflow 3.1, dag.test() fails where an outlet is a reference

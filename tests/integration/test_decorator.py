@@ -107,23 +107,6 @@ def test_expand_partial_override_and_kwargs(run_tasks, service):
     assert started[result.xcom("one", "run_id")].by == "key"
 
 
-def test_inlets_and_outlets(run_tasks, service):
-    result = run_tasks(
-        """
-        from airflow.sdk import Asset
-
-        @task.trigger_flow(inlets=[Asset("file:///orders")], outlets=[Asset("file:///report")], retries=1, retry_delay=0)
-        def trigger():
-            return {"a": 1}
-        """,
-        "trigger()",
-    )
-    assert result.state == "success"
-    (run,) = service.runs
-    told = {"run_id": run.run_id, "run_link": f"{service.url}/runs/{run.run_id}", "flow_id": run.flow_id}
-    assert result.asset_events() == [("file:///report", told)]
-
-
 def test_a_function_that_skips(run_tasks, service):
     result = run_tasks(
         """

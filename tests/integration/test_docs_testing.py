@@ -1,4 +1,4 @@
-"""Every code block of docs/testing.md works: in a project of its own, without an activated environment."""
+"""What docs/testing.md shows works, and its tables are those of the code; tests/crash/test_docs_testing.py runs its project."""
 
 from __future__ import annotations
 
@@ -12,52 +12,13 @@ from importlib.metadata import metadata
 from pathlib import Path
 
 import httpx
-import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.testing import Callback, Fault, callbacks, faults
+from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
 from workflow_automation_provider.testing.faults import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-BIN = Path(sys.executable).parent
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """An almost empty environment: no PATH, and a HOME and a folder for temporary files to find leftovers in."""
-    folders = {"HOME": tmp_path / "home", "TMPDIR": tmp_path / "temporary"}
-    for folder in folders.values():
-        folder.mkdir()
-    return {name: str(folder) for name, folder in folders.items()}
-
-
-@pytest.fixture
-def project(tmp_path):
-    """The project of the page."""
-    folder = tmp_path / "my project"
-    for block in read_code_blocks(PAGE, "python"):
-        assert block.file_name, f"The block in line {block.line} names no file"
-        path = folder / block.file_name
-        assert not path.exists(), f"Two blocks are {block.file_name}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.text)
-    return folder
-
-
-def test_the_tests_of_the_page_pass(project, environment):
-    """By pytest's own command, from anywhere."""
-    tests = [path.name for path in (project / "tests").glob("test_*.py")]
-    assert len(tests) >= 4
-
-    command = [sys.executable, str(BIN / "pytest"), str(project), "-v", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    for name in tests:
-        assert re.search(rf"{name}::\w+ PASSED", done.stdout), f"{name} has no test that passed"
-    left = [path.name for folder in environment.values() for path in Path(folder).iterdir()]
-    assert [name for name in left if not name.startswith("pytest-of-")] == []
 
 
 def test_the_install_command_names_what_there_is():
@@ -68,13 +29,12 @@ def test_the_install_command_names_what_there_is():
     assert requirement.extras <= set(metadata(requirement.name).get_all("Provides-Extra", []))
 
 
-def test_the_commands_of_the_page_work(environment):
+def test_the_commands_of_the_page_work():
     command, fault, calls = [b.text for b in read_code_blocks(PAGE, "sh", "on its own")]
     # The shell finds curl, but no Python: the command is run as it is but for that.
     assert command == "python -m workflow_automation_provider.testing\n"
     process = subprocess.Popen(
         [sys.executable, *command.split()[1:], "--port", "0"],
-        env=environment,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -118,30 +78,25 @@ def test_the_json_of_the_page_is_what_an_upload_holds(workflow_automation_servic
     assert json.loads(hidden.replace("1026", "1024")) == json.loads(block.text)
 
 
-def documented(module):
-    """The rows of the tables in a module's docstring, which the reference shows, with lines that go on joined."""
-    text = re.sub(r"\n {6,}(?=\S)", " ", module.__doc__ or "")
-    lines = re.findall(r"^``\w+``  .+$", text, re.MULTILINE)
-    return [re.split(r" {2,}", line, maxsplit=2) for line in lines]
+def rows(first_column, second_column):
+    """The rows of the table with these first columns, without the marks of code in their first cells."""
+    text = PAGE.read_text().partition(f"| {first_column} | {second_column} |")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()[2:]]
+    return {name.strip("`"): [first, " | ".join(others)] for name, first, *others in cells}
 
 
-def test_the_table_of_faults_is_that_of_the_code():
-    table = {name.strip("`"): (accepted, effect) for name, accepted, effect in documented(faults)}
-    narrowing = {field.name for field in dataclasses.fields(Fault)} & {
-        "operation",
-        "flow_id",
-        "inputs",
-        "times",
-    }
-    assert set(table) == {*KINDS, *narrowing}
+def test_the_tables_of_faults_are_those_of_the_code():
+    kinds = rows("Kind", "Accepted")
+    narrowing = {*rows("Option", "Default | Matches")}
+    assert kinds.keys() == KINDS.keys()
     for name, kind in KINDS.items():
-        accepted, effect = table[name]
+        accepted, effect = kinds[name]
         if name != "echo_key":
             assert accepted == {True: "yes", False: "no", None: "normal"}[kind.accepts]
-        assert set(re.findall(r"``(\w+)``", effect)) == set(kind.options), name
+        assert set(re.findall(r"`([a-z_]+)`", effect)) == set(kind.options), name
         for option, default in kind.options.items():
             if isinstance(default, int | float) and option != "limit":
-                assert re.search(rf"``{option}`` \({default:.0f}\)", effect), name
+                assert re.search(rf"`{option}` \({default:.0f}\)", effect), name
     assert {"kind", *narrowing} | {option for kind in KINDS.values() for option in kind.options} == {
         field.name for field in dataclasses.fields(Fault)
     }
@@ -151,16 +106,21 @@ def test_the_faults_of_the_page_exist():
     calls = re.findall(r"faults\.add\((\".+?)\)", PAGE.read_text())
     assert len(calls) >= 2
     for call in calls:
-        eval(f"Faults().add({call})", {"Faults": faults.Faults})
+        eval(f"Faults().add({call})", {"Faults": Faults})
 
 
 def test_the_table_of_callback_options_is_that_of_the_code():
-    table = {name.strip("`"): default for name, default, _ in documented(callbacks)}
+    table = rows("Option", "Default | Meaning")
     fields = {field.name: field.default for field in dataclasses.fields(Callback)}
     assert set(table) == set(fields)
-    for name, default in table.items():
+    for name, (default, _) in table.items():
         shown = default.strip("`").strip('"')
         if shown in ("yes", "no"):
             assert fields[name] is (shown == "yes")
         elif shown not in ("none", "all"):
             assert shown == (f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name]))
+
+
+def test_the_table_of_fixtures_is_that_of_the_plugin():
+    known = {name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")}
+    assert {*rows("Fixture", "Provides")} == known

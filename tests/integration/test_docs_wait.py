@@ -66,19 +66,6 @@ def test_a_run_that_no_callback_matches_fails_at_once(run_dag, service, task_err
     assert missing in str(error)
 
 
-def test_a_flow_that_called_back_settles_a_doubt(run_dag, service):
-    service.callbacks.add(result=1)
-    service.faults.add("hang_after", seconds=5)
-
-    result = run_dag(
-        "with DAG('doubt', schedule=None, start_date=START):\n"
-        "    TriggerFlowOperator(task_id='trigger', inputs={}, wait_for_completion=True)"
-    )
-
-    assert result.state == "success"
-    assert result.xcom("trigger") == {"flow_id": "demo-flow", "result": 1}
-
-
 @pytest.mark.parametrize("text", blocks("json"))
 def test_the_bodies_of_the_page_are_accepted(text):
     assert read(text.encode())

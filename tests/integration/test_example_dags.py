@@ -92,32 +92,23 @@ def test_decorator(run_dag, workflow_automation_service, connection):
     assert result.xcom("announce") == f"Run {run_id}: {workflow_automation_service.url}/runs/{run_id}"
 
 
-@pytest.mark.parametrize("rows", [0, 3])
-def test_notifier(run_dag, workflow_automation_service, connection, rows):
-    result = run_dag("workflow_automation_notifier.py", run_conf={"rows": rows})
+def test_notifier(run_dag, workflow_automation_service, connection):
+    result = run_dag("workflow_automation_notifier.py", run_conf={"rows": 0})
 
-    assert result.state == ("success" if rows else "failed")
+    assert result.state == "failed"
     name = f"workflow_automation_notifier/{result.dag_run.run_id}/check_rows/-1/1"
     message = "Task check_rows of workflow_automation_notifier failed."
-    expected = [] if rows else [{"message": message, "event": name}]
-    assert [run.inputs for run in workflow_automation_service.runs] == expected
+    assert [run.inputs for run in workflow_automation_service.runs] == [{"message": message, "event": name}]
 
 
-@pytest.mark.parametrize("rejected", [False, True])
-def test_batch(run_dag, workflow_automation_service, connection, tmp_path, rejected):
-    if rejected:
-        workflow_automation_service.faults.add("reject", inputs={"customer": "Grace"})
+def test_batch(run_dag, workflow_automation_service, connection, tmp_path):
+    workflow_automation_service.faults.add("reject", inputs={"customer": "Grace"})
     result = run_dag("workflow_automation_batch.py", run_conf={"folder": f"file://{tmp_path}"})
 
     assert result.state == "success"
-    expected = {"Ada": "north", "Grace": "south", "Edsger": "west", "Barbara": "north"}
-    if rejected:
-        del expected["Grace"]
     started = {run.inputs["customer"]: run.inputs["region"] for run in workflow_automation_service.runs}
-    assert started == expected
-    assert (
-        result.xcom("report") == f"{4 - rejected} of 4 runs were started, {int(rejected)} rows were rejected."
-    )
+    assert started == {"Ada": "north", "Edsger": "west", "Barbara": "north"}
+    assert result.xcom("report") == "3 of 4 runs were started, 1 rows were rejected."
 
 
 def test_assets(run_dag, workflow_automation_service, connection):
@@ -131,20 +122,15 @@ def test_assets(run_dag, workflow_automation_service, connection):
     assert continued.xcom("announce") == [f"Run {run.run_id} of {run.flow_id}: {link}"]
 
 
-CUSTOMERS = ["Ada", "Edsger", "Grace"]
-
-
-@pytest.mark.parametrize("failing", [None, "Edsger"])
-def test_trigger_upload_mapped(run_dag, workflow_automation_service, connection, failing):
+def test_trigger_upload_mapped(run_dag, workflow_automation_service, connection):
     """Whichever trigger fails, every other item's file is at its own run, and the failed one's is nowhere."""
-    if failing:
-        workflow_automation_service.faults.add("reject", inputs={"customer": failing})
+    workflow_automation_service.faults.add("reject", inputs={"customer": "Edsger"})
 
     result = run_dag("workflow_automation_trigger_upload_mapped.py")
 
-    assert result.state == ("failed" if failing else "success")
+    assert result.state == "failed"
     started = {run.run_id: run.inputs["customer"] for run in workflow_automation_service.runs}
-    expected = [name for name in CUSTOMERS if name != failing]
+    expected = ["Ada", "Grace"]
     assert sorted(started.values()) == expected
     taken = [
         (started[upload.run_id], [file["name"] for file in upload.files])
@@ -196,7 +182,6 @@ def test_claim(
 CHECKS = {
     "complete": ({"started": 0, "running": [{"progress": 0.5}]}, "started, running, success"),
     "no claim": ({}, "success"),
-    "no end": ({"status": None, "started": 0}, "started"),
     "silent": ({"status": None}, None),
 }
 
@@ -274,7 +259,7 @@ def test_connections(run_dag, workflow_automation_service, workflow_automation_c
 
 
 # On Airflow 3.1.3, a sensor that is rescheduled fails in dag.test().
-@pytest.mark.parametrize("after", [0, pytest.param(2, marks=pytest.mark.since_3_3)])
+@pytest.mark.parametrize("after", [0, pytest.param(0.5, marks=pytest.mark.since_3_3)])
 def test_wait_for_file(run_dag, workflow_automation_service, connection, tmp_path, after):
     """
     The flow has written its file when the task first looks, or not yet.
@@ -353,7 +338,6 @@ def test_s3(
         (None, "success", "workflow_automation_default does not say"),
         (30, "success", "in 30 days"),
         (29, "failed", "in 29 days"),
-        (-1, "failed", "in -1 days"),
     ],
 )
 def test_key_expiry(run_dag, workflow_automation_connect, task_errors, days, state, text):

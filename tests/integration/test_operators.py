@@ -76,29 +76,6 @@ class TestTriggerFlow:
         (request,) = workflow_automation_service.journal.requests()
         assert not request.key_sent
 
-    def test_mapped_runs_have_a_link_each(
-        self, run_dag, workflow_automation_service, workflow_automation_connection
-    ):
-        result = run_dag("""
-            with DAG("mapped", schedule=None, start_date=START):
-                with_inputs = TriggerFlowOperator.partial(task_id="trigger").expand(inputs=[{"n": 1}, {"n": 2}])
-
-                @task
-                def after(ids):
-                    return sorted(ids)
-
-                after(with_inputs.output["run_id"])
-        """)
-
-        assert result.state == "success"
-        by_input = {run.inputs["n"]: run.run_id for run in workflow_automation_service.runs}
-        assert len(by_input) == 2
-        for index in (0, 1):
-            run_id = by_input[index + 1]
-            assert result.xcom("trigger", "run_id", index) == run_id
-            assert result.xcom("trigger", "_link_FlowRunLink", index).endswith(f"/runs/{run_id}")
-        assert result.xcom("after") == sorted(by_input.values())
-
     def test_links_of_one_process_are_not_mixed_up(
         self, run_dag, workflow_automation_service, workflow_automation_connection, monkeypatch
     ):
@@ -164,13 +141,12 @@ class TestTriggerFlow:
         assert upload.files == [{"rows": [1, 2, 3]}]
         assert result.xcom("after") == result.xcom("group.upload")
 
-    @pytest.mark.parametrize("native", [True, False])
     def test_a_flow_id_without_a_value_is_not_a_trigger_by_key(
-        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd, native
+        self, run_dag, workflow_automation_service, workflow_automation_connection, capfd
     ):
-        result = run_dag(f"""
-            with DAG("no_flow_id_{native}", schedule=None, start_date=START, render_template_as_native_obj={native}):
-                TriggerFlowOperator(task_id="trigger", flow_id="{{{{ ti.xcom_pull('nowhere') }}}}", inputs={{}})
+        result = run_dag("""
+            with DAG("no_flow_id", schedule=None, start_date=START):
+                TriggerFlowOperator(task_id="trigger", flow_id="{{ ti.xcom_pull('nowhere') }}", inputs={})
         """)
 
         assert result.task_state("trigger") == "failed"

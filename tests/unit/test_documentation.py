@@ -91,13 +91,13 @@ def test_a_snippet_is_cut_again():
 
 
 def test_a_table_is_made_again():
-    comment = "<!-- table: workflow_automation_provider.testing.faults Option -->\n"
+    comment = "<!-- fields: workflow_automation_provider.testing.journal Work -->\n"
     new = snippets.renewed(f"{comment}\nAfter it\n")
     assert new.startswith(
-        f"{comment}\n| Option | Default | Matches |\n| --- | --- | --- |\n| `operation` | all | "
+        f"{comment}\n| Class | Meaning | Fields |\n| --- | --- | --- |\n| `Work` | A run that "
     )
     assert new.endswith(" |\n\nAfter it\n")
-    assert snippets.renewed(new.replace("`operation`", "`other`")) == new
+    assert snippets.renewed(new.replace("`Work`", "`Other`")) == new
 
 
 HOW_TO = ["trigger.md", "uploads.md", "batch.md", "taskflow.md", "notifier.md"]

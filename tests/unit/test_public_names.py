@@ -346,13 +346,21 @@ def arguments(function):
 
 
 def members(value):
-    """Return name → what a class defines itself, without the fields of a dataclass: they are its arguments."""
+    """
+    Return name → what a class defines itself, or has of a private class beside it.
+
+    Without the fields of a dataclass: they are its arguments.
+    """
     if not inspect.isclass(value) or typing.is_typeddict(value) or issubclass(value, enum.Enum):
         return {}
-    fields = vars(value).get("__dataclass_fields__", {})
+    private = [
+        base for base in value.__bases__ if base.__module__ == value.__module__ and base.__name__[0] == "_"
+    ]
+    own = {name: member for found in (*private, value) for name, member in vars(found).items()}
+    fields = own.get("__dataclass_fields__", {})
     return {
         name: member
-        for name, member in vars(value).items()
+        for name, member in own.items()
         if not name.startswith("_") and name not in fields and f"{value.__name__}.{name}" not in INNER_METHODS
     }
 

@@ -37,8 +37,7 @@ from workflow_automation_provider.testing.journal import (
 from workflow_automation_provider.testing.keys import DEMO_FLOW_ID, DEMO_KEY, Key
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.testing.callback_endpoint import CallbackEndpoint
-    from workflow_automation_provider.testing.service import LocalService
+    from workflow_automation_provider.testing.service import CallbackEndpoint, LocalService
 
 __all__ = [
     "DEMO_FLOW_ID",
@@ -66,15 +65,12 @@ _INSTALL = (
 )
 
 
-_LAZY = {"CallbackEndpoint": "callback_endpoint", "LocalService": "service"}
-
-
 def __getattr__(name: str) -> Any:
     """Import the servers only on first use, so that a missing extra raises a helpful error."""
-    if name not in _LAZY:
+    if name not in {"CallbackEndpoint", "LocalService"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}.service"), name)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] in {"starlette", "uvicorn"}:
             raise ModuleNotFoundError(_INSTALL, name=error.name) from error

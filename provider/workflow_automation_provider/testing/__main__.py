@@ -52,7 +52,7 @@ def _serve(options: argparse.Namespace) -> int:
     except (JournalError, ValueError) as error:
         return _fail(str(error))
     try:
-        _announce(service, options)
+        _announce(service)
         signal.sigwait(_STOP)
     finally:
         service.stop()
@@ -74,9 +74,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="URL",
         help="the base of the run links, where clients reach the service by another URL",
     )
-    add(
-        "--port-file", type=Path, metavar="PATH", help="a file to write the port to, once requests are served"
-    )
     add("--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)")
     add(
         "--key",
@@ -86,19 +83,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"an API key and its flow, {DEMO_FLOW_ID} if none is given (default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); "
         "may be repeated",
     )
-    add(
-        "--flow",
-        action="append",
-        metavar="FLOW_ID",
-        help="a known flow, besides those of the keys (default: every flow is known); may be repeated",
-    )
-    add(
-        "--run-ids",
-        choices=["string", "number"],
-        default="string",
-        help="the JSON type of the run IDs (default: %(default)s)",
-    )
-    add("--first-run-id", type=int, default=1001, help="the ID of the first run (default: %(default)s)")
     add(
         "--callback",
         action="append",
@@ -116,26 +100,19 @@ def _make_service(options: argparse.Namespace) -> LocalService:
     # Via the package, whose error says how to install what is missing.
     from workflow_automation_provider import testing
 
-    same = ("journal", "host", "port", "certfile", "keyfile", "first_run_id", "public_url")
+    names = ("journal", "host", "port", "certfile", "keyfile", "public_url")
     service = testing.LocalService(
-        keys=_make_keys(options.key),
-        flows=options.flow,
-        run_id_type=options.run_ids,
-        **{name: getattr(options, name) for name in same},
+        keys=_make_keys(options.key), **{name: getattr(options, name) for name in names}
     )
     for number, text in enumerate(options.callback, start=1):
-        _add_callback(service, number, text)
+        try:
+            scripted = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"--callback number {number} is not JSON: {error}") from None
+        if not isinstance(scripted, dict):
+            raise ValueError(f"--callback number {number} is not a JSON object of options")
+        service.callbacks.add(**scripted)
     return service
-
-
-def _add_callback(service: LocalService, number: int, text: str) -> None:
-    try:
-        options = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"--callback number {number} is not JSON: {error}") from None
-    if not isinstance(options, dict):
-        raise ValueError(f"--callback number {number} is not a JSON object of options")
-    service.callbacks.add(**options)
 
 
 def _make_keys(given: Sequence[str]) -> list[Key]:
@@ -150,7 +127,7 @@ def _make_keys(given: Sequence[str]) -> list[Key]:
     return keys
 
 
-def _announce(service: LocalService, options: argparse.Namespace) -> None:
+def _announce(service: LocalService) -> None:
     print(f"Base URL: {service.base_url}")
     print(f"Pages:    {service.url}/")
     print(f"Journal:  {service.journal.path}")
@@ -163,11 +140,6 @@ def _announce(service: LocalService, options: argparse.Namespace) -> None:
     print("\nTo make the next request fail, script a fault:")
     print(_fault_line(service))
     sys.stdout.flush()
-    if options.port_file is not None:
-        # Renamed into place, so that no other process reads half a number.
-        partial = options.port_file.with_name(f"{options.port_file.name}.partial")
-        partial.write_text(f"{service.port}\n")
-        partial.replace(options.port_file)
 
 
 def _connection_line(service: LocalService, key: Key, number: int) -> str:

@@ -7,7 +7,6 @@ given, ``task_state_store`` (Airflow 3.3+).
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -93,10 +92,7 @@ def make_context(
     :param store: the task state store, None for a context without one; by default a new one where Airflow has a task
         state store
     :param more: further variables, such as ``ds``, for the templates
-    :raises TypeError: if a further variable looks like a misspelled ``try_number``
     """
-    for name in difflib.get_close_matches("try_number", more, cutoff=0.8):
-        raise TypeError(f"{name!r} is not an argument; did you mean 'try_number'?")
     if store == "new":
         store = StateStore() if has_state_store() else None
     context = {

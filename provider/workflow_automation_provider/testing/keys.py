@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from typing import Annotated
 
-from workflow_automation_provider.testing.matching import check_number
+from pydantic import Field, InstanceOf
+
+from workflow_automation_provider.testing.scripted import Text, check_types
 
 __all__ = ["DEMO_FLOW_ID", "DEMO_KEY", "Key"]
 
@@ -28,26 +31,14 @@ class Key:
     :raises ValueError: if a field is invalid
     """
 
-    value: str = field(repr=False)
-    flow_id: str
-    name: str = "key"
-    max_runs: int | None = None
-    expires_on: date | None = None
+    value: Text = field(repr=False)
+    flow_id: Text
+    name: Text = "key"
+    max_runs: Annotated[int, Field(ge=0)] | None = None
+    expires_on: InstanceOf[date] | None = None
 
     def __post_init__(self) -> None:
-        for option in ("value", "flow_id", "name"):
-            given = getattr(self, option)
-            if not isinstance(given, str):
-                # Without the given value, which may be the API key.
-                raise ValueError(f"{option} of a key is {type(given).__name__}; expected text")
-            if not given:
-                raise ValueError(f"{option} of a key is empty; expected text")
-        if self.max_runs is not None:
-            check_number("max_runs of a key", self.max_runs)
-        if self.expires_on is not None and not isinstance(self.expires_on, date):
-            raise ValueError(
-                f"expires_on of a key is {self.expires_on!r}; expected a date or a datetime, or None for no expiry"
-            )
+        check_types(Key, vars(self), secret={"value"})
 
     def expired(self, now: datetime | None = None) -> bool:
         """

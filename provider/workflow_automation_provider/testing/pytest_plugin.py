@@ -7,18 +7,7 @@ Load them in a ``conftest.py``:
 
     pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
 
-=========================================  ==========================================================================
-Fixture                                    Provides
-=========================================  ==========================================================================
-``workflow_automation_keys``               the API keys that the service accepts; override it for your own flows
-``workflow_automation_service``            a fresh local service for each test
-``workflow_automation_connection``         the id of the default connection, which points at the service
-``workflow_automation_connect``            a function that points further connections at the service
-``workflow_automation_context``            a function that makes the context to execute an operator with, without
-                                           Airflow's database
-``workflow_automation_callback_base_url``  the URL of Airflow's callback endpoint, served for the test; the
-                                           connections have it as their ``callback_base_url``
-=========================================  ==========================================================================
+docs/testing.md has a table of them.
 
 The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before the environment, and
 a connection from there would reach a real service.

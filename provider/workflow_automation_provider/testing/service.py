@@ -1,43 +1,119 @@
-"""The local service, to start from a test or a script."""
+"""The servers, to start from a test or a script: the local service, and Airflow's callback endpoint without its API server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import ipaddress
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, InstanceOf
 
 from workflow_automation_provider.testing._server.api import Api
 from workflow_automation_provider.testing._server.app import Guard, make_app
 from workflow_automation_provider.testing._server.callback_sender import CallbackSender
-from workflow_automation_provider.testing._server.control import control_routes
 from workflow_automation_provider.testing._server.journal_writer import JournalWriter
-from workflow_automation_provider.testing._server.pages import Pages
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 from workflow_automation_provider.testing._server.state import RunIdType, State
 from workflow_automation_provider.testing.callbacks import Callbacks
 from workflow_automation_provider.testing.faults import Faults
 from workflow_automation_provider.testing.journal import Journal
 from workflow_automation_provider.testing.keys import DEMO_KEY, Key
-from workflow_automation_provider.testing.matching import check_number
+from workflow_automation_provider.testing.scripted import Text, check_types
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
+
+    from starlette.types import ASGIApp
 
     from workflow_automation_provider.testing.journal import Run, Upload
 
-__all__ = ["LocalService"]
+__all__ = ["CallbackEndpoint", "LocalService"]
 
 
-class LocalService:
+def _url(value: str) -> str:
+    # One that cannot be split is a ValueError as well.
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected a URL, such as 'http://service.example:8070'")
+    return value
+
+
+class _Server:
+    """Serves an application in a thread of its own between start and stop; a context manager."""
+
+    def __init__(self, host: str, port: int, *certificate: str | None) -> None:
+        self.host = host
+        self.port = port
+        self._certificate = certificate
+        self._running: BackgroundServer | None = None
+        self._undo = contextlib.ExitStack()
+
+    @property
+    def url(self) -> str:
+        """The address, without a path; it has a port once it was started."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        # Clients cannot connect to the unspecified address on every system.
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - only compared
+        return f"{'https' if any(self._certificate) else 'http'}://{host}:{self.port}"
+
+    def start(self) -> None:
+        """
+        Start serving; once this returns, requests are served.
+
+        :raises OSError: if the port is in use
+        :raises JournalError: if the journal's file is not a journal, or another service is writing it
+        :raises RuntimeError: if it is running already
+        """
+        if self._running is not None:
+            raise RuntimeError("It is running already: stop it before starting it again")
+        with contextlib.ExitStack() as undo:
+            sock = undo.enter_context(listen(self.host, self.port))
+            self.port = sock.getsockname()[1]
+            stopping = asyncio.Event()
+            server = BackgroundServer(self._make_app(stopping, undo), sock, stopping, *self._certificate)
+            server.start()
+            self._undo = undo.pop_all()
+        self._running = server
+
+    def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
+        """
+        Return what is served.
+
+        :param stopping: is set when the server stops
+        :param undo: closes what it is given after that
+        """
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """
+        Stop serving, without waiting for requests that hang; does nothing if it is not running.
+
+        Callbacks that are still to be sent are given up.
+        """
+        if self._running is None:
+            return
+        server, self._running = self._running, None
+        with self._undo:
+            server.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class LocalService(_Server):
     """
     A service that speaks the interface, on a local address; a context manager.
 
@@ -62,37 +138,33 @@ class LocalService:
 
     def __init__(
         self,
-        keys: Iterable[Key] = (DEMO_KEY,),
-        flows: Iterable[str] | None = None,
+        keys: Sequence[InstanceOf[Key]] = (DEMO_KEY,),
+        flows: Sequence[Text] | None = None,
         journal: str | os.PathLike[str] | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        host: Text = "127.0.0.1",
+        port: Annotated[int, Field(ge=0, le=65535)] = 0,
         *,
         certfile: str | None = None,
         keyfile: str | None = None,
         run_id_type: RunIdType = "string",
-        first_run_id: int = 1001,
-        public_url: str | None = None,
-        parse_limit: int = 64 * 1024 * 1024,
+        first_run_id: Annotated[int, Field(ge=0)] = 1001,
+        public_url: Annotated[str, AfterValidator(_url)] | None = None,
+        parse_limit: Annotated[int, Field(ge=0)] = 64 * 1024 * 1024,
     ) -> None:
-        _check_text("host", host)
-        if public_url is not None:
-            _check_url("public_url", public_url)
+        # An item of the keys may be the value of one.
+        check_types(LocalService.__init__, locals(), secret={"keys"})
+        if len({key.value for key in keys}) < len(keys):
+            raise ValueError("Two keys have the same value: use a different value for each key")
+        if len({(key.flow_id, key.name) for key in keys}) < len(keys):
+            raise ValueError("Two keys of one flow have the same name: use a different name for each")
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
-        if run_id_type not in get_args(RunIdType):
-            raise ValueError(f"run_id_type {run_id_type!r} is not supported; expected 'string' or 'number'")
-        check_number("port", port, 0, 65535)
-        check_number("first_run_id", first_run_id, 0)
-        check_number("parse_limit", parse_limit, 0)
-        self._keys = _checked_keys(keys)
-        self._flows = None if flows is None else _checked_flows(flows)
-        self._host = host
-        self._certificate = (certfile, keyfile)
+        self._keys = tuple(keys)
+        self._flows = flows
+        super().__init__(host, port, certfile, keyfile)
         self._run_ids = (run_id_type, first_run_id)
         self._public_url = public_url
         self._parse_limit = parse_limit
-        self.port = port
         self.faults = Faults()
         self.callbacks = Callbacks()
         if journal is None:
@@ -100,23 +172,11 @@ class LocalService:
             weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
             journal = Path(directory) / "journal.jsonl"
         self.journal = Journal(journal)
-        self._running: tuple[BackgroundServer, JournalWriter] | None = None
 
     @property
     def keys(self) -> tuple[Key, ...]:
         """The API keys that it accepts."""
         return self._keys
-
-    @property
-    def url(self) -> str:
-        """The address of the service, without ``/api``; it has a port once the service was started."""
-        return self._url(self.port)
-
-    def _url(self, port: int) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        # Clients cannot connect to the unspecified address on every system.
-        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - only compared
-        return f"{'https' if self._certificate[0] else 'http'}://{host}:{port}"
 
     @property
     def base_url(self) -> str:
@@ -156,96 +216,35 @@ class LocalService:
             connection["password"] = key.value
         return {**connection, "extra": {**extras, **(extra or {})}}
 
-    def start(self) -> None:
-        """
-        Start serving; once this returns, requests are served.
-
-        :raises OSError: if the port is in use
-        :raises JournalError: if the journal's file is not a journal, or another service is writing it
-        :raises RuntimeError: if the service is running already
-        """
-        if self._running is not None:
-            raise RuntimeError("The service is running already: stop it before starting it again")
-        with contextlib.ExitStack() as undo:
-            sock = undo.enter_context(listen(self._host, self.port))
-            writer = JournalWriter(self.journal.path)
-            undo.callback(writer.close)
-            port = sock.getsockname()[1]
-            url = (self._public_url or self._url(port)).rstrip("/")
-            state = State(self._keys, self._flows, *self._run_ids, url)
-            state.restore(self.journal)
-            stopping = asyncio.Event()
-            sender = CallbackSender(self.callbacks, state, writer)
-            app = make_app(
-                Api(state, self.faults, sender, writer, stopping, self._parse_limit),
-                Pages(state),
-                control_routes(self.faults, self.callbacks, self.journal),
-                Guard(self._host, self._public_url),
-            )
-            server = BackgroundServer(app, sock, stopping, *self._certificate)
-            server.start()
-            undo.pop_all()
-        self.port = port
-        self._running = (server, writer)
-
-    def stop(self) -> None:
-        """
-        Stop serving, without waiting for requests that hang; does nothing if the service is not running.
-
-        Callbacks that are still to be sent are given up.
-        """
-        if self._running is None:
-            return
-        (server, writer), self._running = self._running, None
-        server.stop()
-        writer.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
+        writer = JournalWriter(self.journal.path)
+        undo.callback(writer.close)
+        url = (self._public_url or self.url).rstrip("/")
+        state = State(self._keys, self._flows, *self._run_ids, url, self.journal, writer)
+        sender = CallbackSender(self.callbacks, state)
+        api = Api(state, self.faults, sender, stopping, self._parse_limit)
+        guard = Guard(self.host, self._public_url)
+        return make_app(api, state, self.faults, self.callbacks, self.journal, guard)
 
 
-def _checked_keys(given: Iterable[Key]) -> tuple[Key, ...]:
-    # The message names only the type, because a string may be the value of a key.
-    if isinstance(given, Key | str) or not isinstance(given, Iterable):
-        raise ValueError(f"keys is {type(given).__name__}; expected a list of Key objects")
-    keys = tuple(given)
-    for number, key in enumerate(keys):
-        if not isinstance(key, Key):
-            raise ValueError(f"keys[{number}] is {type(key).__name__}; expected a Key object")
-    if len({key.value for key in keys}) < len(keys):
-        raise ValueError("Two keys have the same value: use a different value for each key")
-    if len({(key.flow_id, key.name) for key in keys}) < len(keys):
-        raise ValueError("Two keys of one flow have the same name: use a different name for each")
-    return keys
+class CallbackEndpoint(_Server):
+    """
+    The endpoint that flows call back to, on a local address; a context manager.
 
+    It is the one that Airflow's API server mounts, and writes to the metadata database of this process. Its :attr:`url`
+    is the base URL for the connection's ``callback_base_url``.
 
-def _checked_flows(given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValueError(f"flows is {given!r}; expected a list of flow IDs, or None if every flow is known")
-    flows = tuple(given)
-    for number, flow_id in enumerate(flows):
-        _check_text(f"flows[{number}]", flow_id)
-    return flows
+    :param host: the address to listen on
+    :param port: 0 for any free port
+    """
 
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__(host, port)
 
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is {value!r}; expected non-empty text")
-
-
-def _check_url(name: str, value: object) -> None:
-    try:
-        parts = urlsplit(value) if isinstance(value, str) else None
-    except ValueError:
-        parts = None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{name} is {value!r}; expected a URL, such as 'http://service.example:8070'")
+    def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
+        # By its name: it is not part of the local service, and imports Airflow.
+        app: ASGIApp = importlib.import_module("workflow_automation_provider.plugins.callback_endpoint").app
+        return app
 
 
 def _is_loopback(host: str) -> bool:

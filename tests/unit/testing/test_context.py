@@ -33,19 +33,6 @@ def test_without_a_state_store():
     assert set(make_context(TASK, store=None)) == {"ti", "dag_run", "task"}
 
 
-@pytest.mark.parametrize("name", ["try_numbr", "trynumber", "try_num", "retry_number", "Try_number"])
-def test_a_misspelled_argument_is_no_variable(name, workflow_automation_context):
-    with pytest.raises(TypeError, match=f"^{name!r} .*'try_number'"):
-        workflow_automation_context(TASK, **{name: 2})
-
-
-@pytest.mark.parametrize(
-    "name", ["run_id", "ts", "params", "number", "max_tries", "macros", "map_index_template"]
-)
-def test_other_names_are_variables(name, workflow_automation_context):
-    assert workflow_automation_context(TASK, **{name: 2})[name] == 2
-
-
 def test_the_state_store_is_there_if_given_and_variables_can_be_replaced():
     store = StateStore()
     context = make_context(TASK, store=store, dag_run="mine")

@@ -65,13 +65,13 @@ def test_key_values_are_neither_shown_nor_journalled(service, call):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"value": ""}, "value .* is empty"),
-        ({"value": 31337}, "value .* is int"),
-        ({"flow_id": None}, "flow_id .* is NoneType"),
-        ({"name": ""}, "name .* is empty"),
-        ({"max_runs": -1}, "max_runs .* is -1"),
-        ({"max_runs": True}, "max_runs .* is True"),
-        ({"expires_on": "2026-01-31"}, "expires_on .* is '2026-01-31'"),
+        ({"value": ""}, "value is str"),
+        ({"value": 31337}, "value is int"),
+        ({"flow_id": None}, "flow_id is None"),
+        ({"name": ""}, "name is ''"),
+        ({"max_runs": -1}, "max_runs is -1"),
+        ({"max_runs": True}, "max_runs is True"),
+        ({"expires_on": "2026-01-31"}, "expires_on is '2026-01-31'"),
     ],
 )
 def test_bad_fields_are_named(fields, message):

@@ -132,7 +132,7 @@ def test_service_without_a_journal_path_has_one_of_its_own():
         ({"port": True}, "port is True;"),
         ({"first_run_id": -1}, "first_run_id is -1;"),
         ({"parse_limit": 1.5}, "parse_limit is 1.5;"),
-        ({"run_id_type": "text"}, "run_id_type 'text'"),
+        ({"run_id_type": "text"}, "run_id_type is 'text';"),
         ({"public_url": "//x"}, "public_url is '//x';"),
         ({"public_url": "http://["}, "public_url is 'http://[';"),
         ({"keyfile": "key.pem"}, "keyfile needs a certfile"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
 
 from workflow_automation_provider.testing._server.calls import (
     Body,
@@ -16,22 +17,22 @@ from workflow_automation_provider.testing._server.calls import (
 )
 from workflow_automation_provider.testing._server.responses import (
     Exchange,
-    Response,
     faulty_response,
     json_response,
     send_faulty,
 )
-from workflow_automation_provider.testing._server.rules import Rejection, judge
+from workflow_automation_provider.testing._server.rules import judge
+from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.faults import Target
 from workflow_automation_provider.testing.journal import Request, Run, Upload
 
 if TYPE_CHECKING:
     import asyncio
 
+    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.callback_sender import CallbackSender
-    from workflow_automation_provider.testing._server.journal_writer import JournalWriter
     from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.faults import Fault, Faults
     from workflow_automation_provider.testing.journal import Outcome
@@ -52,14 +53,12 @@ class Api:
         state: State,
         faults: Faults,
         sender: CallbackSender,
-        journal: JournalWriter,
         stopping: asyncio.Event,
         parse_limit: int,
     ) -> None:
         self._state = state
         self._faults = faults
         self._sender = sender
-        self._journal = journal
         self._stopping = stopping
         self._parse_limit = parse_limit
 
@@ -69,11 +68,11 @@ class Api:
             call = read_call(scope, await receive_body(receive, self._parse_limit))
         except ClientLeftError as left:
             call = read_call(scope, Body(left.size, "", None, b""))
-            self._journal.write(self._request(call, outcome="client left"))
+            self._state.add(self._request(call, outcome="client left"))
             return
         exchange = Exchange(scope, receive, send, self._stopping)
         verdict = self._judge(call)
-        fault = self._take_fault(call, acceptable=not isinstance(verdict, Rejection))
+        fault = self._take_fault(call, acceptable=not isinstance(verdict, HTTPException))
         if fault is not None and fault.kind == "delay":
             if not await exchange.pause(fault.seconds or 0):
                 await exchange.drop()
@@ -88,38 +87,36 @@ class Api:
             exchange.connection.on_unread = self._closed_unread
         await send_faulty(fault, response, exchange)
 
-    def _judge(self, call: Call) -> Run | Upload | Rejection:
+    def _judge(self, call: Call) -> Run | Upload | HTTPException:
         try:
             return judge(call, self._state)
-        except Rejection as rejection:
+        except HTTPException as rejection:
             return rejection
 
-    def _settle(self, call: Call, verdict: Run | Upload | Rejection, fault: Fault | None) -> Response:
+    def _settle(self, call: Call, verdict: Run | Upload | HTTPException, fault: Fault | None) -> Response:
         """
         Journal the request and what it leads to, and return the response.
 
         Nothing is awaited here, so no other request can come between the verdict and its effect.
         """
-        if isinstance(verdict, Rejection) or (fault is not None and fault.accepts is False):
-            usual = _rejected(verdict) if isinstance(verdict, Rejection) else Response(400, b"")
+        if isinstance(verdict, HTTPException) or (fault is not None and fault.accepts is False):
+            rejection = verdict if isinstance(verdict, HTTPException) else HTTPException(400)
+            usual = json_response(rejection.status_code, {"error": rejection.detail}, rejection.headers)
             response = usual if fault is None else faulty_response(fault, call, usual)
-            self._journal.write(self._request(call, fault=fault, status=response.status))
+            self._state.add(self._request(call, fault=fault, status=response.status_code))
             return response
         if fault is not None and fault.kind == "twice" and isinstance(verdict, Run):
             self._settle(call, verdict, fault=None)
             verdict = replace(verdict, run_id=self._state.next_run_id())
         usual = self._accepted(verdict)
         response = usual if fault is None else faulty_response(fault, call, usual)
-        request = self._request(call, run_id=verdict.run_id, fault=fault, status=response.status)
+        request = self._request(call, run_id=verdict.run_id, fault=fault, status=response.status_code)
         try:
-            self._journal.write(verdict, request)
+            self._state.add(verdict, request)
         except RecursionError:
             # The JSON parser allows deeper nesting than the encoder.
-            return self._settle(call, Rejection(400, "the body is nested too deeply"), fault=None)
-        if isinstance(verdict, Upload):
-            self._state.uploads.append(verdict)
-        else:
-            self._state.add_run(verdict)
+            return self._settle(call, HTTPException(400, "the body is nested too deeply"), fault=None)
+        if isinstance(verdict, Run):
             self._sender.begin(verdict, call.body.fields["inputs"])
         return response
 
@@ -176,13 +173,13 @@ class Api:
             outcome=outcome,
             key_sent=call.key_value is not None,
             size=call.body.size,
-            at=_now(),
+            at=now(),
         )
 
     def _closed_unread(self) -> None:
-        self._journal.write(
+        self._state.add(
             Request(
-                "", "", None, None, None, None, "stale", "closed unread", key_sent=False, size=0, at=_now()
+                "", "", None, None, None, None, "stale", "closed unread", key_sent=False, size=0, at=now()
             )
         )
 
@@ -195,12 +192,3 @@ def _fields(call: Call) -> dict[str, Any]:
         return call.body.fields
     except BodyError:
         return {}
-
-
-def _rejected(rejection: Rejection) -> Response:
-    headers = {"allow": "POST"} if rejection.status == 405 else None
-    return json_response(rejection.status, {"error": rejection.error}, headers)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()

@@ -7,40 +7,67 @@ rules keep such a page out:
 - The ``Host`` header must be a loopback name or address, or one that the service was given. A page can make
   its own name resolve to 127.0.0.1 after it was loaded (DNS rebinding), but its requests still carry that
   name.
-- The control endpoints accept no request from another ``Origin``, and a fault only as ``application/json``,
-  which a browser sends to another site only if that site allows it. This one never does.
+- What a control endpoint does, it does on ``DELETE`` or for ``application/json``, which a browser sends to another
+  site only if that site allows it. This one never does.
+
+The control endpoints are for tests in another process, via :class:`~..control_client.ControlClient` or curl. They
+require no key: every program that can reach the service may use them, which is why the service listens on a loopback
+address by default.
+
+=======================  ========  ===================================================================
+Path                     Method    Action
+=======================  ========  ===================================================================
+``/_control/health``     GET       returns ``{"status": "ok"}``
+``/_control/journal``    GET       returns ``runs``, ``uploads``, ``requests``, ``callbacks`` and ``worked``
+``/_control/faults``     GET       returns ``faults``, each with the number of requests it will still strike
+``/_control/faults``     POST      queues a fault: a JSON object with the fields of :class:`~..faults.Fault`
+``/_control/faults``     DELETE    removes all faults
+``/_control/callbacks``            the same for callbacks, with the fields of :class:`~..callbacks.Callback`
+=======================  ========  ===================================================================
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
+import json
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from workflow_automation_provider.testing._server.calls import ClientLeftError, receive_body
-from workflow_automation_provider.testing._server.rules import Rejection
+from workflow_automation_provider.testing._server.calls import ClientLeftError, receive_body, says_json
+from workflow_automation_provider.testing._server.pages import Pages
+from workflow_automation_provider.testing._server.responses import json_response
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.api import Api
-    from workflow_automation_provider.testing._server.pages import Pages
+    from workflow_automation_provider.testing._server.state import State
+    from workflow_automation_provider.testing.callbacks import Callbacks
+    from workflow_automation_provider.testing.faults import Faults
+    from workflow_automation_provider.testing.journal import Journal
 
 __all__ = ["Guard", "make_app"]
 
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+)(?::[0-9]+)?")
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104 - only compared
+_FOREIGN = (
+    "the Host header is not localhost, a loopback address or the address that this service listens on; "
+    "web pages are kept out this way. Use one of these, or start the service with public_url "
+    "(--public-url) set to the URL that clients use"
+)
 
 
 class Guard:
     """
-    Reject requests that a web page may have sent.
+    Tell for which ``Host`` headers the service answers.
 
     :param host: the address or name that the service listens on
     :param public_url: another URL that clients use
@@ -49,30 +76,7 @@ class Guard:
     def __init__(self, host: str, public_url: str | None = None) -> None:
         public = urlsplit(public_url or "").hostname or ""
         self._everywhere = host in _EVERY_ADDRESS
-        self._known = {_plain(name) for name in (host, public) if name not in _EVERY_ADDRESS}
-
-    def judge(self, scope: Scope) -> Rejection | None:
-        """Return why a request is rejected, ``None`` if it is accepted."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        # Only HTTP/1.0 allows a request without Host, and no browser sends one.
-        host = headers.get(b"host")
-        if host is not None and not self.answers_to(host.decode("latin-1")):
-            return Rejection(
-                421,
-                "the Host header is not localhost, a loopback address or the address that this service listens on; "
-                "web pages are kept out this way. Use one of these, or start the service with public_url "
-                "(--public-url) set to the URL that clients use",
-            )
-        origin = headers.get(b"origin")
-        if scope["raw_path"].startswith(b"/_control/") and origin is not None:
-            own = f"{scope['scheme']}://".encode() + (host or b"")
-            if origin.lower() != own.lower():
-                return Rejection(
-                    403,
-                    "the control endpoints accept no requests from web pages of another Origin; call them from a "
-                    "program, for example with ControlClient or curl",
-                )
-        return None
+        self._known = {"localhost", *map(_plain, {host, public} - _EVERY_ADDRESS)}
 
     def answers_to(self, host: str) -> bool:
         """
@@ -81,18 +85,14 @@ class Guard:
         :param host: with or without a port, which is not compared: it may be forwarded
         """
         match = _HOST.fullmatch(host)
-        if match is None:
-            return False
-        name = match[1]
+        name = _plain(match[1].strip("[]")) if match else ""
+        if name in self._known:
+            return True
         try:
-            address = ipaddress.ip_address(name.strip("[]"))
+            # A service that listens on every address may be reached by any; and no page can redirect an address.
+            return ipaddress.ip_address(name).is_loopback or self._everywhere
         except ValueError:
-            name = name.rstrip(".").lower()
-            return name == "localhost" or name in self._known
-        if (address.version == 6) != name.startswith("["):
             return False
-        # A service that listens on every address may be reached by any; and no page can redirect an address.
-        return address.is_loopback or self._everywhere or str(address) in self._known
 
 
 def _plain(name: str) -> str:
@@ -102,32 +102,71 @@ def _plain(name: str) -> str:
         return name.rstrip(".").lower()
 
 
-def make_app(api: Api, pages: Pages, control: list[Route], guard: Guard) -> ASGIApp:
+def make_app(
+    api: Api, state: State, faults: Faults, callbacks: Callbacks, journal: Journal, guard: Guard
+) -> ASGIApp:
     """Combine the parts of the service."""
+    pages = Pages(state)
     site = Starlette(
         routes=[
             Route("/", pages.index),
             Route("/runs/{run_id}", pages.run),
-            *control,
+            Route("/_control/health", _health),
+            Route("/_control/journal", functools.partial(_journal, journal)),
+            *(
+                Route(
+                    f"/_control/{name}",
+                    functools.partial(_queue, name, queue),
+                    methods=["GET", "POST", "DELETE"],
+                )
+                for name, queue in {"faults": faults, "callbacks": callbacks}.items()
+            ),
         ]
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        rejection = guard.judge(scope)
-        if rejection is not None:
-            await _reject(rejection, scope, receive, send)
-            return
+        # Only HTTP/1.0 allows a request without Host, and no browser sends one.
+        host = dict(scope["headers"]).get(b"host")
         raw_path: bytes = scope["raw_path"]
-        of_site = raw_path == b"/" or raw_path.startswith((b"/runs/", b"/_control/"))
-        # Everything else is treated as an operation, so that a request to a wrong path appears in the
-        # journal.
-        await (site if of_site else api)(scope, receive, send)
+        if host is not None and not guard.answers_to(host.decode("latin-1")):
+            # The body is read first, because a client that is still sending may not read the response.
+            with contextlib.suppress(ClientLeftError):
+                await receive_body(receive, limit=0)
+                await json_response(421, {"error": _FOREIGN})(scope, receive, send)
+        elif raw_path == b"/" or raw_path.startswith((b"/runs/", b"/_control/")):
+            await site(scope, receive, send)
+        else:
+            # An operation, so that a request to a wrong path appears in the journal.
+            await api(scope, receive, send)
 
     return app
 
 
-async def _reject(rejection: Rejection, scope: Scope, receive: Receive, send: Send) -> None:
-    # The body is read first, because a client that is still sending may not read the response.
-    with contextlib.suppress(ClientLeftError):
-        await receive_body(receive, limit=0)
-        await JSONResponse({"error": rejection.error}, rejection.status)(scope, receive, send)
+async def _health(_: Request) -> Response:
+    return json_response(200, {"status": "ok"})
+
+
+async def _journal(journal: Journal, _: Request) -> Response:
+    kinds = ("runs", "uploads", "requests", "callbacks", "worked")
+    return json_response(200, {kind: [vars(record) for record in getattr(journal, kind)()] for kind in kinds})
+
+
+async def _queue(name: str, queue: Faults | Callbacks, request: Request) -> Response:
+    if request.method == "POST":
+        return await _add(queue, request)
+    if request.method == "DELETE":
+        queue.clear()
+    return json_response(200, {name: [scripted.as_json() for scripted in queue.all()]})
+
+
+async def _add(queue: Faults | Callbacks, request: Request) -> Response:
+    if not says_json(request.headers.get("content-type", "")):
+        hint = "Content-Type must be application/json: add the header 'Content-Type: application/json'"
+        return json_response(415, {"error": hint})
+    try:
+        options = json.loads(await request.body())
+        if not isinstance(options, dict):
+            raise ValueError("The body must be a JSON object of options")
+        return json_response(201, queue.add(**options).as_json())
+    except (TypeError, ValueError) as error:  # the first where the kind of a fault is missing
+        return json_response(400, {"error": str(error)})

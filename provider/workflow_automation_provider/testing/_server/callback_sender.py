@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import ssl
 import threading
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from workflow_automation_provider.testing._server.calls import LONG_STRING, summarize
+from workflow_automation_provider.testing._server.responses import encode_body
+from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, withhold_tokens
 from workflow_automation_provider.testing.journal import SentCallback, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflow_automation_provider.testing._server.journal_writer import JournalWriter
     from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.callbacks import Callbacks
     from workflow_automation_provider.testing.journal import Run
@@ -46,10 +45,9 @@ class CallbackSender:
     :param callbacks: what the runs send
     """
 
-    def __init__(self, callbacks: Callbacks, state: State, journal: JournalWriter) -> None:
+    def __init__(self, callbacks: Callbacks, state: State) -> None:
         self._callbacks = callbacks
         self._state = state
-        self._journal = journal
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, run: Run, inputs: dict[str, Any]) -> None:
@@ -90,7 +88,7 @@ class CallbackSender:
             if await self._send(call, run, inputs) != 200 and callback.obeys:
                 return
         if callback.started is not None:
-            self._journal.write(Work(run.run_id, run.flow_id, run.inputs, _now()))
+            self._state.add(Work(run.run_id, run.flow_id, run.inputs, now()))
         for call in callback.words(run):
             if await self._send(call, run, inputs) in (404, 409) and callback.obeys:
                 return
@@ -107,7 +105,7 @@ class CallbackSender:
         try:
             await asyncio.sleep(call.delay)
             body = await _in_thread(lambda: call.body_of(run))
-            content = _encode(body)
+            content = encode_body(body)
             wait = call.wait
             while True:
                 attempts += 1
@@ -125,19 +123,19 @@ class CallbackSender:
             response = attempt.response
             for secret in [*_tokens(own), *_tokens(url)]:
                 response = response.replace(secret, WITHHELD)
-            record = SentCallback(
-                run_id=run.run_id,
-                flow_id=run.flow_id,
-                url=withhold_tokens(url),
-                body=summarize(withhold_tokens(body)),
-                status=attempt.status,
-                response=response[:LONG_STRING],
-                error=attempt.error,
-                attempts=attempts,
-                at=_now(),
+            self._state.add(
+                SentCallback(
+                    run_id=run.run_id,
+                    flow_id=run.flow_id,
+                    url=withhold_tokens(url),
+                    body=summarize(withhold_tokens(body)),
+                    status=attempt.status,
+                    response=response[:LONG_STRING],
+                    error=attempt.error,
+                    attempts=attempts,
+                    at=now(),
+                )
             )
-            self._journal.write(record)
-            self._state.callbacks.append(record)
         return attempt.status
 
     async def _attempt(self, url: str, content: bytes) -> _Attempt:
@@ -196,18 +194,8 @@ class _Attempt:
     wait: float | None = None
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
-
-
 def _tokens(url: str) -> list[str]:
     return parse_qs(urlsplit(url).query).get("token", [])
-
-
-def _encode(body: Any) -> bytes:
-    # Lone surrogates are valid in JSON escapes, not in UTF-8.
-    text = body if isinstance(body, str) else json.dumps(body)
-    return text.encode("utf-8", errors="surrogatepass")
 
 
 async def _in_thread(function: Callable[[], _T]) -> _T:

@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from workflow_automation_provider.testing._server.state import State
-    from workflow_automation_provider.testing.journal import Run, SentCallback, Upload
+    from workflow_automation_provider.testing.journal import SentCallback, Upload
 
 __all__ = ["Pages"]
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: #222; background: #fff }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd;
-  overflow-wrap: anywhere }
-th, time { white-space: nowrap }
-pre { background: #f5f5f5; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
-"""
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color: #222; background: #fff; overflow-wrap: anywhere }}
+table {{ border-collapse: collapse; width: 100% }}
+th, td {{ text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd }}
+th, time {{ white-space: nowrap }}
+pre {{ background: #f5f5f5; padding: .8rem; white-space: pre-wrap }}
+</style></head><body><h1>{title}</h1>{body}</body></html>"""
+_ALL_RUNS = '<p><a href="/">All runs</a></p>'
 
 
 class Pages:
@@ -36,40 +37,37 @@ class Pages:
 
     async def index(self, _: Request) -> Response:
         """Show the runs, newest first."""
-        runs = list(reversed(self._state.runs.values()))
         rows = "".join(
             f'<tr><td><a href="/runs/{quote(str(run.run_id))}">{_text(run.run_id)}</a></td>'
             f"<td>{_text(run.flow_id)}</td><td>{_time(run.at)}</td></tr>"
-            for run in runs
+            for run in reversed(self._state.runs.values())
         )
         table = f"<table><tr><th>Run</th><th>Flow</th><th>At (UTC)</th></tr>{rows}</table>"
-        return _page("Runs", table if runs else "<p>No run has been started yet.</p>")
+        return _page("Runs", table if rows else "<p>No run has been started yet.</p>")
 
     async def run(self, request: Request) -> Response:
         """Show one run with its inputs, files and callbacks."""
         run = self._state.runs.get(request.path_params["run_id"])
         if run is None:
-            return _page("No such run", '<p><a href="/">All runs</a></p>', status=404)
+            return _page("No such run", _ALL_RUNS, status=404)
         callbacks = [sent for sent in self._state.callbacks if str(sent.run_id) == str(run.run_id)]
         uploads = [upload for upload in self._state.uploads if upload.run_id == str(run.run_id)]
+        started_by = "path" if run.by == "path" else f"key “{run.key}”"
         body = (
             f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"
-            f"<tr><th>Started by</th><td>{_text(_started_by(run))}</td></tr>"
+            f"<tr><th>Started by</th><td>{_text(started_by)}</td></tr>"
             f"<tr><th>At (UTC)</th><td>{_time(run.at)}</td></tr></table>"
             f"<h2>Inputs</h2>{_json(run.inputs)}<h2>Files</h2>"
-            + ("".join(_upload(upload) for upload in uploads) or "<p>None.</p>")
+            + ("".join(map(_upload, uploads)) or "<p>None.</p>")
             + ("<h2>Callbacks</h2>" if callbacks else "")
-            + "".join(_callback(callback) for callback in callbacks)
-            + '<p><a href="/">All runs</a></p>'
+            + "".join(map(_callback, callbacks))
         )
-        return _page(f"Run {run.run_id}", body)
+        return _page(f"Run {run.run_id}", body + _ALL_RUNS)
 
 
 def _upload(upload: Upload) -> str:
-    size = f"<p>{upload.size} bytes at {_time(upload.at)}</p>"
-    if upload.files is None:
-        return f"{size}<p>Too large to be shown.</p>"
-    return size + "".join(_json(file) for file in upload.files)
+    files = "<p>Too large to be shown.</p>" if upload.files is None else "".join(map(_json, upload.files))
+    return f"<p>{upload.size} bytes at {_time(upload.at)}</p>{files}"
 
 
 def _callback(callback: SentCallback) -> str:
@@ -79,10 +77,6 @@ def _callback(callback: SentCallback) -> str:
         f"<p>POST {_text(callback.url)}<br>{_text(response)} ({attempts}) at {_time(callback.at)}</p>"
         f"{_json(callback.body)}"
     )
-
-
-def _started_by(run: Run) -> str:
-    return "path" if run.by == "path" else f"key “{run.key}”"
 
 
 def _json(value: Any) -> str:
@@ -104,12 +98,7 @@ def _text(value: object) -> str:
 
 
 def _page(title: str, body: str, status: int = 200) -> Response:
-    html = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><title>{_text(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{_text(title)}</h1>{body}</body></html>"
-    )
     # Inputs may contain lone surrogates, which UTF-8 cannot encode.
-    content = html.encode("utf-8", errors="backslashreplace")
+    content = _PAGE.format(title=_text(title), body=body).encode("utf-8", errors="backslashreplace")
     headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Response(content, status, headers, media_type="text/html")

@@ -14,21 +14,22 @@ import contextlib
 import json
 import socket
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_from_bytes
 
+from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from starlette.types import Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.calls import Call
     from workflow_automation_provider.testing.faults import Fault
 
-__all__ = ["ClientConnection", "Exchange", "Response", "faulty_response", "json_response", "send_faulty"]
+__all__ = ["ClientConnection", "Exchange", "encode_body", "faulty_response", "json_response", "send_faulty"]
 
 _SCOPE_KEY = "workflow_automation.connection"
 _ENDLESS_PART = b" " * 65_536
@@ -63,28 +64,22 @@ class ClientConnection(H11Protocol):
             self.transport.close()
 
 
-@dataclass(frozen=True)
-class Response:
-    """
-    An HTTP response.
-
-    :param headers: all but ``Content-Length``; without a ``Content-Type``, that of JSON is added
-    """
-
-    status: int
-    body: bytes
-    headers: dict[str, str] = field(default_factory=dict)
-
-    def raw_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers in ASGI's form."""
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        headers.setdefault("content-type", "application/json")
-        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+def encode_body(body: Any) -> bytes:
+    """Return a string as it is, any other value as JSON."""
+    text = body if isinstance(body, str) else json.dumps(body)
+    # Lone surrogates are valid in JSON escapes, not in UTF-8.
+    return text.encode("utf-8", errors="surrogatepass")
 
 
-def json_response(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+def _response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    # HTTP allows these statuses no body, whatever was scripted.
+    content = b"" if status in {204, 304} else body
+    return Response(content, status, headers, media_type="application/json")
+
+
+def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
     """Make a response with a JSON body."""
-    return Response(status, json.dumps(value).encode("ascii"), headers or {})
+    return _response(status, json.dumps(value).encode("ascii"), headers)
 
 
 @dataclass(frozen=True)
@@ -108,21 +103,12 @@ class Exchange:
 
     async def respond(self, response: Response) -> None:
         """Send a complete response."""
-        # HTTP allows these no body, whatever was scripted.
-        bodiless = response.status in {204, 304}
-        await self.start(response, length=None if bodiless else len(response.body))
-        await self.send({"type": "http.response.body", "body": b"" if bodiless else response.body})
+        await response(self.scope, self.receive, self.send)
 
-    async def start(self, response: Response, length: int | None) -> None:
-        """
-        Send the status and the headers of a response.
-
-        :param length: the ``Content-Length`` in bytes, ``None`` to send in chunks
-        """
-        headers = response.raw_headers()
-        if length is not None:
-            headers.append((b"content-length", str(length).encode("ascii")))
-        await self.send({"type": "http.response.start", "status": response.status, "headers": headers})
+    async def start(self, response: Response) -> None:
+        """Send the status and the headers of a response."""
+        headers = response.raw_headers
+        await self.send({"type": "http.response.start", "status": response.status_code, "headers": headers})
 
     async def send_part(self, data: bytes) -> None:
         """Send a part of a body; more may follow."""
@@ -176,26 +162,23 @@ def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
     :param call: the request that the fault strikes
     :param usual: the response without the fault
     """
-    status = usual.status if fault.status is None else fault.status
+    status = usual.status_code if fault.status is None else fault.status
     match fault.kind:
         case "delay" | "stale" | "twice" | "drip" | "truncate":
             return usual
         case "empty" | "endless":
-            return Response(status, b"")
+            return _response(status, b"")
         case "echo_key":
-            return _echo(status, call.key_value or b"", usual)
+            return _echo(status, call.key_value or b"", bytes(usual.body))
     headers = dict(fault.headers)
     if fault.retry_after is not None:
         headers["retry-after"] = str(fault.retry_after)
     if fault.location is not None:
         headers["location"] = fault.location
-    if fault.body is not None:
-        body = _encode(fault.body)
-    elif fault.kind == "response":
-        body = usual.body
-    else:
-        body = _encode({"error": f"the fault {fault.kind}"})
-    return Response(status, body, headers)
+    if fault.body is None and fault.kind == "response":
+        return _response(status, bytes(usual.body), headers)
+    body = {"error": f"the fault {fault.kind}"} if fault.body is None else fault.body
+    return _response(status, encode_body(body), headers)
 
 
 async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> None:
@@ -204,38 +187,39 @@ async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> N
 
     :param response: what :func:`faulty_response` returned
     """
-    spoil = _SPOILED.get(fault.kind)
-    if spoil is not None:
-        await spoil(fault, response, exchange)
-    elif fault.kind.startswith("drop_"):
-        await exchange.drop()
-    elif fault.kind.startswith("reset_"):
-        await exchange.reset()
-    elif fault.kind.startswith("hang_"):
-        await exchange.hang(fault.seconds or 0)
-    else:
-        await exchange.respond(response)
+    match fault.kind:
+        case "drop_before" | "drop_after":
+            await exchange.drop()
+        case "reset_before" | "reset_after":
+            await exchange.reset()
+        case "hang_before" | "hang_after":
+            await exchange.hang(fault.seconds or 0)
+        case "drip":
+            await _drip(fault.seconds or 0, response, exchange)
+        case "truncate":
+            await exchange.start(response)
+            await exchange.send_part(response.body[: len(response.body) // 2])
+            await exchange.drop()
+        case "endless":
+            await _endless(fault.limit or 0, response, exchange)
+        case _:
+            await exchange.respond(response)
 
 
-async def _drip(fault: Fault, response: Response, exchange: Exchange) -> None:
-    await exchange.start(response, length=len(response.body))
-    for byte in response.body:
-        if not await exchange.pause((fault.seconds or 0) / len(response.body)):
+async def _drip(seconds: float, response: Response, exchange: Exchange) -> None:
+    await exchange.start(response)
+    for byte in bytes(response.body):
+        if not await exchange.pause(seconds / len(response.body)):
             break
         await exchange.send_part(bytes([byte]))
     await exchange.send({"type": "http.response.body", "body": b""})
 
 
-async def _truncate(_: Fault, response: Response, exchange: Exchange) -> None:
-    await exchange.start(response, length=len(response.body))
-    await exchange.send_part(response.body[: len(response.body) // 2])
-    await exchange.drop()
-
-
-async def _endless(fault: Fault, response: Response, exchange: Exchange) -> None:
-    await exchange.start(response, length=None)
+async def _endless(limit: int, response: Response, exchange: Exchange) -> None:
+    del response.headers["content-length"]
+    await exchange.start(response)
     sent = 0
-    while not exchange.connection.transport.is_closing() and sent < (fault.limit or 0):
+    while not exchange.connection.transport.is_closing() and sent < limit:
         await exchange.send_part(_ENDLESS_PART)
         sent += len(_ENDLESS_PART)
         # Lets other requests run: sending alone may never yield.
@@ -243,25 +227,12 @@ async def _endless(fault: Fault, response: Response, exchange: Exchange) -> None
     await exchange.drop()
 
 
-_SPOILED: Mapping[str, Callable[[Fault, Response, Exchange], Awaitable[None]]] = {
-    "drip": _drip,
-    "truncate": _truncate,
-    "endless": _endless,
-}
-
-
-def _echo(status: int, key_value: bytes, usual: Response) -> Response:
+def _echo(status: int, key_value: bytes, usual: bytes) -> Response:
     raw = key_value.decode("latin-1")
     forms = [raw, quote_from_bytes(key_value, safe=""), base64.b64encode(key_value).decode("ascii")]
     # An accepted run keeps its ID in the response, so that a client logs or returns that response.
     body: Any = {"echo": forms}
     if status < 300:
-        accepted = json.loads(usual.body)
+        accepted = json.loads(usual)
         body = {**accepted, **body} if isinstance(accepted, dict) else f"{accepted} {' '.join(forms)}"
-    return Response(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)})
-
-
-def _encode(body: Any) -> bytes:
-    # Lone surrogates are valid in JSON escapes, not in UTF-8.
-    text = body if isinstance(body, str) else json.dumps(body)
-    return text.encode("utf-8", errors="surrogatepass")
+    return _response(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)})

@@ -21,10 +21,12 @@ Error bodies are ``{"error": "…"}``, which is a choice made here as well.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from starlette.exceptions import HTTPException
+
 from workflow_automation_provider.testing._server.calls import BodyError, summarize
+from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.journal import Run, Upload
 
@@ -33,58 +35,45 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["Rejection", "judge"]
-
-
-class Rejection(Exception):  # noqa: N818 - ends the checks, not an error
-    """
-    A request is not accepted.
-
-    :param error: the reason, for the body of the response
-    """
-
-    def __init__(self, status: int, error: str) -> None:
-        super().__init__(error)
-        self.status = status
-        self.error = error
+__all__ = ["judge"]
 
 
 def judge(call: Call, state: State) -> Run | Upload:
     """
     Return what a request leads to, without changing anything.
 
-    :raises Rejection: if it is not accepted
+    :raises HTTPException: if it is not accepted
     """
     if call.operation is None:
-        raise Rejection(404, "no such path")
+        raise HTTPException(404, "no such path")
     if call.method != "POST":
-        raise Rejection(405, "only POST")
+        raise HTTPException(405, "only POST", {"allow": "POST"})
     if not call.is_json:
-        raise Rejection(415, "the Content-Type must be application/json")
+        raise HTTPException(415, "the Content-Type must be application/json")
     try:
         return (_judge_upload if call.operation == "upload" else _judge_trigger)(call, state)
     except RecursionError:
         # The JSON parser allows deeper nesting than what follows.
-        raise Rejection(400, "the body is nested too deeply") from None
+        raise HTTPException(400, "the body is nested too deeply") from None
 
 
 def _judge_trigger(call: Call, state: State) -> Run:
     key = _good_key(call, state) if call.operation == "trigger_by_key" else None
     flow_id = key.flow_id if key else call.path_flow_id
     if flow_id is None or not state.knows_flow(flow_id):
-        raise Rejection(404, "no such flow")
+        raise HTTPException(404, "no such flow")
     if call.body.data is None:
-        raise Rejection(413, "the inputs are too large for the local service")
+        raise HTTPException(413, "the inputs are too large for the local service")
     inputs = _fields(call, inputs=dict)["inputs"]
     if key and state.exhausted(key):
-        raise Rejection(403, "the key has started its maximum number of runs")
+        raise HTTPException(403, "the key has started its maximum number of runs")
     return Run(
         run_id=state.next_run_id(),
         flow_id=flow_id,
         inputs=withhold_tokens(inputs),
         by="key" if key else "path",
         key=key.name if key else None,
-        at=datetime.now(UTC).isoformat(),
+        at=now(),
     )
 
 
@@ -99,13 +88,13 @@ def _judge_upload(call: Call, state: State) -> Upload:
         files = summarize(fields["files"])
     flow_id, run_id = fields.get("flow_id"), fields.get("run_id")
     if flow_id is not None and flow_id != key.flow_id:
-        raise Rejection(403, "the key belongs to another flow")
+        raise HTTPException(403, "the key belongs to another flow")
     if run_id is not None:
         run = state.runs.get(run_id) if isinstance(run_id, str) else None
         if run is None:
-            raise Rejection(404, "no such run")
+            raise HTTPException(404, "no such run")
         if run.flow_id != key.flow_id:
-            raise Rejection(403, "the run belongs to another flow")
+            raise HTTPException(403, "the run belongs to another flow")
     return Upload(
         run_id=run_id,
         flow_id=flow_id,
@@ -113,16 +102,16 @@ def _judge_upload(call: Call, state: State) -> Upload:
         key=key.name,
         size=call.body.size,
         sha256=call.body.sha256,
-        at=datetime.now(UTC).isoformat(),
+        at=now(),
     )
 
 
 def _good_key(call: Call, state: State) -> Key:
     key = state.find_key(call.key_value)
     if key is None:
-        raise Rejection(401, "the key is missing or unknown")
+        raise HTTPException(401, "the key is missing or unknown")
     if key.expired():
-        raise Rejection(403, "the key has expired")
+        raise HTTPException(403, "the key has expired")
     return key
 
 
@@ -130,10 +119,10 @@ def _fields(call: Call, **types: type) -> dict[str, Any]:
     try:
         body = call.body.fields
     except BodyError as error:
-        raise Rejection(400, f"the body is {error}") from error
+        raise HTTPException(400, f"the body is {error}") from error
     if body.keys() != types.keys():
-        raise Rejection(400, f"the body must have exactly the fields {', '.join(types)}")
+        raise HTTPException(400, f"the body must have exactly the fields {', '.join(types)}")
     for name, wanted in types.items():
         if not isinstance(body[name], wanted):
-            raise Rejection(400, f"the field {name} has the wrong type")
+            raise HTTPException(400, f"the field {name} has the wrong type")
     return body

@@ -1,25 +1,34 @@
-"""The state of the running service: flows, keys, runs, uploads and callbacks, including those from before a restart."""
+"""What the running service knows: flows, keys, and what has happened, also before a restart."""
 
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
+
+from workflow_automation_provider.testing.journal import Run, SentCallback, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workflow_automation_provider.testing.journal import Journal, Run, SentCallback, Upload
+    from workflow_automation_provider.testing._server.journal_writer import JournalWriter
+    from workflow_automation_provider.testing.journal import Journal, Record
     from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["RunIdType", "State"]
+__all__ = ["RunIdType", "State", "now"]
 
 RunIdType = Literal["string", "number"]
 """The JSON type of the run IDs in responses."""
 
 
+def now() -> str:
+    """Return the time, as the journal has it."""
+    return datetime.now(UTC).isoformat()
+
+
 class State:
     """
-    The flows, keys, runs, uploads and callbacks of a service.
+    The flows and keys of a service, and its journal.
 
     :param flows: the known flows, besides those of the keys; ``None`` if every flow is known
     :param url: the address of the pages, for the run links
@@ -32,6 +41,8 @@ class State:
         run_id_type: RunIdType,
         first_run_id: int,
         url: str,
+        journal: Journal,
+        writer: JournalWriter,
     ) -> None:
         self.keys = {key.value.encode("utf-8"): key for key in keys}
         self.flows = None if flows is None else {*flows, *(key.flow_id for key in self.keys.values())}
@@ -42,13 +53,26 @@ class State:
         self.callbacks: list[SentCallback] = []
         self._next_run_id = first_run_id
         self._started: Counter[tuple[str, str | None]] = Counter()
+        self._writer = writer
+        for record in [*journal.runs(), *journal.uploads(), *journal.callbacks()]:
+            self._keep(record)
 
-    def restore(self, journal: Journal) -> None:
-        """Add what is in the journal."""
-        for run in journal.runs():
-            self.add_run(run)
-        self.uploads += journal.uploads()
-        self.callbacks += journal.callbacks()
+    def add(self, *records: Record) -> None:
+        """Write to the journal what has happened, at once, and keep it."""
+        self._writer.write(*records)
+        for record in records:
+            self._keep(record)
+
+    def _keep(self, record: Record) -> None:
+        match record:
+            case Run():
+                self.runs[str(record.run_id)] = record
+                self._next_run_id = max(self._next_run_id, int(record.run_id) + 1)
+                self._started[record.flow_id, record.key] += 1  # the key of a run by path is None
+            case Upload():
+                self.uploads.append(record)
+            case SentCallback():
+                self.callbacks.append(record)
 
     def knows_flow(self, flow_id: str) -> bool:
         """Return whether there is such a flow."""
@@ -69,10 +93,3 @@ class State:
     def run_link(self, run_id: str | int) -> str:
         """Return the URL of a run's page."""
         return f"{self.url}/runs/{run_id}"
-
-    def add_run(self, run: Run) -> None:
-        """Add a run that is in the journal."""
-        self.runs[str(run.run_id)] = run
-        self._next_run_id = max(self._next_run_id, int(run.run_id) + 1)
-        if run.by == "key":
-            self._started[run.flow_id, run.key] += 1

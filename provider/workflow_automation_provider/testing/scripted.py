@@ -1,0 +1,66 @@
+"""What faults and callbacks have in common: how their options are checked, and which requests and runs they match."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+__all__ = ["Count", "Seconds", "Text", "check_names", "check_types", "includes"]
+
+Text = Annotated[str, Field(min_length=1)]
+"""A name."""
+
+Count = Annotated[int, Field(ge=1)]
+"""How many, or how often."""
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A time to wait."""
+
+_STRICT = ConfigDict(strict=True)
+
+
+def check_types(owner: Any, values: Mapping[str, Any], secret: Collection[str] = ()) -> None:
+    """
+    Check values against the annotations of a class or a function.
+
+    :param owner: the class or the function
+    :param values: what is checked, by the name of the field or the parameter
+    :param secret: of these, errors show the type alone
+    :raises ValueError: if a value does not fit, naming it
+    """
+    for name, hint in get_type_hints(owner, include_extras=True).items():
+        if name not in values:
+            continue
+        try:
+            TypeAdapter(hint, config=_STRICT).validate_python(values[name])
+        except ValidationError as error:
+            found = error.errors(include_url=False)[0]
+            place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
+            # The option of an object may be a secret as well.
+            is_secret = {name, *found["loc"]} & {*secret}
+            shown = type(found["input"]).__name__ if is_secret else repr(found["input"])
+            mend = found["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+            raise ValueError(f"{name}{place} is {shown}; {mend}") from None
+
+
+def check_names(what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """
+    Check that options exist.
+
+    :param what: what has the options
+    :raises ValueError: if an option is unknown, naming it and those that there are
+    """
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{what} has no option {name!r}; expected one of {', '.join(known)}")
+
+
+def includes(actual: Any, wanted: Any) -> bool:
+    """Return whether a JSON value includes another: objects by their fields, other values by equality."""
+    if isinstance(wanted, dict):
+        return isinstance(actual, dict) and all(
+            name in actual and includes(actual[name], value) for name, value in wanted.items()
+        )
+    return bool(actual == wanted)
