@@ -48,9 +48,9 @@ def test_every_line_is_one_event_with_the_fields_of_its_record(service, call):
     assert (request["event"], request["status"]) == ("request", 201)
 
 
-def start(path, port_file):
+def start(path):
     process = subprocess.Popen(
-        [*COMMAND, "--port", "0", "--journal", path, "--port-file", port_file],
+        [*COMMAND, "--port", "0", "--journal", path],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -59,8 +59,8 @@ def start(path, port_file):
     return process, httpx.Client(base_url=base_url.removesuffix("/api"), trust_env=False)
 
 
-def test_what_was_accepted_survives_a_kill(tmp_path, path):
-    process, http = start(path, tmp_path / "port")
+def test_what_was_accepted_survives_a_kill(path):
+    process, http = start(path)
     with http, process:
         call = Caller(http)
         assert [call.by_path().json()["run_id"] for _ in range(2)] == ["1001", "1002"]
@@ -71,7 +71,7 @@ def test_what_was_accepted_survives_a_kill(tmp_path, path):
         os.kill(process.pid, signal.SIGKILL)
     assert [run.flow_id for run in Journal(path).runs()] == ["demo-flow", "demo-flow", "hung"]
     path.write_bytes(path.read_bytes() + b'{"event": "ru')
-    process, http = start(path, tmp_path / "port")
+    process, http = start(path)
     with http, process:
         assert Caller(http).by_path().json()["run_id"] == "1004"
         assert Caller(http).upload("1003", key="demo-key").status_code == 403
