@@ -40,6 +40,7 @@ from workflow_automation_provider.execution.ledger import (
     End,
     Spoken,
     Start,
+    entry_of,
     frozen_key,
     place_of,
     run_key,
@@ -121,7 +122,7 @@ def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
             return Verdict.STOP, None
         verdict, before, after = _decide(session, task, digest, said)
         if after != before:
-            _write(session, task, run_key(digest), after.entry)
+            _write(session, task, run_key(digest), entry_of(after))
         _write_word(session, task, digest, said, verdict)
         if isinstance(said, Ended) and verdict in (Verdict.END, Verdict.SAME_END):
             _wake(task.ti)
@@ -206,7 +207,7 @@ def _entries(session: Session, task: _Task, digest: str) -> _Entries:
         Start.of(place_of(place), value)
         for key, value in entries.items()
         # A start by name has no token.
-        if (place := START_KEY.fullmatch(key)) and place[3] is None and value
+        if (place := START_KEY.fullmatch(key)) and place[3] is None
     ]
     return _Entries(
         giver=next((start for start in starts if start.token == digest and start.run is None), None),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from workflow_automation_provider.execution.ledger import Claim, Spoken
+from workflow_automation_provider.execution.ledger import Claim, Spoken, entry_of
 from workflow_automation_provider.plugins import metadata
 
 UNFINISHED = ["running", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "awaiting_input", None]
@@ -91,7 +90,7 @@ def test_the_token_is_not_stored(starting, say):
     task = starting()
     assert say(task.url, "started", run_link=f"http://a{task.url}") == 200
     assert say(task.url, message=f"called {task.url}") == 200
-    assert task.token not in json.dumps([task.spoken.entry, task.word])
+    assert task.token not in json.dumps([entry_of(task.spoken), task.word])
 
 
 def test_a_task_that_waits_is_not_woken(waiting, say):
@@ -122,7 +121,7 @@ def test_stop(waiting, say, state, has_claimed, status):
     assert say(url, status) == 404
     task.token = token
     stopped = task.spoken
-    assert stopped == replace(before, stopped=stopped.stopped)
+    assert stopped == before._replace(stopped=stopped.stopped)
     task.change(state="running", max_tries=task.max_tries)
     assert [say(url, "started"), say(url), say(url, "success")] == [404, 404, 404]
     assert task.spoken == stopped
