@@ -295,6 +295,8 @@ def _told(task: Task, key: re.Match[str], *, is_last: bool) -> dict[str, Any]:
         return {**task.entries.get(key, {})}
 
     start = Start.of(place_of(key), read(key[0]))
+    if start.is_damaged:
+        raise ValueError("It says nothing of the start.")
     outcome = read(f"{OUTCOME}{key[0].removeprefix(START)}")
     spoken, word, is_frozen = Spoken(), {}, False
     if start.token:
