@@ -15,6 +15,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.execution.ledger import Asked
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, request_digest
@@ -22,6 +23,7 @@ from workflow_automation_provider.execution.start import OnUnknownStart, RunStar
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.ledger import RunResult
 
 __all__ = ["trigger_flow_once"]
@@ -78,22 +80,16 @@ def trigger_flow_once(
     try:
         _check_name(name)
         record = StartRecord(context, name)
-        request: str | None = None
-        invalid: InvalidRequestError | None = None
-        try:
-            _check(on_unknown_start, send_retry_timeout)
-            request = request_digest(inputs, flow_id)
-        except InvalidRequestError as error:
-            invalid = error
         record.use()
-        starter = RunStarter(
-            record,
-            hook,
-            SendRetrier(send_retry_timeout, hook.log),
-            request=request,
-            on_unknown_start=on_unknown_start,
-        )
-        run = starter.start(lambda: hook.prepare_trigger(inputs, flow_id), invalid=invalid)
+        asked = Asked(record.max_tries, request_digest(inputs, flow_id), True, on_unknown_start)
+        starter = RunStarter(record, hook, SendRetrier(send_retry_timeout, hook.log), asked)
+
+        def prepare() -> Request:
+            # Not before: an error must mention what an earlier try did.
+            _check(on_unknown_start, send_retry_timeout)
+            return hook.prepare_trigger(inputs, flow_id)
+
+        run = starter.start(prepare)
     except WorkflowAutomationError as error:
         failed = task_error(
             hook.located(error, flow_id),

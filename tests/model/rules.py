@@ -98,9 +98,9 @@ class Rules:
         """Ask the ledger whether the task can continue with a run that a person entered."""
         spoken = numbered(last.spoken)
         if "enter-refused" in self.on:
-            last = last._replace(spoken=number_of(replace(spoken, refused=())))
+            last = last._replace(spoken=number_of(spoken._replace(refused=())))
         if "enter-ended" in self.on:
-            last = last._replace(spoken=number_of(replace(spoken, end=None)))
+            last = last._replace(spoken=number_of(spoken._replace(end=None)))
         if "enter-other" in self.on and not spoken.stopped:
             return ""
         return ledger.why_not(run_id(run), last.facts(), [other.facts() for other in others])
@@ -119,7 +119,7 @@ class Rules:
         if "end-frozen" in on and not is_claim:
             is_frozen = False
         if "failed-words" in on and is_claim and is_own_end and has_failed:
-            before = replace(before, end=None)
+            before = before._replace(end=None)
         saw = Seen(
             spoken=before,
             is_last=is_last,
@@ -137,15 +137,15 @@ class Rules:
         verdict, after = decision.decide(said, saw, NOW)
         is_stop = after.stopped and not before.stopped
         if "late-words" in on and is_claim and is_own_end and not before.stopped:
-            after = replace(before, stopped=NOW)
+            after = before._replace(stopped=NOW)
         if is_stop and (("stop-current" in on and not is_current) or ("end-unheard" in on and not is_claim)):
             return verdict, number
         if "unheard" in on:
-            after = replace(after, refused=before.refused)
+            after = after._replace(refused=before.refused)
         if before.end != end:
-            after = replace(after, end=end)
+            after = after._replace(end=end)
         # In whatever order: it says the same.
-        return verdict, number_of(replace(after, refused=tuple(sorted(after.refused))))
+        return verdict, number_of(after._replace(refused=tuple(sorted(after.refused))))
 
 
 class Task(Rules):

@@ -9,7 +9,14 @@ from typing import Any
 from uuid import uuid4
 
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
-from workflow_automation_provider.execution.ledger import Spoken, Start, frozen_key, run_key, word_key
+from workflow_automation_provider.execution.ledger import (
+    Spoken,
+    Start,
+    entry_of,
+    frozen_key,
+    run_key,
+    word_key,
+)
 
 DAG_FILE = """
 from airflow.sdk import DAG
@@ -146,7 +153,9 @@ class WaitingTask:
         self._starts += 1
 
     def _write(self, start: Start) -> None:
-        self.enter(f"workflow_automation_start/{start.try_number}/{start.number}", json.dumps(start.entry))
+        self.enter(
+            f"workflow_automation_start/{start.try_number}/{start.number}", json.dumps(entry_of(start))
+        )
 
     def freeze(self) -> None:
         """Have no run claim the start, as the task does where it is in doubt."""

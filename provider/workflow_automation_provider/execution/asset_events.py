@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
 
+from workflow_automation_provider.client.checks import one_line
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -22,13 +24,8 @@ def link_of(run: Mapping[str, Any]) -> dict[str, str]:
     :return: empty if there is none, or if it is no text, is too long, or cannot be stored: that would fail the task
     """
     link = run.get("run_link")
-    if not isinstance(link, str) or not 0 < len(link) <= MAX_LINK or "\0" in link:
-        return {}
-    try:
-        link.encode()
-    except UnicodeEncodeError:
-        return {}
-    return {"run_link": str(link)}
+    is_told = isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link
+    return {"run_link": str(link)} if is_told else {}
 
 
 def add_to_events(context: Context, outlets: Iterable[object], extra: Mapping[str, Any]) -> None:

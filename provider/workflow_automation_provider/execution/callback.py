@@ -22,13 +22,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import secrets
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
+from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
-from workflow_automation_provider.execution.callback_json import check, document, kind
 
 PATH = CALLBACK_PATH
 """Path of the endpoint, below the base URL of Airflow's API server."""
@@ -38,21 +39,21 @@ _WITHHELD = "(withheld: the token of the callback)"
 MAX_BODY = 64 * 1024
 """The maximum size of a callback's body in bytes: its result becomes an XCom."""
 
-TOKEN_LENGTH = 64
-"""Of a token: 48 bytes, in base64url without padding."""
+MAX_RUN_ID = 250
+"""The most characters of a run_id that a flow says: the endpoint also notes those of runs that it refuses."""
 
-_TOKEN = re.compile(f"[A-Za-z0-9_-]{{{TOKEN_LENGTH}}}")
+_TOKEN = re.compile("[A-Za-z0-9_-]{64}")
 
-Status = Literal["success", "failed"]
-"""How a run ended."""
+_MAX_DEPTH = 50
+"""How deeply a result may be nested: Airflow's own JSON would fail on much deeper ones."""
 
-_END = ("status", "run_id", "result", "message")
-_FIELDS = {
-    "started": ("status", "run_id", "run_link"),
-    "running": ("status", "run_id", "message", "progress"),
-    "success": _END,
-    "failed": _END,
-}
+_INTEGERS = range(-(2**63), 2**64)
+"""What Airflow can hand to a task: others would make each of its reads fail."""
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+_RESERVED = {"__classname__", "__id__", "__type", "__var"}
+"""Names of fields that Airflow takes for objects of Python: as an XCom they fail, or become something else."""
 
 
 def new_token(ti_id: UUID) -> str:
@@ -80,25 +81,14 @@ def digest_of(token: str) -> str:
 
 
 class Started(NamedTuple):
-    """
-    The claim of a run, at its first step.
-
-    :param run_id: None if it did not name itself
-    :param run_link: None if there is none
-    """
+    """The claim of a run, at its first step."""
 
     run_id: str | None = None
     run_link: str | None = None
 
 
 class Running(NamedTuple):
-    """
-    A word of a run that works.
-
-    :param message: None if there is none
-    :param progress: from 0 to 1, None if there is none
-    :param run_id: None if it did not name itself
-    """
+    """A word of a run that works; its progress is a number from 0 to 1."""
 
     message: str | None = None
     progress: float | None = None
@@ -106,15 +96,9 @@ class Running(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """
-    What a flow said of its end.
+    """What a flow said of its end; its result is any JSON value."""
 
-    :param result: any JSON value, None if there is none
-    :param message: None if there is none
-    :param run_id: None if it did not name its run
-    """
-
-    status: Status
+    status: Literal["success", "failed"]
     result: Any = None
     message: str | None = None
     run_id: str | None = None
@@ -123,6 +107,9 @@ class Ended(NamedTuple):
 Said: TypeAlias = Started | Running | Ended
 """What a flow can send."""
 
+_WORDS: dict[str, type[Said]] = {"started": Started, "running": Running, "success": Ended, "failed": Ended}
+_EXPECTED = {"run_id": "text or a whole number", "progress": "a number from 0 to 1"}
+
 
 def read(body: bytes) -> Said:
     """
@@ -130,79 +117,82 @@ def read(body: bytes) -> Said:
 
     :raises ValueError: if it is not what a flow may send, naming the field and the kind of its value
     """
-    fields = document(body)
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"The body is not JSON: {why}.") from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"The body is {kind_of(fields)}; expected an object with a status.")
     status = fields.get("status")
-    if not (isinstance(status, str) and status in _FIELDS):
-        given = kind(status) if "status" in fields else "missing"
+    if not (isinstance(status, str) and status in _WORDS):
+        given = f"{status!r:.60}" if isinstance(status, str) else kind_of(status)
         raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
-    if unknown := fields.keys() - {*_FIELDS[status]}:
-        *most, last = _FIELDS[status]
-        hint = "" if "result" not in _FIELDS[status] else " Put what else the flow returns into result."
+    word = _WORDS[status]
+    if unknown := fields.keys() - {"status", *word._fields}:
+        hint = " Put what else the flow returns into result." if word is Ended else ""
         raise ValueError(
             f"{min(unknown)!r:.60} is not supported with the status {status!r}; "
-            f"expected {', '.join(most)} and {last}.{hint}"
+            f"expected {', '.join({**dict.fromkeys(['status', *word._fields])})}.{hint}"
         )
-    run_id = _run_id(fields.get("run_id"))
-    if status == "started":
-        return Started(run_id, _text(fields, "run_link"))
-    if status == "running":
-        return Running(_text(fields, "message"), _progress(fields.get("progress")), run_id)
-    check("result", fields.get("result"))
-    (end,) = (word for word in get_args(Status) if word == status)
-    return Ended(end, fields.get("result"), _text(fields, "message"), run_id)
+    said = {name: status if name == "status" else _value(name, fields.get(name)) for name in word._fields}
+    return cast("Said", word(**said))
 
 
 def without_token(said: Said, token: str) -> Said:
     """Return what a flow says with a note in place of the token, which it returns together with its inputs."""
-    return type(said)(*(_withhold(token, value) for value in said))
+    return type(said)(*(_withheld(token, value) for value in said))
 
 
-def _run_id(value: object) -> str | None:
-    match value:
-        case None:
-            return None
-        case bool():
-            pass
-        case int():
-            return str(value)
-        case str():
-            check("run_id", value)
-            return value if value.strip() else None
-    raise ValueError(f"run_id is {kind(value)}; expected text or a whole number.")
-
-
-def _text(fields: dict[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{name} is {kind(value)}; expected text.")
-    check(name, value)
-    return value or None
-
-
-def _progress(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"progress is {kind(value)}; expected a number from 0 to 1.")
-    return float(min(max(value, 0), 1))
-
-
-def _withhold(token: str, value: Any) -> Any:
-    """Return a JSON value with a note in place of the token."""
-    if value is None:
-        return None
-    replaced = _without(token, value)
+def _withheld(token: str, value: Any) -> Any:
+    # The task would withhold all of a text that contains the URL.
+    text = json.dumps(value).replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
     # Where it is in another form, such as base64.
-    return _WITHHELD if Redactor([], key=token).reveals(json.dumps(replaced)) else replaced
+    return _WITHHELD if Redactor([], key=token).reveals(text) else json.loads(text)
 
 
-def _without(token: str, value: Any) -> Any:
+def _value(name: str, value: Any) -> Any:
+    """Return what a field says, None where it is empty."""
+    if name != "run_id" or isinstance(value, str):  # as a number, it may have any number of digits
+        _check(name, value)
+    if name == "result" or value is None:
+        return value
+    match name, value:
+        case _, bool():
+            pass
+        case "progress", int() | float():
+            return float(min(max(value, 0), 1))
+        case ("run_id", int()) | ("run_id" | "run_link" | "message", str()):
+            text = str(value)
+            if name == "run_id" and len(text) > MAX_RUN_ID:
+                raise ValueError(f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}.")
+            return text if text.strip() else None
+    raise ValueError(f"{name} is {kind_of(value)}; expected {_EXPECTED.get(name, 'text')}.")
+
+
+def _check(field: str, value: Any, depth: int = 0) -> None:
+    """
+    Reject what neither the database nor the task could read as JSON, and would only then fail the task.
+
+    :raises ValueError: naming the field
+    """
+    found, inner = "", []
     match value:
-        case str():
-            # The task would withhold all of a text that contains the URL.
-            return value.replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
-        case list():
-            return [_without(token, item) for item in value]
+        case str() if _UNSTORABLE.search(value):
+            found = "a NUL character or half of a surrogate pair"
+        case float() if not math.isfinite(value):
+            found = "a number that is none, or too large"
+        case int() if value not in _INTEGERS:
+            found = "an integer of more than 64 bits; send it as text"
         case dict():
-            return {_without(token, name): _without(token, item) for name, item in value.items()}
-    return value
+            inner = [*value, *value.values()]
+            if reserved := value.keys() & _RESERVED:
+                found = f"a field {min(reserved)!r}, a name that Airflow reserves"
+        case list():
+            inner = value
+    if depth > _MAX_DEPTH:
+        found = f"more than {_MAX_DEPTH} levels"
+    if found:
+        raise ValueError(f"{field} contains {found}.")
+    for one in inner:
+        _check(field, one, depth + 1)

@@ -52,7 +52,7 @@ def check_entered(run_id: str, spoken: Spoken) -> None:
 
     :raises InvalidRequestError: if it was told to stop, or another one has claimed or ended
     """
-    if run_id in spoken.refused:
+    if spoken.stopped or run_id in spoken.refused:
         raise not_continued(run_id, "it was told to stop")
     if spoken.run_ids - {run_id}:
         raise not_continued(run_id, "another run has the task")

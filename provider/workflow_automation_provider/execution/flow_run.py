@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from workflow_automation_provider.exceptions import UnidentifiedError
-from workflow_automation_provider.execution.callback_url import CallbackUrl
+from workflow_automation_provider.execution.ledger import Asked
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.execution.callback_url import CallbackUrl
     from workflow_automation_provider.execution.ledger import RunResult
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import Uploader
-    from workflow_automation_provider.execution.wait import Waiting
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -81,18 +81,21 @@ class FlowRun:
         self._log = retrier.log
         self._options = options
         self._record = StartRecord(context)
-        self._url = (
-            CallbackUrl(hook, context, name=options.callback_input, argument=options.why_url)
-            if options.why_url
-            else None
-        )
+        self._url: CallbackUrl | None = None
+        if options.why_url:
+            from workflow_automation_provider.execution.callback_url import CallbackUrl
+
+            self._url = CallbackUrl(hook, context, name=options.callback_input, argument=options.why_url)
         self.starter = RunStarter(
             self._record,
             hook,
             retrier,
-            request=options.request,
-            on_unknown_start=options.on_unknown_start,
-            replaces_failed=options.on_run_failed == "start_again",
+            Asked(
+                self._record.max_tries,
+                options.request,
+                on_unknown_start=options.on_unknown_start,
+                replaces_failed=options.on_run_failed == "start_again",
+            ),
             claim_timeout=options.claim_timeout,
             url=self._url,
             waits=options.wait_for_completion,
@@ -116,10 +119,8 @@ class FlowRun:
         self._options.on_run(parked["run"] if parked else {}, False)
         if parked:
             # A task that was parked with its run never starts one: its record may have been deleted meanwhile.
-            from workflow_automation_provider.execution.wait import Waiting
-
             self.run = parked["run"]
-            return self._wait(Waiting.read(parked))
+            return self._wait(self.run, parked)
         run = self.run = self.starter.start(self._prepare)
         facts = self.starter.facts
         # As it was when the run was started, whatever the DAG says by now.
@@ -130,11 +131,7 @@ class FlowRun:
                 self._log.warning("The run has failed: no files are uploaded.")
             else:
                 self._upload(run)
-        if not waits:
-            return run
-        from workflow_automation_provider.execution.wait import Waiting
-
-        return self._wait(Waiting.of(facts, run, self._options.completion_timeout))
+        return self._wait(run) if waits else run
 
     def _prepare(self) -> Request:
         if self._url:
@@ -163,9 +160,11 @@ class FlowRun:
         files = self._options.files or ()
         return Uploader(self._context, self._hook, self._retrier, files, of_own_run=True)
 
-    def _wait(self, waiting: Waiting) -> RunResult:
-        from workflow_automation_provider.execution.wait import CompletionWait
+    def _wait(self, run: RunResult, parked: Mapping[str, Any] | None = None) -> RunResult:
+        from workflow_automation_provider.execution.wait import CompletionWait, Waiting
 
+        timeout = self._options.completion_timeout
+        waiting = Waiting.read(parked) if parked else Waiting.of(self.starter.facts, run, timeout)
         return CompletionWait(
             self._record,
             self._hook,

@@ -29,9 +29,9 @@ nothing is deleted but what a person has entered. All keys begin with ``workflow
 A person has entered a run that it does not name                       that run, if :func:`why_not` has no reason
 There is none, or it has another ``max_tries``: the task was cleared   send
 A start by name that asked for something else                          an error
-Its run was told to stop                                               send; an error if a person entered the run
+Its run was told to stop, and no person entered it                     send
 Its run failed, and is to be started again                             send
-It names a run that a person entered                                   that run
+It names a run that a person entered                                   that run; an error if it was told to stop
 Its run claimed, or ended                                              that run
 Its outcome is a run, and it is not frozen                             that run
 It gave out no token: *nothing*                                        send
@@ -51,9 +51,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
@@ -110,8 +109,29 @@ def run_result(
     return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]  # a dict of those keys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+def entry_of(what: Start | Outcome | Spoken | Claim | End) -> dict[str, Any]:
+    """Return what is stored: JSON values, without what has its default, and without what its key says."""
+    defaults = {**what._field_defaults, "try_number": what[0], "number": what[1]}
+    return {name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name, ...)}
+
+
+def _json(value: Any) -> Any:
+    match value:
+        case Claim() | End():
+            return entry_of(value)
+        case tuple():
+            return list(value)
+        case datetime():
+            return value.isoformat()
+    return value
+
+
+def _read(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry, given its JSON values."""
+    return {name: _READ.get(name, lambda value: value)(value) for name, value in entry.items()}
+
+
+class Start(NamedTuple):
     """
     What an execution of the task was about to send, or the run that a person entered for it.
 
@@ -140,23 +160,21 @@ class Start:
     flow_id: str | None = None
     earlier: str = ""
 
-    @property
-    def entry(self) -> dict[str, Any]:
-        """What is stored."""
-        fields = {
-            name: getattr(self, name) for name in self.__slots__ if name not in ("try_number", "number")
-        }
-        fields |= {"at": self.at.isoformat(), "giver": self.giver and list(self.giver)}
-        # Not 0, which is a number of tries.
-        return {name: value for name, value in fields.items() if value or (value == 0 and value is not False)}
-
     @classmethod
     def of(cls, place: tuple[int, int], entry: Mapping[str, Any]) -> Start:
-        """Return what an entry says."""
-        fields = {**entry, "at": datetime.fromisoformat(entry["at"])}
-        if giver := entry.get("giver"):
-            fields["giver"] = (giver[0], giver[1])
-        return cls(try_number=place[0], number=place[1], **fields)
+        """Return what an entry says; one that a person has damaged is that of a start of which nothing else is known."""
+        try_number, number = place
+        try:
+            return cls(try_number=try_number, number=number, **_read(entry))
+        except (AttributeError, TypeError, ValueError):
+            return cls(
+                try_number=try_number, number=number, at=datetime.min.replace(tzinfo=UTC), max_tries=-1
+            )
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether its entry cannot be read."""
+        return self.max_tries < 0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -164,8 +182,7 @@ class Start:
         return self.try_number, self.number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """
     What the response to a start said.
 
@@ -179,16 +196,10 @@ class Outcome:
     run: RunResult | None = None
     reason: str = ""
 
-    @property
-    def entry(self) -> dict[str, Any]:
-        """What is stored."""
-        fields = {"kind": self.kind, "at": self.at.isoformat(), "run": self.run, "reason": self.reason}
-        return {name: value for name, value in fields.items() if value not in (None, "")}
-
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Outcome:
         """Return what an entry says."""
-        return cls(**{**entry, "at": datetime.fromisoformat(entry["at"])})
+        return cls(**_read(entry))
 
 
 class Claim(NamedTuple):
@@ -209,8 +220,7 @@ class End(NamedTuple):
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class Spoken(NamedTuple):
     """
     What the run with one token has said, and was told.
 
@@ -223,29 +233,10 @@ class Spoken:
     stopped: datetime | None = None
     refused: Sequence[str] = ()
 
-    @property
-    def entry(self) -> dict[str, Any]:
-        """What is stored."""
-        fields = {
-            "claim": self.claim and _fields(self.claim),
-            "end": self.end and _fields(self.end),
-            "stopped": self.stopped and self.stopped.isoformat(),
-            "refused": list(self.refused),
-        }
-        return {name: value for name, value in fields.items() if value}
-
     @classmethod
     def of(cls, entry: Mapping[str, Any] | None) -> Spoken:
         """Return what an entry says, nothing if there is none."""
-        if not entry:
-            return NOTHING_SAID
-        claim, end, stopped = entry.get("claim"), entry.get("end"), entry.get("stopped")
-        return cls(
-            claim=claim and Claim(**{**claim, "at": datetime.fromisoformat(claim["at"])}),
-            end=end and End(**{**end, "at": datetime.fromisoformat(end["at"])}),
-            stopped=stopped and datetime.fromisoformat(stopped),
-            refused=tuple(entry.get("refused", ())),
-        )
+        return cls(**_read(entry)) if entry else NOTHING_SAID
 
     @property
     def has_begun(self) -> bool:
@@ -267,13 +258,17 @@ NOTHING_SAID = Spoken()
 """Of a run that has not spoken."""
 
 
-def _fields(said: Claim | End) -> dict[str, Any]:
-    fields = {**said._asdict(), "at": said.at.isoformat()}
-    return {name: value for name, value in fields.items() if value is not None}
+_READ: dict[str, Callable[[Any], Any]] = {
+    "at": datetime.fromisoformat,
+    "stopped": datetime.fromisoformat,
+    "giver": tuple,
+    "refused": tuple,
+    "claim": lambda entry: Claim(**_read(entry)),
+    "end": lambda entry: End(**_read(entry)),
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """
     What is known of one start.
 
@@ -354,7 +349,6 @@ class Decision(enum.Enum):
     CHANGED = "report that another request was sent under this name"
     DOUBT = "report that a run may have been started"
     UNIDENTIFIED = "report that a run was started whose id is unknown"
-    STOPPED = "report that the run that a person entered was told to stop"
 
 
 def decide(facts: Facts, asked: Asked, entered: str | None = None) -> Decision:
@@ -372,8 +366,8 @@ def decide(facts: Facts, asked: Asked, entered: str | None = None) -> Decision:
         return Decision.SEND
     if asked.is_named and not start.run and start.request != asked.request:
         return Decision.CHANGED
-    if spoken.stopped:
-        return Decision.STOPPED if start.run else Decision.SEND
+    if spoken.stopped and not start.run:
+        return Decision.SEND
     if asked.replaces_failed and spoken.end and spoken.end.status == "failed":
         return Decision.SEND
     kind = outcome.kind if outcome else "unknown"

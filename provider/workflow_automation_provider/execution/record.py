@@ -20,6 +20,7 @@ from workflow_automation_provider.execution.ledger import (
     RunResult,
     Spoken,
     Start,
+    entry_of,
     frozen_key,
     run_key,
     run_result,
@@ -112,35 +113,40 @@ class StartRecord(TaskRecord):
 
     def _starts(self) -> Iterator[Start]:
         """Yield the starts, the last one first; of this try, and of those before it."""
-        place = self._ti.try_number
-        own = self._starts_of(place)
-        self._place = (place, len(own))
-        missing = [] if own or not self._store.may_have_entries else [place]
-        yield from reversed(own)
-        for number in range(place - 1, 0, -1):
-            if not (starts := self._starts_of(number)):
+        missing: list[int] = []
+        for number in range(self._ti.try_number, 0, -1):
+            if starts := self._starts_of(number):
+                yield from self._looked_for_again(missing)
+                missing = []
+                yield from reversed(starts)
+            elif self._store.may_have_entries:
                 missing.append(number)
-                continue
-            yield from self._looked_for_again(missing)
-            missing = []
-            yield from reversed(starts)
         yield from self._looked_for_again(missing)
 
     def _looked_for_again(self, tries: list[int]) -> Iterator[Start]:
         """Yield the starts of tries that seemed to have none: it is certain once the store returns what is written."""
-        if not any(number < self._ti.try_number for number in tries) and not self._store.was_continued:
+        if not tries or (tries == [self._ti.try_number] and not self._store.was_continued):
             return
         self._store.probe()
         for number in tries:
-            starts = self._starts_of(number)
-            if number == self._ti.try_number:
-                self._place = (number, len(starts))
-            yield from reversed(starts)
+            yield from reversed(self._starts_of(number))
 
     def _starts_of(self, try_number: int) -> list[Start]:
+        """
+        Return the starts of a try.
+
+        :raises InvalidRequestError: if a person has damaged one
+        """
         starts: list[Start] = []
-        while entry := self._store.get(self._key(START, (try_number, len(starts)))):
+        while (entry := self._store.get(key := self._key(START, (try_number, len(starts))))) is not None:
             starts.append(Start.of((try_number, len(starts)), entry))
+            if starts[-1].is_damaged:
+                raise InvalidRequestError(
+                    f"The entry {key} in the task's state store was changed, and says no longer what try {try_number} did.",
+                    next_step="Look in the workflow's list of runs for what it started.",
+                )
+        if try_number == self._ti.try_number:
+            self._place = (try_number, len(starts))
         return starts
 
     def _facts(self, start: Start | None) -> Facts:
@@ -176,7 +182,7 @@ class StartRecord(TaskRecord):
 
         :raises Exception: if it could not be written, also because the task instance now belongs to another process
         """
-        self._store.set(self._key(START, start.place), start.entry)
+        self._store.set(self._key(START, start.place), entry_of(start))
 
     def may_send(self, start: Start, before: Facts) -> bool:
         """
@@ -187,7 +193,7 @@ class StartRecord(TaskRecord):
         :param start: which was written
         :param before: the start before it
         """
-        if self._store.get(self._key(START, start.place)) != start.entry:
+        if self._store.get(self._key(START, start.place)) != entry_of(start):
             return False
         if not before.is_closed or not before.start or not before.start.token:
             return True
@@ -195,7 +201,7 @@ class StartRecord(TaskRecord):
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
         """Record what the response to a start said."""
-        self._store.set(self._key(OUTCOME, start.place), outcome.entry)
+        self._store.set(self._key(OUTCOME, start.place), entry_of(outcome))
 
     def close(self, facts: Facts) -> Facts:
         """
@@ -213,19 +219,18 @@ class StartRecord(TaskRecord):
 
     def enter(self, run: RunResult, last: Facts, *, waits: bool) -> Facts:
         """Record that the task continues with the run that a person entered, and return what is known of it now."""
-        before, token, giver, target = last.start, None, None, {}
+        before, known = last.start, {}
         if before:
-            target = {"conn_id": before.conn_id, "flow_id": before.flow_id}
+            known = {"conn_id": before.conn_id, "flow_id": before.flow_id}
         if before and before.token:
-            token, giver = before.token, before.giver or before.place
-        start = self.new_start(run=run, token=token, giver=giver, waits=waits, **target)
+            known |= {"token": before.token, "giver": before.giver or before.place}
+        start = self.new_start(run=run, waits=waits, **known)
         self.write_start(start)
-        if before and token:
+        if before and before.token:
             # A stop that the endpoint has begun is decided by the start before.
             self._write_again(before)
         self.forget_entered()
-        spoken = self.spoken(token, twice=True) if token else Spoken()
-        return Facts(start=start, spoken=spoken)
+        return Facts(start=start, spoken=self.spoken(start.token, twice=True) if start.token else Spoken())
 
     def forget_entered(self) -> None:
         """Delete what a person entered: it would bring the run back at a Clear months later."""
@@ -235,7 +240,7 @@ class StartRecord(TaskRecord):
         """Write the start that gave out a token once more, unchanged: this waits for what the endpoint has locked."""
         place = start.giver or start.place
         key = self._key(START, place)
-        entry = self._store.get_twice(key) if start.giver else start.entry
+        entry = self._store.get_twice(key) if start.giver else entry_of(start)
         if entry is None:
             raise RuntimeError(f"Airflow's task state store has lost the entry {key}.")
         self._store.set(key, entry)

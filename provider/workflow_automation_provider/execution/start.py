@@ -10,6 +10,7 @@ Start a run at most once: for operators and TaskFlow.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -63,17 +64,14 @@ _LOOK = "Look in the workflow's list of runs."
 _CLOSED = "A run of it that claims its start from now on is told to stop."
 
 
-def request_digest(inputs: object, flow_id: object) -> str:
-    """
-    Return a hash that identifies the request.
-
-    :raises InvalidRequestError: if ``inputs`` cannot be encoded as JSON
-    """
+def request_digest(inputs: object, flow_id: object) -> str | None:
+    """Return a hash that identifies the request, None if its inputs cannot be encoded: an error, once it is to be sent."""
     from workflow_automation_provider.client.json_values import encode
 
-    return hashlib.sha256(
-        f"{flow_id} ".encode(errors="surrogatepass") + encode("inputs", inputs)
-    ).hexdigest()[:32]
+    with contextlib.suppress(InvalidRequestError):
+        body = encode("inputs", inputs)
+        return hashlib.sha256(f"{flow_id} ".encode(errors="surrogatepass") + body).hexdigest()[:32]
+    return None
 
 
 class RunStarter:
@@ -83,9 +81,7 @@ class RunStarter:
     :param record: what the task instance knows about the run
     :param hook: sends the request; closed afterwards
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
-    :param request: identifies what is asked for, None if that is not known before
-    :param on_unknown_start: what to do in doubt
-    :param replaces_failed: whether another run is started where the run said that it failed
+    :param asked: what the task asks for
     :param claim_timeout: how long to wait for a claim with ``"claim"``
     :param url: makes the request with a URL for the run, None if the run gets none
     :param waits: whether the task waits for the end of the run
@@ -96,10 +92,8 @@ class RunStarter:
         record: StartRecord,
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
+        asked: Asked,
         *,
-        request: str | None,
-        on_unknown_start: OnUnknownStart | Literal["claim"],
-        replaces_failed: bool = False,
         claim_timeout: timedelta = timedelta(),
         url: CallbackUrl | None = None,
         waits: bool = False,
@@ -108,13 +102,11 @@ class RunStarter:
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
-        self._claims = on_unknown_start == "claim"
+        self._asked = asked
+        self._claims = asked.on_unknown_start == "claim"
         self._claim_timeout = claim_timeout
         self._url = url
         self._waits = waits
-        self._asked = Asked(
-            record.max_tries, request, bool(record.name), on_unknown_start, replaces_failed=replaces_failed
-        )
         self.earlier: EarlierTry | None = None
         """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
         self.facts = Facts()
@@ -124,14 +116,11 @@ class RunStarter:
         # Whether the last byte of a request was sent whose outcome is not known.
         self._may_exist = False
 
-    def start(
-        self, prepare: Callable[[], Request], *, invalid: InvalidRequestError | None = None
-    ) -> RunResult:
+    def start(self, prepare: Callable[[], Request]) -> RunResult:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
         :param prepare: builds the request; called only if a run is to be started
-        :param invalid: an error in the arguments, raised once it is known what an earlier try did
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         facts = self._record.last()
@@ -139,11 +128,11 @@ class RunStarter:
             self.earlier = _earlier(facts)
         entered = self._record.entered()
         decision = decide(facts, self._asked, entered["run_id"] if entered else None)
-        if invalid and decision is not Decision.ENTER:
-            raise invalid
         if entered and decision is Decision.ENTER:
             return self._enter(entered, facts)
         if decision is Decision.CLOSE:
+            if facts.text:
+                self._log.warning("%s", _sentence(facts.text))
             facts = self._settle(facts)
             decision = decide(facts, self._asked)
         if decision is Decision.RETURN:
@@ -183,10 +172,11 @@ class RunStarter:
         """
         start, spoken = facts.start, facts.spoken
         assert start  # noqa: S101
+        known: RunResult = start.run or (facts.outcome and facts.outcome.run) or {}
         if start.run:
             check_entered(start.run["run_id"], spoken)
         if spoken.stopped:
-            raise _told_to_stop(facts)
+            raise RunFailedError("The run was told to stop.", run_id=known.get("run_id"))
         self.facts = facts
         if start.run is None and self.earlier and start.place[0] != self._record.try_number:
             self._log.info("%s Returning that run, not starting another.", _sentence(self.earlier.text))
@@ -194,23 +184,17 @@ class RunStarter:
             self._log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.", start.try_number
             )
-        known = start.run or (facts.outcome and facts.outcome.run) or {}
-        return self._said_run(known, facts)
-
-    def _said_run(self, known: RunResult, facts: Facts) -> RunResult:
-        """Return a run with what it has said of itself, without what reveals a secret."""
-        run: RunResult = {**known}
-        if facts.start and facts.start.flow_id:
-            run = {"flow_id": facts.start.flow_id, **run}
-        if facts.spoken.has_begun:
-            run = with_said(run, facts.spoken, self._hook)
-            if facts.spoken.claim:
-                self._log.info("Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)")))
-            if "run_id" not in run and "response" not in run:
-                self._log.warning(
-                    "The run_id is unknown: it was lost with the response, or with the try that started it, and the run "
-                    "did not say it."
-                )
+        run: RunResult = {"flow_id": start.flow_id, **known} if start.flow_id else {**known}
+        if not spoken.has_begun:
+            return run
+        run = with_said(run, spoken, self._hook)
+        if spoken.claim:
+            self._log.info("Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)")))
+        if "run_id" not in run and "response" not in run:
+            self._log.warning(
+                "The run_id is unknown: it was lost with the response, or with the try that started it, and the run did "
+                "not say it."
+            )
         return run
 
     def _reported(self, decision: Decision, facts: Facts) -> WorkflowAutomationError:
@@ -224,9 +208,6 @@ class RunStarter:
                 consequence="Nothing was sent for it in this try.",
                 next_step="Inside a task, use a name for each start that means the same in every try.",
             )
-        if decision is Decision.STOPPED:
-            assert start.run  # noqa: S101
-            return not_continued(start.run["run_id"], "it was told to stop")
         text = _sentence(facts.text)
         closed = _CLOSED if facts.is_closed else ""
         if decision is Decision.DOUBT:
@@ -236,51 +217,38 @@ class RunStarter:
 
     def _log_earlier(self, facts: Facts) -> None:
         """Say why another run is started, where an earlier try may have started one."""
-        start = facts.start
-        if start is None:
-            return
-        text = _sentence(facts.text)
-        if not facts.counts(self._asked.max_tries):
-            if text:
-                self._log.warning("%s The task has been cleared since: starting another run.", text)
-            return
         why = f"on_unknown_start is {self._asked.on_unknown_start!r}"
-        if facts.spoken.stopped:
+        if not facts.counts(self._asked.max_tries):
+            why = "the task has been cleared since"
+        elif facts.spoken.stopped:
             why = "its run was told to stop"
         elif facts.spoken.end:
             why = "its run failed"
         elif self._claims:
             why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
-        if text:
-            self._log.warning("%s Starting another run: %s.", text, why)
+        if facts.text:
+            self._log.warning("%s Starting another run: %s.", _sentence(facts.text), why)
 
-    # A doubt -----------------------------------------------------------------------------------------------
-
-    def _settle(self, facts: Facts) -> Facts:
+    def _settle(self, facts: Facts, *, closes: bool = True) -> Facts:
         """
-        Close a start, or find that its run has begun.
+        Look whether the run of a start has begun, with ``"claim"`` until the timeout has passed, or close the start.
 
+        :param closes: whether to close it; otherwise, a later try does
         :raises Exception: if that is not certain
         """
         start = facts.start
         assert start  # noqa: S101
         assert start.token  # noqa: S101
-        if facts.text:
-            self._log.warning("%s", _sentence(facts.text))
-        spoken = self._claim_of(start, facts.spoken)
-        if spoken.has_begun:
-            return Facts(start=start, outcome=facts.outcome, spoken=spoken, is_frozen=facts.is_frozen)
+        # Another worker's clock may be ahead.
+        until = min(start.at, datetime.now(UTC)) + (self._claim_timeout if self._claims else timedelta())
+        spoken = wait_for_claim(self._record, start.token, facts.spoken, until, self._retrier)
+        facts = facts._replace(spoken=spoken)
+        if facts.spoken.has_begun or not closes:
+            return facts
         closed = self._record.close(facts)
         if not closed.spoken.has_begun:
             self._log.info("No run has claimed this start; one that does so from now on is told to stop.")
         return closed
-
-    def _claim_of(self, start: Start, spoken: Spoken) -> Spoken:
-        """Wait for a claim until the timeout has passed since a start, with ``"claim"``; return what its run has said."""
-        assert start.token  # noqa: S101
-        # Another worker's clock may be ahead.
-        until = min(start.at, datetime.now(UTC)) + (self._claim_timeout if self._claims else timedelta())
-        return wait_for_claim(self._record, start.token, spoken, until, self._retrier)
 
     # Send --------------------------------------------------------------------------------------------------
 
@@ -302,7 +270,11 @@ class RunStarter:
             earlier=before.text if before.counts(self._asked.max_tries) else "",
         )
         self.facts = Facts(start=start)
-        self._announce(start)
+        # Logged before the record is written, which waits for a response from Airflow: by then these lines
+        # are in the log, even if the task is killed in its last try, after which no other try reports it.
+        flow = f"flow {start.flow_id}" if start.flow_id else "the flow of the API key"
+        self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
+        self._log.info("If no later line gives its outcome, a run may have been started.")
         try:
             self._record.write_start(start)
             if not self._record.may_send(start, before):
@@ -327,16 +299,6 @@ class RunStarter:
                 )
             raise
         return self._started(run)
-
-    def _announce(self, start: Start) -> None:
-        # Logged before the record is written, which waits for a response from Airflow: by then these lines
-        # are in the log, even if the task is killed in its last try, after which no other try reports it.
-        self._log.info(
-            "Triggering %s via connection %s.",
-            f"flow {start.flow_id}" if start.flow_id else "the flow of the API key",
-            start.conn_id,
-        )
-        self._log.info("If no later line gives its outcome, a run may have been started.")
 
     def _send(self) -> Run:
         """Send the request."""
@@ -396,28 +358,23 @@ class RunStarter:
         start, is_unknown = self._start, isinstance(error, OutcomeUnknownError)
         if start.token is None:
             raise error
-        facts = Facts(start=start)
         is_final = not is_unknown or self._asked.on_unknown_start == "fail" or self._record.is_last_try
         try:
-            spoken = self._claim_of(start, self._record.spoken(start.token))
-            facts = Facts(start=start, spoken=spoken)
-            if not spoken.has_begun and is_final and not self._retrier.is_ended():
-                facts = self._record.close(facts)
+            facts = Facts(start=start, spoken=self._record.spoken(start.token))
+            facts = self._settle(facts, closes=is_final)
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             raise error from None
         if facts.spoken.has_begun:
             return self._return(facts)
-        if is_unknown and self._claims:
-            until = "" if facts.is_closed else " One can still claim it until the next try."
-            raise error.with_facts(
-                code=Code.START_REVOKED if facts.is_closed else Code.START_UNKNOWN,
-                consequence=Code.START_REVOKED.consequence if facts.is_closed else error.consequence,
-                next_step=f"No run claimed this start within claim_timeout ({self._claim_timeout}).{until}",
-            )
-        raise (
-            error.with_facts(next_step=f"{error.next_step}\n{_CLOSED}".strip()) if facts.is_closed else error
-        )
+        if not (is_unknown and self._claims):
+            closed = f"{error.next_step}\n{_CLOSED}".strip()
+            raise error.with_facts(next_step=closed) if facts.is_closed else error
+        waited = f"No run claimed this start within claim_timeout ({self._claim_timeout})."
+        if not facts.is_closed:
+            raise error.with_facts(next_step=f"{waited} One can still claim it until the next try.")
+        revoked = Code.START_REVOKED
+        raise error.with_facts(code=revoked, consequence=revoked.consequence, next_step=waited)
 
     def _write_outcome(self, kind: Literal["run", "nothing", "unidentified"], **fields: Any) -> Outcome:
         """Record what the request ended in. A failure is only logged: what happened has happened."""
@@ -452,8 +409,3 @@ def _earlier(facts: Facts) -> EarlierTry | None:
         return EarlierTry(Code.UNIDENTIFIED, text, facts.outcome.run.get("run_id"))
     code = Code.UNIDENTIFIED if kind == "unidentified" else Code.START_UNKNOWN
     return EarlierTry(code, f"{text} {_LOOK}")
-
-
-def _told_to_stop(facts: Facts) -> RunFailedError:
-    run = facts.outcome.run if facts.outcome and facts.outcome.run else {}
-    return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -26,18 +26,10 @@ _log = logging.getLogger(__name__)
 _PROBE = "workflow_automation_probe"
 
 
-class _Store(Protocol):
-    """The part of Airflow's task state store that is used here."""
-
-    def get(self, key: str) -> dict[str, Any] | None: ...
-    def set(self, key: str, value: dict[str, Any], *, retention: Any) -> None: ...
-    def delete(self, key: str) -> None: ...
-
-
 class _TryStore(dict[str, dict[str, Any]]):
     """The same for one try, before Airflow 3.3."""
 
-    def set(self, key: str, value: dict[str, Any], *, retention: Any) -> None:
+    def set(self, key: str, value: dict[str, Any], **_: object) -> None:
         self[key] = value
 
     def delete(self, key: str) -> None:
@@ -56,7 +48,7 @@ class TaskStore:
         self._probes = 0
         self.outlives_try = "task_state_store" in context
         """Whether a later try can read what this one wrote."""
-        self._store = cast("_Store", context["task_state_store"] if self.outlives_try else _TryStore())
+        self._store: Any = context["task_state_store"] if self.outlives_try else _TryStore()
 
     @property
     def was_continued(self) -> bool:
@@ -71,12 +63,13 @@ class TaskStore:
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return an entry, None if none is seen, which is not certain."""
-        return self._store.get(key)
+        entry: dict[str, Any] | None = self._store.get(key)
+        return entry
 
     def get_twice(self, key: str) -> dict[str, Any] | None:
         """Return an entry, None if none is seen twice."""
-        entry = self._store.get(key)
-        return self._store.get(key) if entry is None else entry
+        entry = self.get(key)
+        return self.get(key) if entry is None else entry
 
     def set(self, key: str, entry: Mapping[str, Any]) -> None:
         """
@@ -97,11 +90,11 @@ class TaskStore:
 
         :raises RuntimeError: if the store does not return what was just written to it
         """
-        entry = self._store.get(key)
+        entry = self.get(key)
         if entry is not None or not self.may_have_entries:
             return entry
         self.probe()
-        return self._store.get(key)
+        return self.get(key)
 
     def delete(self, key: str) -> None:
         """Delete an entry."""
@@ -117,36 +110,11 @@ class TaskStore:
         self._probes += 1
         entry = {"id": uuid4().hex}
         self.set(key, entry)
-        if self._store.get(key) != entry:
+        if self.get(key) != entry:
             raise RuntimeError(
                 "Airflow's task state store does not return what was just written to it, so what an earlier try did is "
                 "unknown. If it started a run, its log names it."
             )
-
-    def use(self, kind: str, name: str) -> None:
-        """
-        Reserve the entries of a kind for as long as the task is executed.
-
-        :raises InvalidRequestError: if they are already used, by this or another user of the same name
-        """
-        global _used
-        with _lock:
-            if _used[0] is not self._context["ti"]:
-                _used = (self._context["ti"], set())
-                if not self.outlives_try:
-                    _log.warning(
-                        "Task state does not persist across tries before Airflow 3.3: a retry may start again what this "
-                        "try has started, and uploads all files again."
-                    )
-            if f"{kind}/{name}" in _used[1]:
-                raise InvalidRequestError(
-                    f"The name {name!r} was already used in this try of the task."
-                    if name
-                    else "The operator was already executed in this try of the task.",
-                    consequence="Nothing was sent for its second use.",
-                    next_step="Give each start inside a task a name of its own that means the same in every try.",
-                )
-            _used[1].add(f"{kind}/{name}")
 
 
 # Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
@@ -189,7 +157,25 @@ class TaskRecord:
 
         :raises InvalidRequestError: if they are already used in this try, by this or another user of the same name
         """
-        self._store.use(type(self).__name__, self.name)
+        global _used
+        place = f"{type(self).__name__}/{self.name}"
+        with _lock:
+            if _used[0] is not self._ti:
+                _used = (self._ti, set())
+                if not self.outlives_try:
+                    _log.warning(
+                        "Task state does not persist across tries before Airflow 3.3: a retry may start again what this "
+                        "try has started, and uploads all files again."
+                    )
+            if place in _used[1]:
+                raise InvalidRequestError(
+                    f"The name {self.name!r} was already used in this try of the task."
+                    if self.name
+                    else "The operator was already executed in this try of the task.",
+                    consequence="Nothing was sent for its second use.",
+                    next_step="Give each start inside a task a name of its own that means the same in every try.",
+                )
+            _used[1].add(place)
 
     def _counts(self, entry: Mapping[str, Any]) -> bool:
         """Return whether an entry is not from before a Clear, which changes ``max_tries``."""

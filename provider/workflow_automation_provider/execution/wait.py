@@ -15,13 +15,11 @@ entry of its own: it began with the outcome of the start, and its end is in what
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
@@ -51,8 +49,7 @@ class ResultUnreadableError(InvalidRequestError):
     """The run has ended, but its result cannot be redacted: the connection is broken. A later try returns the result."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(NamedTuple):
     """
     What a task waits for; parked with it.
 
@@ -84,12 +81,6 @@ class Waiting:
         since = known.at if known else start.at
         entered = start.run["run_id"] if start.run else None
         return cls(run=run, token=start.token, since=since, until=since + timeout, entered=entered)
-
-    @property
-    def parked(self) -> dict[str, Any]:
-        """As JSON values."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "since": self.since.isoformat(), "until": self.until.isoformat()}
 
     @classmethod
     def read(cls, parked: Mapping[str, Any]) -> Waiting:
@@ -137,18 +128,27 @@ class CompletionWait:
         """
         while True:
             spoken = self._record.spoken(waiting.token, twice=True)
-            run = self._run(waiting, spoken)
-            if spoken.end:
-                self._log.info("%s", self._said(waiting, spoken))
-                return self._settle(run, spoken, spoken.end)
+            if waiting.entered:
+                check_entered(waiting.entered, spoken)
+            run, end = waiting.run, spoken.end
+            try:
+                # Of two runs that hold one token, not always the one of the response.
+                if spoken.has_begun and (spoken.run_id or (spoken.claim and spoken.claim.run_link)):
+                    run = with_said(run, spoken, self._hook)
+                if end:
+                    return self._ended(run, spoken, end)
+            except RunFailedError:
+                raise
+            except Exception as error:
+                if end:
+                    raise _unreadable(end, error) from error
+                raise
             if spoken.stopped:
                 raise RunFailedError("The run was told to stop.", **_facts_of(run))
             left = waiting.until - datetime.now(UTC)
-            silence = self._silence_left(waiting, spoken)
             if left <= timedelta():
                 raise self._overdue(run, waiting, spoken)
-            if silence <= timedelta():
-                raise self._silent(run, waiting)
+            silence = self._silence_left(run, waiting, spoken)
             if is_supervised():
                 self._park(run, waiting, min(left, silence))
             # Outside a scheduler, nobody would wake a parked task.
@@ -157,19 +157,6 @@ class CompletionWait:
                     "The task was ended before anybody said how the run ended.", **_facts_of(run)
                 )
             time.sleep(POLL_INTERVAL)
-
-    def _run(self, waiting: Waiting, spoken: Spoken) -> RunResult:
-        """Return the run that has claimed or ended: of two that hold one token, not always the one of the response."""
-        if waiting.entered:
-            check_entered(waiting.entered, spoken)
-        if not spoken.has_begun or not (spoken.run_id or (spoken.claim and spoken.claim.run_link)):
-            return waiting.run
-        try:
-            return with_said(waiting.run, spoken, self._hook)
-        except Exception as error:
-            if spoken.end:
-                raise _unreadable(spoken.end, error) from error
-            raise
 
     def _park(self, run: RunResult, waiting: Waiting, left: timedelta) -> NoReturn:
         sleep = max(_MIN_SLEEP, min(left, _MAX_SLEEP, _FIRST_SLEEP * 4 ** min(waiting.sleeps, 10)))
@@ -181,7 +168,8 @@ class CompletionWait:
         if waiting.sleeps == 0 or run != waiting.run:
             self._push(run)
         silence = self._heartbeat.total_seconds() if self._heartbeat else None
-        then = {**waiting.parked, "run": dict(run), "sleeps": waiting.sleeps + 1, "silence": silence}
+        then = waiting._replace(run=run, sleeps=waiting.sleeps + 1, silence=silence)._asdict()
+        then |= {"since": waiting.since.isoformat(), "until": waiting.until.isoformat()}
         from airflow.sdk.exceptions import TaskAwaitingInput
 
         kwargs = {"waiting": then, "ti_id": str(self._context["ti"].id)}
@@ -207,18 +195,15 @@ class CompletionWait:
                 exc_info=True,
             )
 
-    def _settle(self, run: RunResult, spoken: Spoken, end: End) -> RunResult:
+    def _ended(self, run: RunResult, spoken: Spoken, end: End) -> RunResult:
         """
         Return the run and the flow's result.
 
         :raises RunFailedError: if the run failed
-        :raises ResultUnreadableError: if the connection is broken: then nothing may be shown
         """
-        try:
-            with self._hook:
-                result, message = self._redacted(end.result), self._redacted(end.message) or ""
-        except Exception as error:
-            raise _unreadable(end, error) from error
+        self._log.info("%s", _said(spoken))
+        with self._hook:
+            result, message = self._redacted(end.result), self._redacted(end.message) or ""
         if self._expects_claim and not spoken.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of a "
@@ -233,46 +218,32 @@ class CompletionWait:
         self._log.info("%s", f"The flow said that the run succeeded. {one_line(message)}".strip())
         return run if result is None else {**run, "result": result}
 
-    def _said(self, waiting: Waiting, spoken: Spoken) -> str:
-        """Return when the run said what, in order."""
-        word = None
-        if spoken.claim:  # only then a run may say how far it is
-            with contextlib.suppress(Exception):  # what it has said before its end decides nothing
-                word = self._record.last_word(waiting.token)
-        said = [(spoken.claim.at, "started")] if spoken.claim else []
-        said += [(datetime.fromisoformat(word["at"]), "running (its last)")] if word else []
-        said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
-        steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
-        return f"The run said: {steps}." if steps else "The run has said nothing."
+    def _silence_left(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> timedelta:
+        """
+        Return how long the run may still say nothing.
 
-    def _silence_left(self, waiting: Waiting, spoken: Spoken) -> timedelta:
-        """Return how long the run may still say nothing."""
+        :raises RunTimeoutError: if it has said nothing for too long
+        """
         if self._heartbeat is None:
             return timedelta.max
         word = self._record.last_word(waiting.token)
         said = [waiting.since, *([spoken.claim.at] if spoken.claim else [])]
         said += [datetime.fromisoformat(word["at"])] if word else []
-        return max(said) + self._heartbeat - datetime.now(UTC)
-
-    def _silent(self, run: RunResult, waiting: Waiting) -> RunTimeoutError:
-        last = "It has said nothing."
-        if (word := self._record.last_word(waiting.token)) is not None:
-            with self._hook:
-                message = self._redacted(word.get("message")) or "running"
-            progress = word.get("progress")
-            done = "" if progress is None else f" ({progress:.0%})"
-            last = f"Its last word, at {word['at']}: {one_line(message)}{done}"
-        return RunTimeoutError(
-            f"The run has said nothing for longer than heartbeat_timeout ({self._heartbeat}). {last}",
-            code=Code.RUN_SILENT,
-            **_facts_of(run),
-        )
+        left = max(said) + self._heartbeat - datetime.now(UTC)
+        if left <= timedelta():
+            raise RunTimeoutError(
+                f"The run has said nothing since {max(said).isoformat(timespec='seconds')}, for longer than "
+                f"heartbeat_timeout ({self._heartbeat}).",
+                code=Code.RUN_SILENT,
+                **_facts_of(run),
+            )
+        return left
 
     def _overdue(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> RunTimeoutError:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
         return RunTimeoutError(
             f"No result was reported within completion_timeout ({waiting.until - waiting.since}). "
-            f"{self._said(waiting, spoken)}",
+            f"{_said(spoken)}",
             next_step=(
                 f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
                 "callback_base_url."
@@ -297,16 +268,12 @@ def is_supervised() -> bool:
     return comms is not None and not type(comms).__name__.startswith("InProcess")
 
 
-def is_from_before_a_clear(context: Context, ti_id: str | None) -> bool:
-    """
-    Return whether what the task continues with is from before a Clear.
-
-    A Clear of a task that is running, of one that continued included, gives it another id, but leaves what Airflow
-    continues it with.
-
-    :param ti_id: of the task instance that was parked, None if that is unknown
-    """
-    return ti_id not in (None, str(context["ti"].id))
+def _said(spoken: Spoken) -> str:
+    """Return when the run said what, but for how far it was."""
+    said = [("started", spoken.claim)] if spoken.claim else []
+    said += [(spoken.end.status, spoken.end)] if spoken.end else []
+    steps = ", ".join(f"{word} at {step.at:%H:%M:%S}" for word, step in said)
+    return f"The run said: {steps}." if steps else "The run has said nothing."
 
 
 def _facts_of(run: RunResult) -> dict[str, Any]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from workflow_automation_provider.exceptions import (
-    InvalidRequestError,
     OutcomeUnknownError,
     RunFailedError,
     UnidentifiedError,
@@ -167,9 +165,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         :param waiting: the run whose end the task waits for, since when and until when
         :param ti_id: the task instance that was parked; a Clear gives the task another
         """
-        from workflow_automation_provider.execution.wait import is_from_before_a_clear
-
-        if is_from_before_a_clear(context, ti_id):
+        # A Clear of a task that is running gives it another id, but leaves what Airflow continues it with.
+        if ti_id not in (None, str(context["ti"].id)):
             self.log.info("The task was cleared after it continued: starting over.")
             waiting = None
         with self._guarded(context):
@@ -204,9 +201,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """Return what identifies the request in a later try, None if its inputs are not known before the start."""
         from workflow_automation_provider.execution.start import request_digest
 
-        with suppress(InvalidRequestError):  # raised again if a run is to be started
-            return request_digest(self.inputs, self.flow_id)
-        return None
+        return request_digest(self.inputs, self.flow_id)
 
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
         """Return the inputs, once it is certain that a run is to be started."""

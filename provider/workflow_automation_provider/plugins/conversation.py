@@ -216,6 +216,8 @@ def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     place, name = place_of(key), key[3] or ""
     try:
         start = Start.of(place, task.entry(key[0]))
+        if start.is_damaged:
+            raise ValueError("It says nothing of the start.")
         at, is_current = start.at.astimezone(UTC), is_last and start.max_tries == task.row.max_tries
         told = _told(task, key[0], start)
         return Run(task=task, at=at, name=name, try_number=place[0], is_current=is_current, **told)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -100,19 +100,19 @@ def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
     # A flow that never says its run_id must be able to end the run that a person entered.
     is_other |= said.run_id is not None and seen.entered not in (None, said.run_id)
     if not is_end and not seen.is_wanted:
-        return Verdict.STOP, _refused(spoken, said.run_id) if is_other else replace(spoken, stopped=now)
+        return Verdict.STOP, _refused(spoken, said.run_id) if is_other else spoken._replace(stopped=now)
     if is_other:
         return Verdict.OTHER_RUN, _refused(spoken, said.run_id)
     if is_end and not seen.is_last:
-        return Verdict.STOP, replace(spoken, stopped=now)
+        return Verdict.STOP, spoken._replace(stopped=now)
     verdict = _verdict(said, seen)
     match verdict, said:
         case Verdict.CLAIM, Started():
-            spoken = replace(spoken, claim=Claim(now, said.run_id, said.run_link))
+            spoken = spoken._replace(claim=Claim(now, said.run_id, said.run_link))
         case Verdict.GO_ON, _ if spoken.claim and said.run_id and not spoken.claim.run_id:
-            spoken = replace(spoken, claim=spoken.claim._replace(run_id=said.run_id))
+            spoken = spoken._replace(claim=spoken.claim._replace(run_id=said.run_id))
         case Verdict.END, Ended():
-            spoken = replace(spoken, end=End(now, said.status, said.run_id, said.result, said.message))
+            spoken = spoken._replace(end=End(now, said.status, said.run_id, said.result, said.message))
     return verdict, spoken
 
 
@@ -134,4 +134,4 @@ def _verdict(said: Said, seen: Seen) -> Verdict:
 def _refused(spoken: Spoken, run_id: str | None) -> Spoken:
     if run_id is None or run_id in spoken.refused or len(spoken.refused) >= _MAX_REFUSED:
         return spoken
-    return replace(spoken, refused=(*spoken.refused, run_id))
+    return spoken._replace(refused=(*spoken.refused, run_id))

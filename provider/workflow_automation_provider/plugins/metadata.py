@@ -39,6 +39,7 @@ from workflow_automation_provider.execution.ledger import (
     End,
     Spoken,
     Start,
+    entry_of,
     frozen_key,
     place_of,
     run_key,
@@ -109,7 +110,7 @@ def _respond(token: str, said: Said, *, locks: bool) -> tuple[Verdict, End | Non
         if after != before:
             if not locks:
                 return None
-            _write(session, ti, run_key(digest), after.entry)
+            _write(session, ti, run_key(digest), entry_of(after))
         if isinstance(said, Running) and verdict is Verdict.GO_ON:
             word = {"at": now.isoformat(), "message": said.message, "progress": said.progress}
             known = {name: value for name, value in word.items() if value is not None}
@@ -174,7 +175,7 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
         Start.of(place_of(place), value)
         for key, value in entries.items()
         # A start by name has no token.
-        if (place := START_KEY.fullmatch(key)) and place[3] is None and value
+        if (place := START_KEY.fullmatch(key)) and place[3] is None
     ]
     giver = next((start for start in starts if start.token == digest and start.run is None), None)
     if giver is None:

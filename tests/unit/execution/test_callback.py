@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from typing import get_args
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -14,11 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.callback import (
-    TOKEN_LENGTH,
+    MAX_RUN_ID,
     Ended,
     Running,
     Started,
-    Status,
     digest_of,
     is_token,
     new_token,
@@ -26,10 +24,10 @@ from workflow_automation_provider.execution.callback import (
     task_of,
     without_token,
 )
-from workflow_automation_provider.execution.callback_json import MAX_VALUES
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-RUN_IDS = TEXT.filter(str.strip)
+FULL = TEXT.filter(str.strip)
+RUN_IDS = FULL.map(lambda text: text[:MAX_RUN_ID]).filter(str.strip)
 RESERVED = {"__classname__", "__id__", "__type", "__var"}
 VALUES = st.recursive(
     st.none()
@@ -42,14 +40,14 @@ VALUES = st.recursive(
 
 ENDS = st.builds(
     Ended,
-    st.sampled_from(get_args(Status)),
+    st.sampled_from(["success", "failed"]),
     st.sampled_from([None, 0, False, 1, True, 1.0, "", "a", [], {}]) | VALUES,
-    st.none() | TEXT.filter(bool),
+    st.none() | FULL,
     st.none() | RUN_IDS,
 )
 SAID = (
-    st.builds(Started, st.none() | RUN_IDS, st.none() | TEXT.filter(bool))
-    | st.builds(Running, st.none() | TEXT.filter(bool), st.none() | st.floats(0, 1), st.none() | RUN_IDS)
+    st.builds(Started, st.none() | RUN_IDS, st.none() | FULL)
+    | st.builds(Running, st.none() | FULL, st.none() | st.floats(0, 1), st.none() | RUN_IDS)
     | ENDS
 )
 
@@ -93,7 +91,7 @@ def test_anything_is_read_or_rejected(data):
 
 @given(
     st.fixed_dictionaries(
-        {"status": st.sampled_from(["started", "running", *get_args(Status)])},
+        {"status": st.sampled_from(["started", "running", "success", "failed"])},
         optional=dict.fromkeys(("run_id", "run_link", "message", "progress", "result"), VALUES),
     )
 )
@@ -119,11 +117,11 @@ def test_number_as_run_id(status, number):
     assert read(f'{{"status": "{status}", "run_id": {number}}}'.encode()).run_id == number
 
 
-@pytest.mark.parametrize("number", ["-0.10", "1e21", "1.0"])
-def test_number_with_a_fraction_as_run_id(number):
-    """Nobody knows its exact text."""
+@pytest.mark.parametrize("run_id", ["-0.10", "1e21", "1.0", f'"{251 * "7"}"', 251 * "7", "true", "[]"])
+def test_what_is_no_run_id(run_id):
+    """Of a number with a fraction, nobody knows the exact text."""
     with pytest.raises(ValueError, match="run_id"):
-        read(f'{{"status": "started", "run_id": {number}}}'.encode())
+        read(f'{{"status": "started", "run_id": {run_id}}}'.encode())
 
 
 @pytest.mark.parametrize("progress", ["0", "1", "0.0", "1.0", "1e-3"])
@@ -163,7 +161,7 @@ def test_deepest_result():
 @given(st.uuids())
 def test_token(ti_id):
     token = new_token(ti_id)
-    assert len(token) == TOKEN_LENGTH == 64
+    assert len(token) == 64
     assert is_token(token)
     assert task_of(token) == ti_id
     assert new_token(ti_id) != token
@@ -197,18 +195,3 @@ def test_what_is_said_is_without_the_token(text, encode):
         assert token not in json.dumps(kept)
         assert encode(token) not in json.dumps(kept)
     assert without_token(Running("half", 0.5, "7"), token) == Running("half", 0.5, "7")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda count: [0] * (count - 1),
-        lambda count: {str(number): None for number in range(count - 1)},
-        lambda count: [[]] * (count - 1),
-        lambda count: [[0] * 99] * (count // 100 - 1) + [0] * 99,
-    ],
-)
-def test_number_of_values(make):
-    assert ended(make(MAX_VALUES)).status == "success"
-    with pytest.raises(ValueError, match=f"result contains more than {MAX_VALUES}"):
-        read(body(result=[make(MAX_VALUES)]))

@@ -242,7 +242,7 @@ class TestClear:
         task = lost()
         task.mark("failed")
         task.clear()
-        assert "cleared since: starting another run" in task.try_().log
+        assert "another run: the task has been cleared since" in task.try_().log
 
     def test_of_a_doubt_twice_stops_both(self, lost):
         task = lost()

@@ -21,6 +21,7 @@ from workflow_automation_provider.execution.ledger import (
     Spoken,
     Start,
     decide,
+    entry_of,
     run_result,
     why_not,
 )
@@ -85,8 +86,7 @@ ROWS = [
         lambda f, a, _: a.is_named and not f.start.run and f.start.request != a.request,
         Decision.CHANGED,
     ),
-    ("entered, and told to stop", lambda f, *_: f.spoken.stopped and f.start.run, Decision.STOPPED),
-    ("told to stop", lambda f, *_: f.spoken.stopped, Decision.SEND),
+    ("told to stop, and not entered", lambda f, *_: f.spoken.stopped and not f.start.run, Decision.SEND),
     (
         "its run failed, and is to be started again",
         lambda f, a, _: a.replaces_failed and f.spoken.end and f.spoken.end.status == "failed",
@@ -239,4 +239,4 @@ def test_what_a_run_said_is_read_as_written(spoken):
 
 def stored(what):
     """Return an entry after it was JSON in the store."""
-    return json.loads(json.dumps(what.entry))
+    return json.loads(json.dumps(entry_of(what)))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from workflow_automation_provider.exceptions import OutcomeUnknownError
+from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.ledger import ENTERED
 
 from .tasks import after_sending, claims, entry, requests, starts, trigger, waits
@@ -190,6 +190,22 @@ def test_what_a_person_may_enter(world, value, run):
     else:
         assert (task.state, ENTERED in task.rows.entries) == ("failed", True)
         assert ENTERED in str(again.error)
+
+
+@pytest.mark.parametrize("entry", ["77", {"run_id": "77"}, {}, [], 0, {"at": "then", "max_tries": 2}])
+def test_a_start_that_a_person_has_damaged_is_named_and_its_run_and_others_are_told_to_stop(world, entry):
+    task = world(claims())
+    task.faults.add("drop_after", times=2)
+    task.until_end({5: "kill"})
+    key = max(key for key in task.rows.entries if "_start/" in key)
+    runs = len(task.flow.runs)
+    task.mark("failed")
+    task.rows.enter(key, entry)
+    task.clear()
+    again = task.try_()
+    assert isinstance(again.error, InvalidRequestError)
+    assert (task.state, key in str(again.error), len(task.flow.runs)) == ("failed", True, runs)
+    assert {task.flow.says("started", run) for run in range(runs)} == {404}
 
 
 @pytest.mark.parametrize("failures", [1, 2])

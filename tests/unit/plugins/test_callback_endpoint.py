@@ -25,7 +25,7 @@ from sqlalchemy.exc import DataError
 
 from airflow_launcher.processes import free_port
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, new_token, read
-from workflow_automation_provider.execution.ledger import End, Spoken
+from workflow_automation_provider.execution.ledger import End, Spoken, entry_of
 from workflow_automation_provider.plugins import callback_endpoint, metadata
 
 SUCCESS = {"status": "success", "result": {"rows": 3}}
@@ -291,12 +291,12 @@ def test_the_token_is_not_stored(waiting, say, encode):
     note, text = "(withheld: the token of the callback)", encode(task.token)
     answer = {"result": [{text: [f"{task.url}&a"]}], "message": text, "run_id": text}
     assert [say(task.url, "success", **answer) for _ in range(2)] == [200, 200]
-    assert text not in json.dumps(task.spoken.entry)
+    assert text not in json.dumps(entry_of(task.spoken))
     assert (task.spoken.end.message, task.spoken.end.run_id) == (note, note)
     assert task.spoken.end.result == ([{note: [f"{note}&a"]}] if text == task.token else note)
     assert say(other.url, "started", run_link=f"http://a{other.url}") == 200
     assert say(other.url, message=f"called {other.url}") == 200
-    assert other.token not in json.dumps([other.spoken.entry, other.word])
+    assert other.token not in json.dumps([entry_of(other.spoken), other.word])
 
 
 # The database.

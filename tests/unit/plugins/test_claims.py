@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -113,7 +112,7 @@ def test_stop(waiting, say, state, has_claimed, status):
     assert say(url, status) == 404
     task.token = token
     stopped = task.spoken
-    assert stopped == replace(before, stopped=stopped.stopped)
+    assert stopped == before._replace(stopped=stopped.stopped)
     task.change(state="running", max_tries=task.max_tries)
     assert [say(url, "started"), say(url), say(url, "success")] == [404, 404, 404]
     assert task.spoken == stopped

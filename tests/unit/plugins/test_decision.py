@@ -95,15 +95,15 @@ def recorded(verdict, cell, said, seen):
     """Return what the run has said and was told, after that."""
     spoken, claim = seen.spoken, seen.spoken.claim
     if cell.endswith("recorded") and is_other(said, seen):
-        return replace(spoken, refused=(said.run_id,) if said.run_id else ())
+        return spoken._replace(refused=(said.run_id,) if said.run_id else ())
     if cell == "STOP, recorded":
-        return replace(spoken, stopped=NOW)
+        return spoken._replace(stopped=NOW)
     if verdict is Verdict.CLAIM:
-        return replace(spoken, claim=Claim(NOW, said.run_id, said.run_link))
+        return spoken._replace(claim=Claim(NOW, said.run_id, said.run_link))
     if verdict is Verdict.END:
-        return replace(spoken, end=End(NOW, said.status, said.run_id, said.result, said.message))
+        return spoken._replace(end=End(NOW, said.status, said.run_id, said.result, said.message))
     if verdict is Verdict.GO_ON and said.run_id:
-        return replace(spoken, claim=claim._replace(run_id=said.run_id))
+        return spoken._replace(claim=claim._replace(run_id=said.run_id))
     return spoken
 
 

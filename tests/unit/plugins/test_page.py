@@ -23,6 +23,7 @@ from workflow_automation_provider.execution.ledger import (
     End,
     Outcome,
     Spoken,
+    entry_of,
     frozen_key,
     run_key,
     word_key,
@@ -101,12 +102,12 @@ class Task(WaitingTask):
 
     def outcome(self, kind: Any = "run", **fields: Any) -> Task:
         run = RUN if kind == "run" else None
-        entry = Outcome(**{"kind": kind, "at": ago(690), "run": run, **fields}).entry
+        entry = entry_of(Outcome(**{"kind": kind, "at": ago(690), "run": run, **fields}))
         self.put(f"workflow_automation_outcome/1/{self._starts - 1}", entry)
         return self
 
     def speak(self, **fields: Any) -> Task:
-        self.put(run_key(digest_of(self.token)), Spoken(**fields).entry)
+        self.put(run_key(digest_of(self.token)), entry_of(Spoken(**fields)))
         return self
 
     def say(self, message: str, progress: float = 0.5, seconds: float = 130) -> Task:
