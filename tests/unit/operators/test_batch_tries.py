@@ -109,9 +109,9 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda items: items[7].update(n=77), r"batch\[7\] .*try 1"),
-        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] .*try 1"),
-        (lambda items: items.pop(), r"29 items, .*batch\[29\].*try 1 .*missing"),
+        (lambda items: items[7].update(n=77), r"batch\[7\] "),
+        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] "),
+        (lambda items: items.pop(), r"29 items, .*batch\[29\].* missing"),
     ],
 )
 def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, change, words):
@@ -131,7 +131,7 @@ def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
     path.write_text('{"n": 0}\n\n{"n": 1}\n')
     batch(str(path))
     path.write_text('{"n": 0}\n\n{"n": 2}\n')
-    with pytest.raises(InvalidRequestError, match=rf"batch\[1\] \(line 3 of '{path}'\) .*try 1"):
+    with pytest.raises(InvalidRequestError, match=rf"batch\[1\] \(line 3 of '{path}'\) "):
         batch(str(path), try_number=2)
 
 
