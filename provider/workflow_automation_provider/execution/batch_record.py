@@ -272,9 +272,10 @@ class BatchRecord(TaskRecord):
     def told(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return an error with what this and earlier tries did, and where the results are."""
         counts, consequence, accepted = self.counts, error.consequence, error.accepted
-        if self.total:
+        known = self.total - counts["remaining"]
+        if self.total and (known or not consequence):
             consequence = counts_text(counts)
-        elif counts["remaining"]:  # below 0: the batch could not be read, but earlier tries are known
+        elif known:  # of a batch that could not be read
             consequence = f"{consequence}\nItems of earlier tries: {_results_text(counts)}."
         if self._is_unread:
             consequence += "\nEarlier tries may have started runs: what they recorded could not be read."
