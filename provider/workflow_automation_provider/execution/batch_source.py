@@ -20,6 +20,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from airflow.sdk import ObjectStoragePath
+from fsspec.implementations.local import LocalFileSystem
 
 from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
 from workflow_automation_provider.client.files import is_wrong_path, reason
@@ -288,7 +289,8 @@ def _stored(name: str, source: Any) -> tuple[Any, str]:
     path = os.path.realpath(rest if separator else str(source))
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112, PTH113 - as it is given
         raise InvalidRequestError(f"{name} is {_shown(source)}, a pipe or a device: expected a regular file.")
-    return stored_at(name, f"file://{path}")
+    # Not Airflow's, which looks at all providers first.
+    return LocalFileSystem(), path
 
 
 def _shown(path: object) -> str:
