@@ -42,7 +42,7 @@ def read(batch, flow_id=None):
     return list(BatchSource(batch, flow_id))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batch=BATCHES,
     ascii_only=st.booleans(),
@@ -60,6 +60,7 @@ def test_a_file_has_the_same_items_as_a_list(tmp_path, batch, ascii_only, ends, 
     assert [item.inputs for item in items] == [line.encode() for line in lines]
 
 
+@settings(max_examples=50)
 @given(batch=BATCHES)
 def test_digests_tell_items_apart(batch):
     digests = {item.digest: item.inputs for item in read(batch)}
