@@ -17,10 +17,11 @@ import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
-from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
 from workflow_automation_provider.client.files import is_wrong_path, reason
@@ -48,7 +49,8 @@ _BLOCK = 4 * 1024 * 1024
 _PIECE = 1024 * 1024
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Item:
     """
     One item of a batch.
 
