@@ -87,7 +87,7 @@ def fill(url: str) -> None:
         "batch": {
             "max_tries": 3,
             "counts": {"total": 400, "started": 280, "remaining": 120},
-            "digests": "A" * 1000,
+            "opened": {str(n): "0123456789ab" for n in range(64)},
         },
         "parked": {"waiting": {"since": at, "until": until}},
     }

@@ -329,8 +329,8 @@ def judge_batches(deployment: Deployment, service: LocalService, run_id: str, ba
         b, state = found["map_index"], found["state"]
         statuses: dict[int, tuple[str, str]] = {}
         for entry in records.get(b, []):
-            for first, last in entry["opened"]:
-                statuses.update(dict.fromkeys(range(first, last + 1), ("open", "")))
+            for n in entry["opened"]:
+                statuses[int(n)] = "open", ""
             for n, item in entry["results"].items():
                 statuses[int(n)] = item["status"], item.get("run_id", "")
         for n in range(ITEMS):

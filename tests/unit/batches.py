@@ -99,7 +99,7 @@ class Watched:
         if self.fail_at and self.writes >= self.fail_at:
             raise self.error
         self.inner.set(key, value, retention=retention)
-        self.opened[key] = {n for first, last in value["opened"] for n in range(first, last + 1)}
+        self.opened[key] = {int(n) for n in value["opened"]}
         self.recorded |= {int(n) for n in value["results"]}
 
 

@@ -93,18 +93,17 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
 def batch_errors() -> Iterator[WorkflowAutomationError]:
     """Yield one error of each kind that a batch ends with."""
     rejected = RejectedError("No.", code=Code.KEY_REJECTED, status=401)
-    yield batch(5, "started", "started").told(rejected, is_stopped=True)
-    yield batch(5).told(NotSentError("The task was ended."), is_stopped=True)
-    yield batch(5, "unknown").told(OutcomeUnknownError("POST was sent."), is_stopped=True)
-    record = batch(5, "started")
-    record.is_logged = True
-    yield record.told(BatchInterruptedError("The batch was interrupted."))
+    yield batch(5, "started", "started").told(rejected)
+    yield batch(5).told(NotSentError("The task was ended."))
+    yield batch(5, "unknown").told(OutcomeUnknownError("POST was sent."))
+    yield batch(5, "started").told(BatchInterruptedError("The batch was interrupted."))
     for status in ("unknown", "unidentified", "rejected"):
         for number in (1, 2):
             record = batch(5, *["started"] * (5 - number), *[status] * number)
             error = record.worst(fails_if_rejected=True)
             assert error
-            yield record.told(error, output_path="/data/out.jsonl" if number == 2 else None)
+            record.output_path = "/data/out.jsonl" if number == 2 else None
+            yield record.told(error)
     assert batch(1, "started").worst(fails_if_rejected=True) is None
     assert batch(1, "rejected").worst(fails_if_rejected=False) is None
     record = batch(0, "started", "started")

@@ -6,8 +6,8 @@ next items, and is durable before one of them is sent (:mod:`~workflow_automatio
 half of a chunk is opened while the other half is sent, so the threads do not wait for Airflow. After a kill, at most one chunk
 is in doubt.
 
-An item in flight waits until a thread takes it, and is under way until it has a result. Once the batch is stopped, the threads
-take the rest without sending it. Only the main thread talks to Airflow: the record, the XComs and the log of the progress.
+Once the batch is stopped, the threads take what is open without sending it. Only the main thread talks to Airflow: the record,
+the XComs and the log of the progress.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Literal
@@ -78,25 +77,16 @@ _FORBIDDEN = 403
 _MAX_RESPONSE = 2000
 
 
-@dataclass(slots=True)
 class _Job:
-    """
-    An item in flight: to be opened by a write, and without a recorded result.
+    """An item in flight: to be opened by a write, and without a recorded result."""
 
-    :param is_taken: whether a thread has it; once the batch is stopped, no thread sends what it takes
-    :param error: what its request ended with
-    :param result: of all tries, None until it is known
-    """
-
-    item: Item
-    is_taken: bool = False
-    error: WorkflowAutomationError | None = None
+    may_be_sent = False
+    """Whether a thread sends it, unless the batch is stopped."""
     result: BatchItem | None = None
+    """Of all tries, None until it is known."""
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a thread has it, and its result is not known."""
-        return self.is_taken and not self.result
+    def __init__(self, item: Item) -> None:
+        self.item = item
 
 
 class BatchStarter:
@@ -142,21 +132,19 @@ class BatchStarter:
         self._is_continued = record.outlives_try and not record.is_last_try
         self._start_again = start_again
         self._fails_if_rejected = fails_if_rejected
-        self._output = output_path
-        # By index, each until a write has recorded its result. An interruption may lose what the main thread takes from a queue,
-        # but not this.
+        self._asked_output = output_path
+        self._output: str | None = None  # the same, once it is known that it can be written
+        # By index, each until a write has recorded its result.
         self._open: dict[int, _Job] = {}
         self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
-        self._done: SimpleQueue[_Job] = SimpleQueue()
-        self._in_flight = 0  # what was sent to the first queue, and has not come from the second
+        self._done: SimpleQueue[None] = SimpleQueue()  # wakes the main thread
         self._has_more = True
         self._stop: WorkflowAutomationError | None = None  # why the batch ends before its end
         # While the service is busy, one thread has the gate and asks it again, and all others wait.
         self._gate = Lock()
         self._interval = 1 / max_starts_per_second if max_starts_per_second else 0.0
         self._next_at = self._resumed_at = 0.0
-        self._streak = 0
-        self._written_to: str | None = None
+        self._streak, self._streak_lock = 0, Lock()
         self._began = self._logged = time.monotonic()
         self._left = 0  # by earlier tries
 
@@ -171,21 +159,19 @@ class BatchStarter:
             missing = self._check()
             with self._hook:
                 template = self._hook.prepare_trigger({}, self._flow_id) if missing else None
-                if self._output:
-                    check_output(self._output, self._source)
+                if self._asked_output:
+                    check_output(self._asked_output, self._source)
+                    self._output = self._asked_output
                 if template:
                     self._start_missing(missing, template)
             return self._report()
-        except BaseException as error:
-            failed = error if isinstance(error, WorkflowAutomationError) else None
-            if self._record.total and not self._is_continued and not failed:
-                self._write_output(None)
-            if isinstance(error, Exception):
-                failed = failed or self._interrupted(error)
-                is_stopped = self._stop is not None
-                told = self._record.told(failed, is_stopped=is_stopped, output_path=self._written_to)
-                raise told from failed.__cause__
-            self._log.warning("%s %s", counts_text(self._record.counts), self._record.where(self._written_to))
+        except Exception as error:
+            failed = error if isinstance(error, WorkflowAutomationError) else self._interrupted(error)
+            raise self._record.told(failed) from failed.__cause__
+        except BaseException:
+            if not self._is_continued:
+                self._write_output()
+            self._log.warning("%s %s", counts_text(self._record.counts), self._record.where())
             raise
 
     # Read ---------------------------------------------------------------------------------------------------
@@ -218,7 +204,7 @@ class BatchStarter:
             next_step="Let the batch be complete before this task begins.",
         )
 
-    # Open, send and settle ----------------------------------------------------------------------------------
+    # Open and record ----------------------------------------------------------------------------------------
 
     def _start_missing(self, missing: int, template: Request) -> None:
         threads = min(self._threads, missing)
@@ -237,11 +223,11 @@ class BatchStarter:
         items = self._items_to_send()
         with self._running_threads(threads, template):
             try:
-                while self._has_more or self._in_flight or self._open:
+                while self._has_more or self._open:
                     if self._is_ended():
                         self._end_early(NotSentError("The task was ended."))
                     self._write(self._next(items))
-                    self._collect()
+                    self._await_results()
                     self._show_progress()
             except BaseException as error:
                 try:
@@ -251,9 +237,13 @@ class BatchStarter:
                 if not isinstance(error, Exception):
                     raise
 
+    def _in_flight(self) -> list[_Job]:
+        """Return the items that have no result."""
+        return [job for job in self._open.values() if not job.result]
+
     def _next(self, items: Iterator[Item]) -> list[Item]:
         """Return the items to open: as many as there is room for, but none for less than half a chunk."""
-        room, size = self._chunk - self._in_flight, 0
+        room, size = self._chunk - len(self._in_flight()), 0
         opened: list[Item] = []
         try:
             while self._has_more and self._chunk / 2 <= room > len(opened) and size < _MAX_CHUNK_BYTES / 2:
@@ -277,7 +267,6 @@ class BatchStarter:
             self._record.log_runs(self._log, results)
         for item in results:
             del self._open[item["index"]]
-        self._in_flight += len(jobs)
         for job in jobs:
             self._waiting.put(job)
 
@@ -288,31 +277,12 @@ class BatchStarter:
             self._record.put(item)
         return results
 
-    def _collect(self) -> None:
-        """Look at what the threads have done, until there is room for half a chunk, or results are to be recorded."""
+    def _await_results(self) -> None:
+        """Wait until there is room for half a chunk, or results are to be recorded."""
         until = time.monotonic() + _MAX_UNRECORDED
-        while self._in_flight > self._chunk // 2 * self._has_more and time.monotonic() < until:
+        while len(self._in_flight()) > self._chunk // 2 * self._has_more and time.monotonic() < until:
             with contextlib.suppress(Empty):
-                job = self._done.get(timeout=_POLL_INTERVAL)
-                self._in_flight -= 1
-                self._look_at(job)
-
-    def _look_at(self, job: _Job) -> None:
-        """End the batch if the outcome of an item's request says so."""
-        error, result = job.error, job.result or {}
-        status = _status_of(error) if error else result.get("status")
-        if status == "not started":
-            if error:
-                self._end_early(error)
-            return
-        is_forbidden = error is not None and error.status == _FORBIDDEN
-        self._streak = self._streak + 1 if is_forbidden or status in ("unknown", "unidentified") else 0
-        # One concurrent burst can fail together; a longer streak means that the service is failing, or the key rejected.
-        if error and is_forbidden and self._streak >= min(self._threads + 1, self._record.total):
-            self._end_early(error)
-        elif self._streak > self._threads:
-            what = f"{self._streak} requests in a row had no usable response. The last one: "
-            self._end_early(OutcomeUnknownError(what + result.get("why", "")))
+                self._done.get(timeout=_POLL_INTERVAL)
 
     def _end_early(self, error: WorkflowAutomationError) -> None:
         """Send nothing more; what no thread has sent was not started."""
@@ -329,7 +299,8 @@ class BatchStarter:
         threads = [
             Thread(target=self._work, args=(template,), name=f"batch-{n}", daemon=True) for n in range(number)
         ]
-        with self._hook.get_conn().keep_connections(self._record.run_ids()):
+        known_runs = (item["run_id"] for item in self._record.in_order() if "run_id" in item)
+        with self._hook.get_conn().keep_connections(known_runs):
             for thread in threads:
                 thread.start()
             try:
@@ -344,79 +315,58 @@ class BatchStarter:
 
     def _work(self, template: Request) -> None:
         while job := self._waiting.get():
-            job.is_taken = True
             try:
-                run = self._request(with_inputs(template, job.item.inputs))
-                if run:
-                    self._end(job, self._started(job.item.index, run))
-                else:
-                    self._end_without_run(job, "not started", "The batch was stopped.")
+                job.result = self._started(job.item.index, self._request(job, template))
+                self._look_at(None)
             except WorkflowAutomationError as error:
-                job.error = error
+                self._look_at(error)
                 self._end_without_run(job, _status_of(error), error.reason)
             except BaseException as error:
                 # Without its text, which nothing has redacted.
                 self._end_without_run(job, "unknown", f"{type(error).__name__} while it was sent.")
-            self._done.put(job)
-
-    def _end(self, job: _Job, result: BatchItem) -> None:
-        job.result = self._record.of_all_tries(result)
+            self._done.put(None)
 
     def _end_without_run(self, job: _Job, status: ItemStatus, why: str) -> None:
-        self._end(job, {"index": job.item.index, "status": status, "why": why})
+        job.result = self._record.of_all_tries({"index": job.item.index, "status": status, "why": why})
 
-    def _request(self, request: Request) -> Run | None:
-        """Send an item until the service has acted on it; return None once the batch is stopped."""
+    def _request(self, job: _Job, template: Request) -> Run:
+        """Send an item until the service has acted on it."""
+        request = with_inputs(template, job.item.inputs)
         while True:
-            with self._alone() as goes_on:
-                if not goes_on or not self._is_its_turn():
-                    return None
+            with self._gate:
+                job.may_be_sent = True  # before it is looked whether the batch is stopped
+                self._await_turn()
             sent_at = time.monotonic()
             try:
                 return self._hook.send_trigger(request)
             except (BusyError, NotSentError) as error:
-                with self._alone() as goes_on:
-                    if not goes_on:
-                        return None
+                with self._gate:
                     # Unless another thread has waited meanwhile.
                     if sent_at > self._resumed_at:
                         return self._ask_again(request, error)
 
-    def _ask_again(self, request: Request, error: WorkflowAutomationError) -> Run | None:
-        def send() -> Run | None:
-            return self._hook.send_trigger(request) if self._is_its_turn() else None
+    def _ask_again(self, request: Request, error: WorkflowAutomationError) -> Run:
+        def send() -> Run:
+            self._await_turn()
+            return self._hook.send_trigger(request)
 
         try:
             return self._retrier.send(send, after=error)
-        except (BusyError, NotSentError) as last:
-            if not self._goes_on:
-                return None
-            self._end_early(last)  # before another thread asks
-            raise
         finally:
             self._resumed_at = time.monotonic()
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Let no other thread begin a request; yields whether one may be sent, False once the batch is stopped."""
-        while not self._gate.acquire(timeout=_POLL_INTERVAL):
-            if not self._goes_on:
-                yield False
-                return
-        try:
-            yield self._goes_on
-        finally:
-            self._gate.release()
+    def _await_turn(self) -> None:
+        """
+        Wait for the turn of the next request.
 
-    def _is_its_turn(self) -> bool:
-        """Wait for the turn of the next request; return False once the batch is stopped."""
+        :raises NotSentError: once the batch is stopped
+        """
         if self._interval:
             self._retrier.sleep(self._next_at - time.monotonic())
-            now = time.monotonic()
             # A thread that wakes up a little late does not delay those after it.
-            is_on_time = now - self._next_at < self._interval / 2
-            self._next_at = (self._next_at if is_on_time else now) + self._interval
-        return self._goes_on
+            self._next_at = max(self._next_at, time.monotonic() - self._interval / 2) + self._interval
+        if not self._goes_on:
+            raise NotSentError("The batch was stopped.")
 
     def _started(self, index: int, run: Run) -> BatchItem:
         item: BatchItem = {"index": index, "status": "started"}
@@ -432,32 +382,49 @@ class BatchStarter:
                 self._log.info("The response for batch[%d]: %s", index, one_line(text))
         return item
 
+    def _look_at(self, error: WorkflowAutomationError | None) -> None:
+        """End the batch if the outcome of a request says so."""
+        status = _status_of(error) if error else "started"
+        is_forbidden = error is not None and error.status == _FORBIDDEN
+        with self._streak_lock:
+            if error and status == "not started":
+                self._end_early(error)
+                return
+            self._streak = self._streak + 1 if is_forbidden or status in ("unknown", "unidentified") else 0
+            # One concurrent burst can fail together; a longer streak means that the service is failing, or the key rejected.
+            if error and is_forbidden and self._streak >= min(self._threads + 1, self._record.total):
+                self._end_early(error)
+            elif error and self._streak > self._threads:
+                what = (
+                    f"{self._streak} requests in a row had no usable response. The last one: {error.reason}"
+                )
+                self._end_early(OutcomeUnknownError(what))
+
     # Interruptions ------------------------------------------------------------------------------------------
 
     def _await_last_responses(self, error: BaseException) -> None:
         """Send nothing more after an error of Airflow or an interruption, and wait for the requests under way."""
         self._hook.stop()  # takes effect before the next hand-over
-        self._stop = self._stop or self._interrupted(error)
-        self._log.warning("Sending nothing more. The batch ended with %s.", type(error).__name__)
+        self._end_early(self._interrupted(error))
         # An exception leaves time for the responses, which all have a timeout; an interruption does not.
         until = time.monotonic() + (float("inf") if isinstance(error, Exception) else _MAX_LAST_RESPONSES)
-        while any(job.is_under_way for job in self._open.values()) and time.monotonic() < until:
+        while any(job.may_be_sent for job in self._in_flight()) and time.monotonic() < until:
             time.sleep(_POLL_INTERVAL)
 
     def _save_what_is_known(self) -> None:
         """Record and log the results of the items in flight, now that the batch is stopped."""
-        jobs = [*self._open.values()]
-        unsent = [job for job in jobs if not job.is_taken]
-        lost = [job for job in jobs if job.is_under_way]
-        for job in unsent:
-            self._end_without_run(job, "not started", "The batch was interrupted.")
-        for job in lost:
-            self._end_without_run(job, "unknown", "It had no response when the batch was interrupted.")
+        lost = []
+        for job in self._in_flight():
+            if job.may_be_sent:
+                lost.append(f"batch[{job.item.index}]")
+                self._end_without_run(job, "unknown", "It had no response when the batch was interrupted.")
+            else:
+                self._end_without_run(job, "not started", "The batch was interrupted.")
         results = self._results()
         try:
-            # The write that opens some of them raised, but may be durable.
-            self._record.write([job.item for job in unsent], [])
-            self._record.write([], results)
+            # Twice: a write that was interrupted may yet take the place of the first one.
+            for _ in range(2):
+                self._record.write([], results)
             is_recorded = self._record.outlives_try
         except Exception:
             self._log.warning("The last results could not be recorded. They follow.")
@@ -465,10 +432,8 @@ class BatchStarter:
         if not is_recorded:
             self._record.log_runs(self._log, results)
         if lost:
-            self._log.warning(
-                "These items have no response yet, and may have started runs: %s",
-                ", ".join(f"batch[{job.item.index}]" for job in lost),
-            )
+            what = "These items have no response yet, and may have started runs: %s"
+            self._log.warning(what, ", ".join(lost))
 
     def _interrupted(self, error: BaseException) -> WorkflowAutomationError:
         """Return the error for a batch that an unexpected one ended, such as of Airflow's task state store."""
@@ -492,27 +457,27 @@ class BatchStarter:
         )
         # Left to the next try, which may be running already: it starts more than an earlier file would say.
         if not (self._is_continued and is_retried):
-            error = self._write_output(error)
+            failure = self._write_output()
+            error = error or failure
         if error:
             raise error
         return {"path": self._output, **self._record.counts} if self._output else list(self._items())
 
-    def _write_output(self, error: WorkflowAutomationError | None) -> WorkflowAutomationError | None:
-        """Write the output file, if there is to be one; return the error to end with."""
+    def _write_output(self) -> WorkflowAutomationError | None:
+        """Write the output file, if there is to be one; return the error if it cannot be written."""
         if not self._output:
-            return error
+            return None
         try:
             write_output(self._output, self._items())
         except FileUnavailableError as failure:
             if self._is_continued:
-                return error or failure  # the next try starts nothing again, and writes it
+                return failure  # the next try starts nothing again, and writes it
             self._log.exception("The output file could not be written. Its runs follow.")
             self._record.log_runs(self._log, self._record.in_order())
-            return error or WorkflowAutomationError(
-                "The output file could not be written. The log names the runs.", code=Code.FILE
-            )
-        self._written_to = self._output
-        return error
+            what = "The output file could not be written. The log names the runs."
+            return WorkflowAutomationError(what, code=Code.FILE)
+        self._record.output_path = self._output
+        return None
 
     def _items(self) -> Iterator[BatchItem]:
         for item in self._record.in_order(self._stop.reason if self._stop else ""):

@@ -7,8 +7,7 @@ the results since the last write, and opens the next items.
 **The entries** are numbered across the tries. Each write has one of its own, which no other write changes: so a repeat of it by
 Airflow, however late, undoes nothing. Each contains, besides what tells a retry from a Clear:
 
-- ``opened``: the items that it opened, as ranges of indexes, both ends included, in order
-- ``digests``: a hash of each of these items, by which a later try notices that the batch has changed
+- ``opened``: the items that it opened, by index, each with a hash, by which a later try notices that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
 - ``counts``: how many items of the whole batch had which result by then, ``conn_id`` and ``flow_id``: for the page
   **Flow runs**
@@ -22,13 +21,12 @@ stays well below the 64 KiB that Airflow warns of (``[state_store] max_value_sto
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
-from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.redaction import without_credentials
@@ -40,7 +38,6 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch_source import DIGEST_BYTES
 from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
@@ -61,10 +58,6 @@ _MAX_RUNS_IN_A_LINE = 200
 
 ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
 """The status of an item's result."""
-
-# The last one is that of an item without a result.
-_STATUSES: tuple[ItemStatus, ...] = get_args(ItemStatus)
-_NOT_STARTED = len(_STATUSES) - 1
 
 
 class BatchItem(TypedDict, total=False):
@@ -120,8 +113,8 @@ class BatchRecord(TaskRecord):
     """How many items there are, 0 until that is known."""
     was_cleared = False
     """Whether there are entries from before a Clear."""
-    is_logged = False
-    """Whether the log names runs that the entries do not."""
+    output_path: str | None = None
+    """The file with the results, once it was written."""
 
     def __init__(self, context: Context, *, start_again: bool = False, **target: str | None) -> None:
         super().__init__(context)
@@ -131,9 +124,8 @@ class BatchRecord(TaskRecord):
         self._is_read = False
         # By index. The results are JSON, which takes a fifth of the memory of dicts; empty without one.
         self._results: list[bytes] = []
-        self._statuses = bytearray()
         self._digests: list[bytes] = []
-        self._tries = array("H")  # which opened it
+        self._by_status: Counter[ItemStatus] = Counter()
 
     # Entries ------------------------------------------------------------------------------------------------
 
@@ -141,22 +133,18 @@ class BatchRecord(TaskRecord):
         """Read what earlier tries wrote, of which counts what came since the last Clear, before anything is written."""
         while fields := self._store.read(self._key(self._written)):
             self._written += 1  # also past a Clear, so that no entry is ever rewritten
-            if self._counts(fields):
-                self._add_entry(fields)
-            else:
+            if not self._counts(fields):
                 self.was_cleared = True
+                continue
+            why = (
+                f"Try {fields['try_number']} ended before its outcome was known, at {fields['at']} or later."
+            )
+            for index, digest in fields["opened"].items():
+                self.put({"index": int(index), "status": "unknown", "why": why})
+                self._digests[int(index)] = bytes.fromhex(digest)
+            for index, item in fields["results"].items():
+                self.put(cast("BatchItem", {"index": int(index), **item}))
         self._is_read = True
-
-    def _add_entry(self, fields: dict[str, Any]) -> None:
-        number, digests = fields["try_number"], base64.b64decode(fields["digests"])
-        why = f"Try {number} ended before its outcome was known, at {fields['at']} or later."
-        opened = (index for first, last in fields["opened"] for index in range(first, last + 1))
-        for position, index in enumerate(opened):
-            self.put({"index": index, "status": "unknown", "why": why})
-            self._tries[index] = number
-            self._digests[index] = digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]
-        for index, item in fields["results"].items():
-            self.put(cast("BatchItem", {"index": int(index), **item}))
 
     def write(self, opened: Sequence[Item], results: Sequence[BatchItem]) -> None:
         """
@@ -167,26 +155,24 @@ class BatchRecord(TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to another
             process: then nothing is opened, and the results are to be written again
         """
-        part: list[BatchItem] = []
+        part: dict[str, Any] = {}
         size = 0
         for item in results:
-            length = len(json.dumps(item))
+            fields = {name: value for name, value in item.items() if name != "index"}
+            length = len(json.dumps(fields))
             if part and size + length > _MAX_ENTRY_BYTES:
                 self._write_entry((), part)
-                part, size = [], 0
-            part.append(item)
+                part, size = {}, 0
+            part[str(item["index"])] = fields
             size += length
         if opened or part:
             self._write_entry(opened, part)
 
-    def _write_entry(self, opened: Sequence[Item], results: Sequence[BatchItem]) -> None:
+    def _write_entry(self, opened: Sequence[Item], results: dict[str, Any]) -> None:
         fields = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "opened": _ranges([item.index for item in opened]),
-            "digests": base64.b64encode(b"".join(item.digest for item in opened)).decode(),
-            "results": {
-                str(item["index"]): {k: v for k, v in item.items() if k != "index"} for item in results
-            },
+            "opened": {str(item.index): item.digest.hex() for item in opened},
+            "results": results,
             "counts": self.counts,
             **self._target,
         }
@@ -208,16 +194,17 @@ class BatchRecord(TaskRecord):
         missing = number = 0
         for number, item in enumerate(items, start=1):  # noqa: B007 - used after the loop
             if self._status(item.index) != "not started" and not self.has(item):
-                tried = self._tries[item.index]
-                what = f"{item.place} has other inputs than in try {tried}, which sent it, or the flow_id changed."
-                raise _changed(what)
+                raise _changed(
+                    f"{item.place} has other inputs than an earlier try sent, or the flow_id changed."
+                )
             self._reach(item.index)
             self._digests[item.index] = item.digest
             missing += self.is_missing(item)
-        for index in range(number, len(self._statuses)):
+        for index in range(number, len(self._results)):
             if self._status(index) != "not started":
-                sent = f"batch[{index}], which try {self._tries[index]} sent,"
-                raise _changed(f"batch has {number} items, and {sent} is missing.")
+                raise _changed(
+                    f"batch has {number} items, and batch[{index}], which an earlier try sent, is missing."
+                )
         self.total = number
         return missing
 
@@ -232,44 +219,41 @@ class BatchRecord(TaskRecord):
 
     def of_all_tries(self, item: BatchItem) -> BatchItem:
         """Return an item's result in all tries: of a start in doubt, one that starts nothing says nothing."""
-        index = item["index"]
-        if self._status(index) != "unknown" or item["status"] not in ("rejected", "not started"):
+        earlier = self._result(item["index"])
+        if not earlier or earlier["status"] != "unknown" or item["status"] not in ("rejected", "not started"):
             return item
-        why = self._get(index)["why"]
         if item["status"] == "rejected":
-            why = OutcomeUnknownError(f"{why} Later rejected: {item['why']}").reason
-        return {"index": index, "status": "unknown", "why": why}
+            earlier["why"] = OutcomeUnknownError(f"{earlier['why']} Later rejected: {item['why']}").reason
+        return earlier
 
     def put(self, item: BatchItem) -> None:
         """Keep the result of an item, in place of an earlier one."""
         index = item["index"]
         self._reach(index)
+        self._by_status[self._status(index)] -= 1
+        self._by_status[item["status"]] += 1
         self._results[index] = json.dumps(item).encode()
-        self._statuses[index] = _STATUSES.index(item["status"])
 
     def _reach(self, index: int) -> None:
         """Have room for an item."""
-        while len(self._tries) <= index:
-            self._results.append(b"")
-            self._statuses.append(_NOT_STARTED)
-            self._digests.append(b"")
-            self._tries.append(0)
+        more = [b""] * (index + 1 - len(self._results))
+        self._results += more
+        self._digests += more
 
-    def run_ids(self) -> Iterator[str]:
-        """Yield the ids of the runs that were started."""
-        for item in self.in_order():
-            if run_id := item.get("run_id"):
-                yield run_id
+    def _result(self, index: int) -> BatchItem | None:
+        found = self._results[index] if index < len(self._results) else b""
+        item: BatchItem | None = json.loads(found) if found else None
+        return item
 
-    def number_of(self, status: ItemStatus) -> int:
-        """Return how many items have a status; those that only this try opened have none."""
-        return self._statuses.count(_STATUSES.index(status))
+    def _status(self, index: int) -> ItemStatus:
+        item = self._result(index)
+        return item["status"] if item else "not started"
 
     @property
     def counts(self) -> BatchCounts:
         """The counts so far."""
-        started, rejected = self.number_of("started"), self.number_of("rejected")
-        unknown = self.number_of("unknown") + self.number_of("unidentified")
+        by = self._by_status
+        started, rejected, unknown = by["started"], by["rejected"], by["unknown"] + by["unidentified"]
         return {
             "total": self.total,
             "started": started,
@@ -280,82 +264,68 @@ class BatchRecord(TaskRecord):
 
     def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
         """Yield the results of all items, in the order of the batch; those without one were not started, and why not."""
-        for index, found in enumerate(itertools.islice(self._results, self.total or None)):
-            item: BatchItem = {"index": index, "status": "not started", "why": why_not}
-            yield json.loads(found) if found else item
-
-    def _status(self, index: int) -> ItemStatus:
-        return _STATUSES[self._statuses[index] if index < len(self._statuses) else _NOT_STARTED]
-
-    def _get(self, index: int) -> BatchItem:
-        item: BatchItem = json.loads(self._results[index])
-        return item
+        for index in range(self.total or len(self._results)):
+            yield self._result(index) or {"index": index, "status": "not started", "why": why_not}
 
     # Words --------------------------------------------------------------------------------------------------
 
-    def told(
-        self, error: WorkflowAutomationError, *, is_stopped: bool = False, output_path: str | None = None
-    ) -> WorkflowAutomationError:
-        """
-        Return an error with what this and earlier tries did, and where the results are.
-
-        :param is_stopped: whether the batch ended early
-        :param output_path: the file with the results, if it was written
-        """
+    def told(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Return an error with what this and earlier tries did, and where the results are."""
         counts, consequence, accepted = self.counts, error.consequence, error.accepted
-        if self.total:
-            if self.total > counts["remaining"] or is_stopped:
-                consequence = counts_text(counts)
-        elif counts["remaining"]:  # below 0: the batch could not be read, but earlier tries are known
+        known = self.total - counts["remaining"]
+        if self.total and (known or not consequence):
+            consequence = counts_text(counts)
+        elif known:  # of a batch that could not be read
             consequence = f"{consequence}\nItems of earlier tries: {_results_text(counts)}."
         if self._is_unread:
             consequence += "\nEarlier tries may have started runs: what they recorded could not be read."
+        is_in_doubt = bool(counts["unknown"] or self._is_unread)
         if not isinstance(error, OutcomeUnknownError):
-            accepted = Accepted.MAYBE if counts["unknown"] or self._is_unread else Accepted.NO
-            if counts["started"] or self.number_of("unidentified"):
+            accepted = Accepted.MAYBE if is_in_doubt else Accepted.NO
+            if counts["started"] or self._by_status["unidentified"]:
                 accepted = Accepted.YES
-        look = "Look in the workflow's list of runs." * bool(counts["unknown"] or self._is_unread)
-        lines = (self._table(), error.next_step, look, self.where(output_path))
-        return error.with_facts(
-            accepted=accepted, consequence=consequence, next_step="\n".join(filter(None, lines))
-        )
+        look = "Look in the workflow's list of runs." * is_in_doubt
+        next_step = "\n".join(filter(None, (self._table(), error.next_step, look, self.where())))
+        return error.with_facts(accepted=accepted, consequence=consequence, next_step=next_step)
 
-    def where(self, output_path: str | None = None) -> str:
+    def where(self) -> str:
         """Say where the runs are, if there are any."""
-        if output_path:
-            return f"The result of each item is in {without_credentials(output_path)}."
+        if self.output_path:
+            return f"The result of each item is in {without_credentials(self.output_path)}."
         if self._is_unread:
             return (
                 f"The runs of earlier tries are in the task's state store ({self._key(0)} and the next ones)."
             )
-        if not self.number_of("started") + self.counts["unknown"]:
+        if not self.counts["started"] + self.counts["unknown"]:
             return ""
-        if not self._written or not self.outlives_try:
+        if not self.outlives_try:
             return "The log names the runs."
         place = " to ".join(map(self._key, sorted({0, self._written - 1})))
-        return f"The runs are in the task's state store ({place}){' and in the log' * self.is_logged}."
+        return f"The runs are in the task's state store ({place}), or else in the log."
 
     def worst(self, *, fails_if_rejected: bool) -> WorkflowAutomationError | None:
         """Return the error for the worst results of items, None if there are none."""
-        if unknown := self.number_of("unknown"):
+        if unknown := self._by_status["unknown"]:
             what = "the run of 1 item was" if unknown == 1 else f"runs of {unknown} items were"
             return OutcomeUnknownError(f"It is unknown whether {what} started.")
-        if number := self.number_of("unidentified"):
+        if number := self._by_status["unidentified"]:
             what = "The run of 1 item was started, but its id is unknown."
             several = f"Runs of {number} items were started, but their ids are unknown."
             return UnidentifiedError(what if number == 1 else several)
-        if fails_if_rejected and (rejected := self.number_of("rejected")):
+        if fails_if_rejected and (rejected := self._by_status["rejected"]):
             return RejectedError(f"The service rejected {rejected} item{'s' * (rejected > 1)}.")
         return None
 
     def log_runs(self, log: Logger, items: Iterable[BatchItem]) -> None:
         """Name runs in the log, where no entry does."""
         named = (
-            f"batch[{item['index']}]: {_name(item)}" for item in items if item["status"] != "not started"
+            f"batch[{item['index']}]: "
+            f"{json.dumps(item['response']) if 'response' in item else item.get('run_id', item['status'])}"
+            for item in items
+            if item["status"] != "not started"
         )
         while line := ", ".join(itertools.islice(named, _MAX_RUNS_IN_A_LINE)):
             log.info("Runs: %s", one_line(line))
-        self.is_logged = True
 
     @property
     def _is_unread(self) -> bool:
@@ -389,18 +359,3 @@ def counts_text(counts: BatchCounts) -> str:
 
 def _results_text(counts: BatchCounts) -> str:
     return f"{counts['started']} started, {counts['rejected']} rejected, {counts['unknown']} unknown"
-
-
-def _name(item: BatchItem) -> str:
-    return json.dumps(item["response"]) if "response" in item else item.get("run_id", item["status"])
-
-
-def _ranges(indexes: Sequence[int]) -> list[list[int]]:
-    """Return ranges of indexes, both ends included, in the same order."""
-    ranges: list[list[int]] = []
-    for index in indexes:
-        if ranges and index == ranges[-1][1] + 1:
-            ranges[-1][1] = index
-        else:
-            ranges.append([index, index])
-    return ranges

@@ -11,28 +11,23 @@ import codecs
 import contextlib
 import errno
 import hashlib
-import io
 import json
 import os
 import secrets
-import shutil
-import stat
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Any, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
+from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
 from workflow_automation_provider.client.files import is_wrong_path, reason
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
-from workflow_automation_provider.exceptions import (
-    FileUnavailableError,
-    InvalidRequestError,
-)
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.sources import stored_at
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
@@ -50,8 +45,8 @@ MAX_LINE = 4 * 1024**2
 # Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
 
-# What a store's file is asked for at once.
-_BUFFER = 1024 * 1024
+# What a file is asked for at once.
+_PIECE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class Item:
     index: int
     inputs: bytes
     digest: bytes
-    place: str = field(compare=False)
+    place: str
 
 
 class BatchSource:
@@ -119,15 +114,14 @@ class BatchSource:
         """
         if not self._is_file:
             return f"batch[{index}]"
-        return f"batch[{index}] ({'' if line is None else f'line {line} '}of {self._name})"
+        return f"batch[{index}] ({'' if line is None else f'line {line} '}of {_shown(self._batch)})"
 
-    def is_read_from(self, path: str) -> bool:
-        """
-        Return whether the items are in this file.
-
-        :param path: local path, or URL of an object store, with or without a connection
-        """
-        return self._is_file and _is_same_file(str(self._batch), path)
+    def is_read_from(self, fs: Any, key: str) -> bool:
+        """Return whether the items are in this file, also where it has another connection or scheme."""
+        if not self._is_file:
+            return False
+        own_fs, own_key = _stored("batch", self._batch)
+        return bool((own_fs.protocol, own_key) == (fs.protocol, key))
 
     def _elements(self) -> Iterator[tuple[str, object, None]]:
         batch = cast("Sequence[Any]", self._batch)
@@ -166,52 +160,26 @@ class BatchSource:
                 index += 1
 
     def _read(self) -> Generator[bytes, None, None]:
+        """Yield the lines; one that is too long may be a part of it."""
         try:
-            with self._open() as file:
-                while line := file.readline(MAX_LINE + 1):
-                    yield line
-        except InvalidRequestError:
-            raise
-        except Exception as error:  # object stores raise all kinds of exceptions
-            kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
-            raise kind(f"batch is {self._name}, which cannot be read: {reason(error)}.") from None
-
-    def _open(self) -> IO[bytes]:
-        path = _local(str(self._batch))
-        if path is None:
-            # With the connection of its own that a path may have.
-            url = self._batch if isinstance(self._batch, ObjectStoragePath) else str(self._batch)
-            fs, key = stored_at("batch", url)
+            fs, key = _stored("batch", self._batch)
             fs.invalidate_cache()  # what an earlier task wrote may have been replaced
             # S3 opens a folder as an empty file.
             if fs.isdir(key):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            return io.BufferedReader(_Stored(fs.open(key, "rb", block_size=_BLOCK)), _BUFFER)
-        _check_regular("batch", str(self._batch))
-        return open(path, "rb")  # noqa: PTH123 - as it is given, closed by _read
-
-    @property
-    def _name(self) -> str:
-        return _shown(self._batch)
-
-
-class _Stored(io.RawIOBase):
-    """The file of a store, of which no more is taken for granted than that it can be read."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._file.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+            with fs.open(key, "rb", block_size=_BLOCK) as file:
+                rest = b""
+                while piece := file.read(_PIECE):
+                    *lines, rest = (rest + piece).split(b"\n")
+                    yield from lines
+                    if len(rest) > MAX_LINE:
+                        break
+                yield rest
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # object stores raise all kinds of exceptions
+            kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
+            raise kind(f"batch is {_shown(self._batch)}, which cannot be read: {reason(error)}.") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -245,16 +213,23 @@ def check_output(path: str, source: BatchSource) -> None:
     """
     if path.endswith("/"):
         raise InvalidRequestError(f"output_path is {_shown(path)}, a folder: expected a file.")
-    if source.is_read_from(path):
-        raise InvalidRequestError(
-            f"output_path is {_shown(path)}, the file of the batch: expected another file."
-        )
-    _check_regular("output_path", path)
     try:
-        if (local := _local(path)) is None:
-            _check_store(*stored_at("output_path", path))
-        else:
-            _write_beside(os.path.realpath(local), ())
+        fs, key = _stored("output_path", path)
+        if source.is_read_from(fs, key):
+            raise InvalidRequestError(
+                f"output_path is {_shown(path)}, the file of the batch: expected another file."
+            )
+        bucket = _bucket(key)
+        if not bucket and fs.isdir(key):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        # Who may write to a bucket need not be allowed to look.
+        if not bucket or not fs.exists(bucket):
+            beside = _beside(key)
+            fs.pipe_file(beside, b"")
+            with contextlib.suppress(Exception):
+                fs.rm_file(beside)
+    except InvalidRequestError:
+        raise
     except Exception as error:  # object stores raise all kinds of exceptions
         what = _unwritable(path, error)
         if isinstance(error, FileNotFoundError):
@@ -269,105 +244,56 @@ def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
 
     :raises FileUnavailableError: if they cannot be written
     """
-    lines = (json.dumps(item).encode() + b"\n" for item in items)
     try:
-        if (local := _local(path)) is None:
-            # An object appears whole. A file of SFTP grows while it is written.
-            grows = path.lower().startswith(("sftp://", "ssh://"))
-            _upload(*stored_at("output_path", path), lines, beside=grows)
-        else:
-            _write_beside(os.path.realpath(local), lines, replaces=True)
+        fs, key = _stored("output_path", path)
+        # An object of a bucket appears whole, once all of it is there: not every store can discard a part. A file grows.
+        written = key if _bucket(key) else _beside(key)
+        with tempfile.NamedTemporaryFile() as file:
+            file.writelines(json.dumps(item).encode() + b"\n" for item in items)
+            file.flush()
+            try:
+                fs.put_file(file.name, written)
+                if written != key:
+                    fs.mv(written, key)
+            except BaseException:
+                if written != key:
+                    with contextlib.suppress(Exception):
+                        fs.rm_file(written)
+                raise
     except Exception as error:  # object stores raise all kinds of exceptions
         raise FileUnavailableError(_unwritable(path, error)) from error
 
 
 def _unwritable(path: str, error: Exception) -> str:
-    why = getattr(error, "strerror", None) or f"{type(error).__name__}: {without_credentials(str(error))}"
-    return f"output_path is {_shown(path)}, which cannot be written: {why}."
+    return f"output_path is {_shown(path)}, which cannot be written: {reason(error)}."
 
 
-def _write_beside(path: str, lines: Iterable[bytes], *, replaces: bool = False) -> None:
-    """Write a file beside another, and rename it to that, or else delete it."""
-    if os.path.isdir(path):  # noqa: PTH112 - as it is given
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    beside = _beside(path)
-    try:
-        with open(beside, "xb") as file:  # noqa: PTH123
-            file.writelines(lines)
-        if replaces:
-            if os.path.exists(path):  # noqa: PTH110
-                shutil.copymode(path, beside)
-            os.replace(beside, path)  # noqa: PTH105
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)  # noqa: PTH108
-
-
-def _check_store(fs: Any, key: str) -> None:
-    """Check that there is a bucket, or else that an object can be written beside the one that is meant."""
-    bucket = key.partition("/")[0]
-    if not bucket or fs.exists(bucket):
-        return
-    # Who may write need not be allowed to look.
-    beside = _beside(key)
-    fs.pipe_file(beside, b"")
-    with contextlib.suppress(Exception):
-        fs.rm_file(beside)
-
-
-def _upload(fs: Any, key: str, lines: Iterable[bytes], *, beside: bool) -> None:
-    """Write a file of a store once all of it is there: not every store can discard a part."""
-    written = _beside(key) if beside else key
-    with tempfile.NamedTemporaryFile() as file:
-        file.writelines(lines)
-        file.flush()
-        try:
-            fs.put_file(file.name, written)
-            if beside:
-                fs.mv(written, key)
-        except BaseException:
-            if beside:
-                with contextlib.suppress(Exception):
-                    fs.rm_file(written)
-            raise
-
-
-def _beside(path: str) -> str:
-    folder, separator, _ = path.rpartition("/")
+def _beside(key: str) -> str:
+    folder, separator, _ = key.rpartition("/")
     return f"{folder}{separator}.output-{secrets.token_hex(8)}"
 
 
-def _local(path: str) -> str | None:
-    """Return the local path that a path or URL means, None for a URL of a store."""
-    scheme, separator, rest = path.partition("://")
-    if not separator:
-        return path
-    return rest if scheme.lower() in ("file", "local") else None
+def _bucket(key: str) -> str:
+    """Return the bucket of a key; empty for the path of a file system, local or of a server."""
+    return key.partition("/")[0]
+
+
+def _stored(name: str, source: Any) -> tuple[Any, str]:
+    """
+    Return a file system, and what is at a path or URL as it names it: of a local link, what it leads to.
+
+    :raises InvalidRequestError: if it is no URL of a store; for a pipe or a device, which cannot be read twice or replaced
+    """
+    scheme, separator, rest = str(source).partition("://")
+    if separator and scheme.lower() not in ("file", "local"):
+        # With the connection of its own that an object storage path may have.
+        return stored_at(name, source if isinstance(source, ObjectStoragePath) else str(source))
+    path = os.path.realpath(rest if separator else str(source))
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112, PTH113 - as it is given
+        raise InvalidRequestError(f"{name} is {_shown(source)}, a pipe or a device: expected a regular file.")
+    # Not Airflow's, which looks at all providers first.
+    return LocalFileSystem(), path
 
 
 def _shown(path: object) -> str:
     return repr(without_credentials(str(path)))
-
-
-def _check_regular(name: str, path: str) -> None:
-    """Check that a path is not that of a pipe or a device, which cannot be read twice or replaced."""
-    local = _local(path)
-    try:
-        mode = os.stat(local).st_mode if local is not None else 0  # noqa: PTH116 - as it is given
-    except (OSError, ValueError):
-        return  # opening it says why
-    if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InvalidRequestError(f"{name} is {_shown(path)}, a pipe or a device: expected a regular file.")
-
-
-def _is_same_file(one: str, other: str) -> bool:
-    """Return whether two paths or URLs mean the same file: also through a link, another scheme or connection."""
-    local, other_local = _local(one), _local(other)
-    try:
-        if local is None and other_local is None:
-            (fs, key), (other_fs, other_key) = (stored_at("output_path", url) for url in (one, other))
-            return bool(fs.protocol == other_fs.protocol and key == other_key)
-        # Compares devices and inodes, which a hard link shares.
-        return local is not None and other_local is not None and os.path.samefile(local, other_local)  # noqa: PTH121
-    except Exception:  # of a store as well; who opens the file says why
-        return False

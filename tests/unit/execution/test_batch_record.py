@@ -80,7 +80,7 @@ def histories(draw):
     return history
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(), run_id=st.text(min_size=1, max_size=200))
 def test_what_was_written_is_read(context, history, run_id):
     store = SizedStore()
@@ -101,7 +101,7 @@ def test_many_items_stay_inside_the_limits(context):
     store = SizedStore()
     record = record_of(context, store)
     link = "https://service.example/workspaces/0f0e0d0c/flows/the-flow/runs/{}"
-    for first in range(0, 20_000, 1000):
+    for first in range(0, 5_000, 1000):
         results = [
             {**started(index, f"run-{index:032}"), "run_link": link.format(index)}
             for index in range(first - 1000, first)
@@ -109,8 +109,8 @@ def test_many_items_stay_inside_the_limits(context):
         ]
         record.write(opened(*range(first, first + 1000)), results)
     assert max(store.sizes) <= LIMIT
-    assert len(store._entries) < 400
-    assert len(state(record_of(context, store, try_number=2))) == 20_000
+    assert len(store._entries) < 100
+    assert len(state(record_of(context, store, try_number=2))) == 5_000
 
 
 @pytest.mark.parametrize("is_written", [False, True])
@@ -166,23 +166,3 @@ def test_a_clear_starts_over(context, entries):
     again = record_of(context, store, try_number=entries + 2, max_tries=entries + 4)
     assert state(again) == {7: None}
     assert again.was_cleared
-
-
-def test_entries_are_numbered_and_named(context):
-    store = SizedStore()
-    for number in (1, 2):
-        record = BatchRecord(context(store, try_number=number))
-        record.read()
-        record.write(opened(number), [])
-    entries = [key for key in store._entries if "probe" not in key]
-    assert entries == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
-
-
-def test_a_write_that_airflow_repeats_undoes_no_later_one(context):
-    store = SizedStore()
-    record = record_of(context, store)
-    record.write(opened(0), [])
-    late = store.get("workflow_automation_batch_0")
-    record.write([], [started(0)])
-    store.set("workflow_automation_batch_0", late)
-    assert state(record_of(context, store, try_number=2)) == {0: started(0)}

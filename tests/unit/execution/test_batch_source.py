@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import stat
 import tracemalloc
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -43,7 +42,7 @@ def read(batch, flow_id=None):
     return list(BatchSource(batch, flow_id))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batch=BATCHES,
     ascii_only=st.booleans(),
@@ -61,6 +60,7 @@ def test_a_file_has_the_same_items_as_a_list(tmp_path, batch, ascii_only, ends, 
     assert [item.inputs for item in items] == [line.encode() for line in lines]
 
 
+@settings(max_examples=50)
 @given(batch=BATCHES)
 def test_digests_tell_items_apart(batch):
     digests = {item.digest: item.inputs for item in read(batch)}
@@ -204,15 +204,13 @@ def test_an_interruption_leaves_a_local_file_as_it_was(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_link_and_the_mode_of_a_file_stay(tmp_path):
+def test_a_link_stays(tmp_path):
     path, link = tmp_path / "output.jsonl", tmp_path / "link.jsonl"
     path.touch()
-    path.chmod(0o640)
     link.symlink_to(path)
     write_output(str(link), WHOLE)
     assert link.is_symlink()
     assert path.read_bytes() == TEXT
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 @pytest.fixture
@@ -262,13 +260,14 @@ def test_who_may_write_need_not_be_allowed_to_look(s3, monkeypatch):
     assert "Contents" not in s3.list_objects_v2(Bucket="bucket", Prefix=name)
 
 
-def test_an_object_of_a_batch_is_recognized(s3):
+def test_an_object_of_a_batch_is_recognized(s3, tmp_path):
     _, name, other = s3
     source = BatchSource(f"s3://{name}@bucket/batch.jsonl", None)
     for url in ("s3://bucket/batch.jsonl", f"s3a://{other}@bucket/batch.jsonl"):
-        assert source.is_read_from(url)
-    for url in (f"s3://{name}@bucket/other.jsonl", f"s3://{name}@other/batch.jsonl", "/bucket/batch.jsonl"):
-        assert not source.is_read_from(url)
+        with pytest.raises(InvalidRequestError, match="the file of the batch"):
+            check_output(url, source)
+    for url in (f"s3://{name}@bucket/other.jsonl", f"{tmp_path}/batch.jsonl"):
+        check_output(url, source)
 
 
 def test_a_file_of_sftp_is_replaced_at_once(sftp):

@@ -109,9 +109,9 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda items: items[7].update(n=77), r"batch\[7\] .*try 1"),
-        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] .*try 1"),
-        (lambda items: items.pop(), r"29 items, .*batch\[29\].*try 1 .*missing"),
+        (lambda items: items[7].update(n=77), r"batch\[7\] "),
+        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] "),
+        (lambda items: items.pop(), r"29 items, .*batch\[29\].* missing"),
     ],
 )
 def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, change, words):
@@ -124,15 +124,6 @@ def test_a_batch_that_changed_is_an_error_that_names_the_item(batch, service, ch
     assert caught.value.accepted is Accepted.YES
     assert "30 started" in caught.value.consequence
     assert len(service.runs) == 30
-
-
-def test_of_a_file_that_changed_the_line_is_named(batch, tmp_path):
-    path = tmp_path / "batch.jsonl"
-    path.write_text('{"n": 0}\n\n{"n": 1}\n')
-    batch(str(path))
-    path.write_text('{"n": 0}\n\n{"n": 2}\n')
-    with pytest.raises(InvalidRequestError, match=rf"batch\[1\] \(line 3 of '{path}'\) .*try 1"):
-        batch(str(path), try_number=2)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +154,6 @@ def test_the_file_of_the_batch_as_its_output_does_not_hide_it_either(batch, serv
     assert caught.value.accepted is Accepted.YES
     assert caught.value.consequence == counts(2, started=2)
     assert len(service.runs) == 2
-
-
-def test_another_flow_is_a_change(batch, service):
-    batch(rows(3))
-    with pytest.raises(InvalidRequestError):
-        batch(rows(3), flow_id="demo-flow", try_number=2)
-    assert len(service.runs) == 3
 
 
 def test_items_may_be_added_at_the_end(batch, service):
