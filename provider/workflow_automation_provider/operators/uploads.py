@@ -47,7 +47,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         After that, Airflow retries the task
     """
 
-    _flow_left_out = "to use the connection's"
     _inside_a_task = "call upload_files of the WorkflowAutomationHook"
     _uploaded: Sequence[Element] = ()
     """The files, for lineage."""
@@ -102,7 +101,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         run_id, flow_id = self._run()
         uploader = Uploader(
             record,
-            self._open_hook(),
+            self.hook,
             self._retrier,
             self.files,
             file_format=self.file_format,
