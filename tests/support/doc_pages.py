@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from code_blocks import CodeBlock
@@ -54,10 +53,10 @@ def _bare(code: str) -> str:
 
 
 def public_names() -> dict[str, dict[str, str]]:
-    """Return what tests/unit/test_public_names.py lists: module → name → what it is."""
-    tree = ast.parse((ROOT / "tests" / "unit" / "test_public_names.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="PUBLIC")], value=value):
-                return cast("dict[str, dict[str, str]]", ast.literal_eval(value))
-    raise LookupError("tests/unit/test_public_names.py has no PUBLIC")
+    """Return what tests/unit/golden/public_names.txt lists: module → name → what it is."""
+    found: dict[str, dict[str, str]] = {}
+    for part in (ROOT / "tests/unit/golden/public_names.txt").read_text(encoding="utf-8").split("\n\n"):
+        module, *lines = part.splitlines()
+        rows = (line.partition(":") for line in lines)
+        found[module] = {name.strip(): what.strip() for name, _, what in rows}
+    return found

@@ -102,7 +102,7 @@ def test_the_bounds_are_right(name, values):
         assert getattr(trigger(**{name: value}), name) == value
 
 
-NOTHING = (None, "", "  ", "None", " None\n", "{{ params.flow }}", "{% if a %}b{% endif %}")
+NOTHING = (None, "", "  ", "None", " None\n")
 
 # What makes it, the argument, and values that are errors once templates are rendered: before anything is recorded or sent.
 RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
@@ -118,7 +118,8 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
 @pytest.mark.parametrize(("make", "name", "values"), RENDERED)
 def test_a_wrong_value_is_an_error_before_anything_is_sent(service, store, context, log, make, name, values):
     for value in values:
-        operator = make()
+        # As Airflow renders a template.
+        operator = make(**({name: "{{ params.flow }}"} if name == "flow_id" else {}))
         setattr(operator, name, value)
         with pytest.raises(InvalidRequestError) as caught:
             operator.execute(context(store, task_id=operator.task_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from code_blocks import find_code_blocks, read_code_blocks
@@ -70,6 +70,7 @@ def test_selection(tmp_path):
 LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"])), max_size=5)
 
 
+@settings(max_examples=25)
 @given(LINES)
 def test_any_text_comes_back_as_it_was_fenced(lines):
     text = "".join(f"{line}\n" for line in lines)
@@ -78,6 +79,7 @@ def test_any_text_comes_back_as_it_was_fenced(lines):
     assert block.text == text
 
 
+@settings(max_examples=25)
 @given(st.text())
 def test_no_text_breaks_it(markdown):
     for block in find_code_blocks(markdown):

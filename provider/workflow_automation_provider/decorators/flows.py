@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, ParamSpec, Type
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from workflow_automation_provider.client.checks import kind_of
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.operators.base import UNSET, Unset
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
@@ -56,6 +56,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     custom_operator_name = "@task.trigger_flow"
     _ti: Any = None
     """The task instance whose inputs the function has returned."""
+    _own_error: WorkflowAutomationError | None = None
+    """An error that the function raised, and that stays as it is."""
 
     def __init__(
         self,
@@ -93,8 +95,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         try:
             kwargs = determine_kwargs(self.python_callable, self.op_args, known)
             inputs = self.python_callable(*self.op_args, **kwargs)
-        except Exception as error:
-            self._kept_error = error
+        except WorkflowAutomationError as error:
+            self._own_error = error
             raise
         if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
@@ -104,6 +106,10 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             )
         self.inputs, self._ti = inputs, context["ti"]
         return inputs
+
+    def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        own, self._own_error = self._own_error, None
+        return own or super()._failure(context, error)
 
 
 @overload

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -73,7 +71,7 @@ class FlowNotifier(BaseNotifier):
             # Airflow adds the notifier's arguments to the context, which the task may be given next.
             super(FlowNotifier, notifier).__call__(*map(copy.copy, args))
         except Exception as error:
-            notifier._log_failure(error)
+            self._log_failure(error, Code.NOT_SENT)
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         """
@@ -83,21 +81,6 @@ class FlowNotifier(BaseNotifier):
         """
         # dag.test() passes the callbacks of a DAG its serialized form, which has no environment.
         return super().get_template_env(dag if hasattr(dag, "get_template_env") else None)
-
-    def __await__(self) -> Generator[Any, None, None]:
-        """Start a run with the context that the notifier was made with, and log an error rather than raise it."""
-        return self._call_async().__await__()
-
-    async def _call_async(self) -> None:
-        notifier = copy.copy(self)
-        context = copy.copy(self.context)
-        try:
-            notifier._update_context(context)
-            notifier.render_template_fields(context)
-        except Exception as error:
-            notifier._log_failure(error)
-        else:
-            await notifier.async_notify(context)
 
     def notify(self, context: Context) -> None:
         """
@@ -131,26 +114,15 @@ class FlowNotifier(BaseNotifier):
 
         await sync_to_async(self.notify, thread_sensitive=False)(context)
 
-    def _log_failure(self, error: Exception, code: Code = Code.NOT_SENT) -> None:
-        """
-        Log why a run was not started, without secrets.
+    def _log_failure(self, error: Exception, code: Code) -> None:
+        """Log an error without secrets; the code tells whether a run may have been started, unless the error does."""
+        from airflow.providers.common.compat.sdk import AirflowNotFoundException
+        from jinja2 import TemplateError
 
-        :param code: whether it may have been, where the error itself does not say so
-        """
-        self.log.error("FlowNotifier: %s", _text_of(error, code.consequence))
-
-
-def _text_of(error: Exception, consequence: str) -> str:
-    from airflow.providers.common.compat.sdk import AirflowNotFoundException
-    from jinja2 import TemplateError
-
-    kind = type(error).__name__
-    with contextlib.suppress(Exception):  # the text of an error may need what is gone
+        text = f"{type(error).__name__}.\n{code.consequence}"
         if isinstance(error, WorkflowAutomationError):
-            return str(error)
+            text = str(error)
         # Any other error may quote a value that it could not handle, such as a connection.
-        if isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
-            return f"{kind}: {error}\n{consequence}"
-    places = traceback.extract_tb(error.__traceback__)
-    where = f" in {places[-1].name} ({places[-1].filename}, line {places[-1].lineno})" if places else ""
-    return f"{kind}{where}.\n{consequence}"
+        elif isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
+            text = f"{type(error).__name__}: {error}\n{code.consequence}"
+        self.log.error("FlowNotifier: %s", text)

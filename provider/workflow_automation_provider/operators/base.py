@@ -12,7 +12,6 @@ from airflow.sdk import BaseOperator
 
 from workflow_automation_provider.client.checks import check_rendered, check_seconds
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
-from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
 
 if TYPE_CHECKING:
@@ -47,24 +46,12 @@ def check_choice(name: str, value: object, *choices: str) -> None:
 
 def rendered(name: str, value: Any) -> Any:
     """
-    Validate a rendered identifier and return it.
+    Return a value as Airflow rendered it.
 
     :param name: what the value is called in errors
-    :param value: the value, as Airflow rendered it
-    :raises InvalidRequestError: if it is None or empty, the text "None" that a template makes of None, or a
-        template that was not rendered
+    :raises InvalidRequestError: if it is None or empty, or the text "None" that a template makes of None
     """
     check_rendered(name, value)
-    if isinstance(value, str) and ("{{" in value or "{%" in value):
-        from workflow_automation_provider.client.redaction import without_credentials
-
-        raise InvalidRequestError(
-            f"{name} is {without_credentials(value)!r}, a template that was not rendered.",
-            next_step=(
-                "Airflow renders the templates of a task, but not those of an operator that is executed inside a task: "
-                "pass the value itself."
-            ),
-        )
     return value
 
 
@@ -74,10 +61,6 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     workflow_automation_conn_id: str
     is_ended: bool
     """Whether Airflow ended the task: nothing may be sent after that."""
-    _flow_left_out: ClassVar[str]
-    """Why to omit flow_id."""
-    _kept_error: Exception | None = None
-    """An error that stays as it is: a function of the user's raised it."""
     _inside_a_task: ClassVar[str]
     """What to do in place of executing the operator inside another task."""
 
@@ -92,34 +75,28 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     ) -> None:
         super().__init__(**kwargs)
         if flow_id is None:
-            raise ValueError(f"flow_id is None: pass an identifier, or leave it out {self._flow_left_out}.")
+            raise ValueError(
+                "flow_id is None: pass an identifier, or leave it out for the flow of the connection."
+            )
         check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
-        self._flow_id: str | None = None
-        self._is_flow_given = False
-        if flow_id is not UNSET:
-            self.flow_id = flow_id
+        # What is rendered to None must not be mistaken for what was left out.
+        self._is_flow_given = flow_id is not UNSET
+        self.flow_id: str | None = None if flow_id is UNSET else flow_id
         self.send_retry_timeout = send_retry_timeout
         self.is_ended = False
         # Only if neither the task nor its default_args set a policy, and only on versions with policies.
         if getattr(self, "retry_policy", self) is None:
             self.retry_policy = FlowRetryPolicy()
 
-    @property
-    def flow_id(self) -> str | None:
-        """The flow; None if it was left out, or rendered to None."""
-        return self._flow_id
-
-    @flow_id.setter
-    def flow_id(self, value: str | None) -> None:
-        # An argument that is rendered, or set, to None must not be mistaken for one that was left out.
-        self._flow_id, self._is_flow_given = value, True
-
     @functools.cached_property
     def hook(self) -> WorkflowAutomationHook:
-        """The hook of this operator's connection."""
+        """The hook of this operator's connection, stopped if the task was ended before."""
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-        return WorkflowAutomationHook(self.workflow_automation_conn_id)
+        hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
+        if self.is_ended:
+            hook.stop()
+        return hook
 
     @property
     def _retrier(self) -> SendRetrier:
@@ -140,22 +117,17 @@ class FlowOperator(BaseOperator, Generic[_Result]):
 
     @contextlib.contextmanager
     def _guarded(self, context: Context) -> Iterator[None]:
-        """Make errors those of a task."""
+        """Make errors those of a task, which the operator must be."""
         try:
-            self._check_is_the_task(context)
+            if self.task_id != context["ti"].task_id:
+                raise InvalidRequestError(
+                    f"{type(self).__name__} {self.task_id!r} is executed inside the task {context['ti'].task_id!r}.",
+                    next_step=f"Make the operator a task of the DAG. Inside a task, {self._inside_a_task}.",
+                )
             yield
         except WorkflowAutomationError as error:
-            if error is self._kept_error:
-                raise
             failed = self._failure(context, self.hook.located(error, self.flow_id))
             raise failed from failed.__cause__
-
-    def _check_is_the_task(self, context: Context) -> None:
-        if self.task_id != context["ti"].task_id:
-            raise InvalidRequestError(
-                f"{type(self).__name__} {self.task_id!r} is executed inside the task {context['ti'].task_id!r}.",
-                next_step=f"Make the operator a task of the DAG. Inside a task, {self._inside_a_task}.",
-            )
 
     def _emit_events(self, context: Context, result: _Result) -> None:
         """Emit the asset and lineage events of a result."""
@@ -180,18 +152,13 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     def _files_of(self, result: _Result) -> tuple[object, object]:
         """Return the files that the task read, and those that it wrote, for lineage."""
 
+    @abc.abstractmethod
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with."""
-        return task_error(error, context, retried=self._retried_after)
 
     @abc.abstractmethod
     def _run_once(self, context: Context) -> _Result:
         """Do what the task is for."""
-
-    @property
-    @abc.abstractmethod
-    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        """Errors after which Airflow may retry the task, besides those where nothing was done."""
 
     def on_kill(self) -> None:
         """End all waits and stop sending. Airflow 3 kills the process only seconds later."""
@@ -199,17 +166,11 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         if "hook" in self.__dict__:
             self.hook.stop()
 
-    def _open_hook(self) -> WorkflowAutomationHook:
-        """Return the hook, stopped if the task was ended before."""
-        hook = self.hook
-        if self.is_ended:
-            hook.stop()
-        return hook
-
     def _rendered_flow_id(self) -> str | None:
         """
         Return the flow that was given, or None if none was.
 
         :raises InvalidRequestError: if it was given, but rendered to None or an empty string
         """
-        return rendered("flow_id", self.flow_id) if self._is_flow_given else None
+        is_left_out = self.flow_id is None and not self._is_flow_given
+        return None if is_left_out else rendered("flow_id", self.flow_id)

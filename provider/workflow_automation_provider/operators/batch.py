@@ -65,7 +65,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         Airflow retries the task, which starts the rest
     """
 
-    _flow_left_out = "to trigger the flow of the API key"
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
 
     template_fields: Sequence[str] = ("batch", "flow_id", "workflow_automation_conn_id", "output_path")
@@ -127,7 +126,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         try:
             starter = BatchStarter(
                 record,
-                self._open_hook(),
+                self.hook,
                 self._retrier,
                 context,
                 batch=self.batch,

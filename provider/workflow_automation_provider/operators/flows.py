@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 
 
-_MAX_WAIT = timedelta(days=365)
+def _check_timeout(name: str, value: object, *, days: int) -> None:
+    if not isinstance(value, timedelta) or not timedelta() < value <= timedelta(days=days):
+        raise ValueError(f"{name} is {value!r}: expected a timedelta of more than 0 and at most {days} days.")
 
 
 class TriggerFlowOperator(FlowOperator["RunResult"]):
@@ -75,7 +77,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
     """
 
-    _flow_left_out = "to trigger the flow of the API key"
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow"
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id", "files")
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "files": "json"}
@@ -123,27 +124,17 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def _check_values(self) -> None:
         check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "start_again")
         check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
+        if not isinstance(self.wait_for_completion, bool):
+            raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
         if not isinstance(self.callback_input, str) or not self.callback_input.strip():
             raise ValueError(
                 f"callback_input is {self.callback_input!r}: expected the name of an input of the flow."
             )
-        for name, seconds, maximum in (
-            ("completion_timeout", self.completion_timeout, _MAX_WAIT),
-            (
-                "heartbeat_timeout",
-                _MAX_WAIT if self.heartbeat_timeout is None else self.heartbeat_timeout,
-                _MAX_WAIT,
-            ),
-            # It occupies a worker.
-            ("claim_timeout", self.claim_timeout, timedelta(days=1)),
-        ):
-            if not isinstance(seconds, timedelta) or not timedelta() < seconds <= maximum:
-                raise ValueError(
-                    f"{name} is {seconds!r}: expected a timedelta of more than 0 and at most {maximum.days} days."
-                )
-        if not isinstance(self.wait_for_completion, bool):
-            raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
-
+        _check_timeout("completion_timeout", self.completion_timeout, days=365)
+        if self.heartbeat_timeout is not None:
+            _check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
+        # It occupies a worker.
+        _check_timeout("claim_timeout", self.claim_timeout, days=1)
         check_references(TriggerFlowOperator, self.inputs, self.files)
 
     @property
@@ -194,7 +185,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             on_unknown_start=self.on_unknown_start,
             claim_timeout=self.claim_timeout,
         )
-        self._flow_run = FlowRun(context, self._open_hook(), self._retrier, options)
+        self._flow_run = FlowRun(context, self.hook, self._retrier, options)
         return self._flow_run.execute(waiting)
 
     def _request_digest(self) -> str | None:
@@ -222,12 +213,17 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         from workflow_automation_provider.execution.wait import ResultUnreadableError
 
         run = self._flow_run.run if self._flow_run else None
+        retried: list[type[WorkflowAutomationError]] = []
+        if self.on_unknown_start != "fail":
+            retried.append(OutcomeUnknownError)
+        if self.on_run_failed == "start_again":
+            retried.append(RunFailedError)
         # Of a run that failed, or whose id is unknown, the error says all.
         if run is None or isinstance(error, RunFailedError | UnidentifiedError):
             return task_error(
                 error,
                 context,
-                retried=self._retried_after,
+                retried=tuple(retried),
                 starts_again=self.on_unknown_start == "start_again",
                 earlier=self._flow_run.starter.earlier if self._flow_run else None,
             )
@@ -237,11 +233,4 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             context,
             retried=(OutcomeUnknownError, ResultUnreadableError),
             run_id=run.get("run_id", ""),
-        )
-
-    @property
-    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        return (
-            *((OutcomeUnknownError,) if self.on_unknown_start in ("start_again", "claim") else ()),
-            *((RunFailedError,) if self.on_run_failed == "start_again" else ()),
         )

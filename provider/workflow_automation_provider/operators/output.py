@@ -65,7 +65,8 @@ def check_key(operator: Operator, key: object) -> None:
     if key not in KEYS:
         raise ValueError(
             f"The output of task {operator.task_id} has no {key!r}; expected one of {', '.join(KEYS)}. A field of what the "
-            f"flow returned is output['result'][{key!r}]."
+            f"flow returned is output['result'][{key!r}]; of @task.trigger_flow and mapped tasks, a later task takes "
+            "output['result'], and chooses the field itself."
         )
 
 
@@ -81,10 +82,4 @@ def check_references(starts: type, *values: object) -> None:
     for operator, key in XComArg.iter_xcom_references(values):
         kind = getattr(operator, "operator_class", type(operator))
         if isinstance(kind, type) and issubclass(kind, starts) and key != _RESULT and not key.startswith("_"):
-            try:
-                check_key(operator, key)
-            except ValueError as error:
-                raise ValueError(
-                    f"{error} Of @task.trigger_flow and mapped tasks, a later task takes the whole output, or "
-                    "output['result'], and chooses the field itself."
-                ) from None
+            check_key(operator, key)

@@ -47,7 +47,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         After that, Airflow retries the task
     """
 
-    _flow_left_out = "to use the connection's"
     _inside_a_task = "call upload_files of the WorkflowAutomationHook"
     _uploaded: Sequence[Element] = ()
     """The files, for lineage."""
@@ -99,7 +98,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
         uploader = Uploader(
             context,
-            self._open_hook(),
+            self.hook,
             self._retrier,
             self.files,
             file_format=self.file_format,
