@@ -7,16 +7,19 @@ all else is an exception.
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import httpcore
 
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
-from workflow_automation_provider.client.response_body import QUOTE_LIMIT, found, is_web_page, quote
+from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -29,11 +32,26 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 
-if TYPE_CHECKING:
-    from workflow_automation_provider.client.redaction import Redactor
-
 # A longer wait is a fault rather than advice (and a much longer one overflows a timedelta).
 _MAX_RETRY_AFTER = timedelta(days=7).total_seconds()
+
+# How much of the service's response an error quotes, in characters.
+_QUOTE_LIMIT = 500
+# How deep a JSON value may be nested that is stored as such.
+_MAX_DEPTH = 100
+
+_WEB_PAGES = ("text/html", "application/xhtml+xml")
+
+# How a web page begins, after a byte order mark, a declaration and comments, as browsers recognize one. Atomic groups,
+# because each comment could otherwise end in many places.
+_HTML = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?>\s++|<\?xml[^>]*+>|(?><!--.*?-->))*+"
+    rb"<(?:!doctype\s+html|html|head|title|meta|script|style|body|div|form|h1|p|table|a|br?)[\s>]",
+    re.IGNORECASE | re.DOTALL,
+)
+_SNIFFED = 1024
+
+_MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
 
 Fact = Literal["run", "early", "page", "Retry-After", "declared"]
 """
@@ -147,7 +165,7 @@ def read(
     a web page, such as that of a login, whatever it is declared as.
 
     :param busy_statuses: with which the service rejects a request before it has done anything
-    :return: the run that a trigger started, or the response to an upload, see :mod:`~.response_body`
+    :return: the run that a trigger started, or the response to an upload
     :raises WorkflowAutomationError: what the first of :data:`ROWS` that fits says
     """
     try:
@@ -164,7 +182,7 @@ def read(
 def _read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
 ) -> Run | str:
-    result = found(response, request, redact)
+    result = _found(response, request, redact)
     row = row_of(response, request, result, busy_statuses)
     if row.outcome is not None:
         raise _error(row.outcome, row, response, request, redact, str(result))
@@ -183,7 +201,7 @@ def row_of(
     is_given: dict[Fact, bool] = {
         "run": isinstance(result, Run),
         "early": response.early,
-        "page": is_web_page(response),
+        "page": _is_web_page(response),
         "Retry-After": retry_after(response.headers.get("retry-after")) is not None,
         "declared": response.status in busy_statuses,
     }
@@ -214,14 +232,14 @@ def _error(
         page=" with a web page" if "page" in row.facts else "",
         why=why,
     )
-    location = redact.text(response.headers.get("location", ""))[:QUOTE_LIMIT] or "another URL"
+    location = redact.text(response.headers.get("location", ""))[:_QUOTE_LIMIT] or "another URL"
     return kind(
         message,
         consequence=nothing_done(request) if kind.accepted is Accepted.NO else "",
         next_step=row.hint.format(status=response.status, location=ascii(location)),
         code=row.code,
         status=response.status,
-        quote=quote(response, redact),
+        quote=_quote(response, redact),
         retry_after=wait,
         flow_id=request.flow_id,
     )
@@ -258,6 +276,141 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _MAX_RETRY_AFTER)
+
+
+# What the body says --------------------------------------------------------------------------------------
+
+
+def _found(response: Response, request: Request, redact: Redactor) -> Run | str | ValueError:
+    """Return the run, the response to an upload, or why the response does not say which run was started."""
+    if request.operation is Operation.UPLOAD:
+        return redact.text(_storable(_words(response, redact)))
+    try:
+        document = _read_json(response)
+        is_required = request.operation is Operation.TRIGGER_BY_PATH
+        run_id, run_link = _run_fields(document, redact, required=is_required)
+        text = response.body.decode(errors="replace")
+        # Also what it decodes to, for that is shown.
+        is_secret = redact.reveals(text) or redact.reveals(json.dumps(document))
+        kept = WITHHELD if is_secret else _storable(document if _can_be_stored(document) else text.strip())
+    except RecursionError:
+        return ValueError("it is nested too deeply")
+    except ValueError as error:
+        return ValueError(redact.text(str(error)))
+    return Run(run_id, run_link, request.flow_id, kept)
+
+
+def _is_web_page(response: Response) -> bool:
+    """Return whether a response is a web page, such as that of a login, whatever it is declared as."""
+    if _media_type(response) in _WEB_PAGES:
+        return bool(response.body.strip() or response.incomplete)
+    return _HTML.match(response.body[:_SNIFFED]) is not None
+
+
+def _media_type(response: Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class _NotFinite(str):
+    """NaN or an infinity as text: no database stores one, and it is not a run_id."""
+
+    __slots__ = ()
+
+
+def _float(text: str) -> float | str:
+    number = float(text)
+    return _NotFinite(text) if math.isinf(number) else number
+
+
+def _read_json(response: Response) -> Any:
+    if response.incomplete:
+        raise ValueError(response.incomplete)
+    if not response.body.strip():
+        raise ValueError("it is empty")
+    coding = response.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
+    try:
+        # NaN is no reason to lose a run whose id is in the same response.
+        return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+
+
+def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str | None, str | None]:
+    """Return run_id, None if it is missing or contains the API key, and run_link, None if it reveals a secret."""
+    fields = document if isinstance(document, dict) else {}
+    run_id, run_link = fields.get("run_id"), fields.get("run_link")
+    text = str(run_id)
+    why = ""
+    if run_id is None:
+        why = "it has no run_id"
+    elif type(run_id) not in (str, int) or not text.strip():
+        why = "its run_id is neither text nor a whole number"
+    elif redact.reveals(text, key_only=True):
+        why = "its run_id contained the API key"
+    elif _storable(text) != text:
+        why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
+    if required and why:
+        raise ValueError(why)
+    if type(run_link) is not str or redact.reveals(run_link):
+        run_link = None
+    return None if why else text, _storable(run_link) or None
+
+
+def _can_be_stored(document: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether Airflow's task runner can send a JSON value: no whole number of more than 64 bits, no deep nesting."""
+    if isinstance(document, int):
+        return -(2**63) <= document < 2**63
+    if not isinstance(document, dict | list):
+        return True
+    parts = document.values() if isinstance(document, dict) else document
+    return depth > 0 and all(_can_be_stored(part, depth - 1) for part in parts)
+
+
+def _storable(document: Any) -> Any:
+    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
+    match document:
+        case str():
+            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
+        case dict():
+            return {_storable(name): _storable(item) for name, item in document.items()}
+        case list():
+            return [_storable(item) for item in document]
+    return document
+
+
+def _words(response: Response, redact: Redactor) -> str:
+    """
+    Return the service's own words, of a JSON string what it says; or in parentheses why they are not shown.
+
+    They are shown of JSON and plain text: in other formats, such as HTML, a secret could be in a form that is not searched for.
+    """
+    if response.incomplete:
+        return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
+    text, kind = response.body.decode(errors="replace"), _media_type(response)
+    if not text.strip():
+        return ""
+    document = None
+    try:
+        document = json.loads(text, parse_int=str)
+        has_markup = False
+    except (ValueError, RecursionError):
+        has_markup = _MARKUP.search(text) is not None
+    is_named = kind in ("", "text/plain") or kind.endswith("json")
+    if has_markup or not is_named or "\ufffd" in text:
+        return "(not shown: it is neither JSON nor plain text)"
+    words = document if isinstance(document, str) else text.strip()
+    return WITHHELD if redact.reveals(text) else redact.text(words)
+
+
+def _quote(response: Response, redact: Redactor) -> str:
+    """Return the service's own words in one line, shortened."""
+    if not response.body.strip():
+        return ""
+    words = "".join(c if c.isprintable() else " " for c in _words(response, redact))
+    line = " ".join(words.split())
+    return line if len(line) <= _QUOTE_LIMIT else f"{line[:_QUOTE_LIMIT]}…"
 
 
 # No response ----------------------------------------------------------------------------------------------

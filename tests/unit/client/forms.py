@@ -45,8 +45,6 @@ FORMS = {
     "html, hex": escaped("&#x{:04X};"),
     "html, every character": escaped("&#{};", every=True),
     "html, every character, hex": escaped("&#x{:x};", every=True),
-    "hex": lambda key: key.encode().hex(),
-    "HEX, with colons": lambda key: key.encode().hex(":").upper(),
     "base64": in_base64(),
     "base64 for URLs": lambda key: base64.urlsafe_b64encode(key.encode()).decode().rstrip("="),
     "base64, at 1": in_base64(before=b"-", after=b": "),

@@ -26,10 +26,10 @@ from .forms import nowhere
 @pytest.fixture
 def wire_log(caplog):
     with caplog.at_level(logging.DEBUG):
-        for name in ("httpx", "httpcore", "httpcore.http11", "httpcore.connection"):
+        for name in ("httpcore.http11", "httpcore.connection"):
             logging.getLogger(name).setLevel(logging.DEBUG)
         yield caplog
-    for name in ("httpx", "httpcore", "httpcore.http11", "httpcore.connection"):
+    for name in ("httpcore.http11", "httpcore.connection"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -137,11 +137,14 @@ def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text
 def test_wire_logs_are_left_alone_once_the_client_is_gone():
     key = "the-key-of-no-other-test"
     client = FlowClient("https://service.example", api_key=key)
-    lines = [logging.LogRecord("httpx", logging.INFO, "", 0, "the key is %s", (key,), None) for _ in range(2)]
-    logging.getLogger("httpx").filter(lines[0])
+    lines = [
+        logging.LogRecord("httpcore.http11", logging.INFO, "", 0, "the key is %s", (key,), None)
+        for _ in range(2)
+    ]
+    logging.getLogger("httpcore.http11").filter(lines[0])
     del client
     gc.collect()
-    logging.getLogger("httpx").filter(lines[1])
+    logging.getLogger("httpcore.http11").filter(lines[1])
     assert [line.getMessage() for line in lines] == [WITHHELD, f"the key is {key}"]
 
 

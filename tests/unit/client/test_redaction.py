@@ -8,9 +8,7 @@ import json
 import logging
 import re
 import string
-import subprocess
-import sys
-import threading
+import time
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -22,7 +20,6 @@ from workflow_automation_provider.client.redaction import (
     WITHHELD,
     Redactor,
     guard_wire_logs,
-    readable_text,
     without_credentials,
 )
 
@@ -116,13 +113,9 @@ def test_twelve_letters_of_the_key_in_a_row_are_withheld():
     assert not redactor.reveals(letters[:14], key_only=True)
 
 
-@pytest.mark.parametrize("key", ["k", "K7", "!", "?!", "a-b-c", 'a"b', "a/b", '"&%2', "-a-b-c-d-e-"])
-def test_short_key_is_searched_for_as_a_word(key):
-    redactor = Redactor([], key=key)
-    for text in (key, key.upper(), quote(key, safe=""), json.dumps(key), html.escape(key), f"({key})"):
-        assert redactor.text(f"... {text} ...") == WITHHELD
-    for text in ("...", f"a{key}b", f"{key}0"):
-        assert redactor.text(text) == text
+@pytest.mark.parametrize("key", ["", "K7", "?!", "-a-b-c-d-e-"])
+def test_key_of_fewer_letters_is_not_searched_for(key):
+    assert Redactor([], key=key).text(f"... {key} ...") == f"... {key} ..."
 
 
 @pytest.mark.parametrize("key", ["a-b-c-d-e-f", "secret", "demo-key"])
@@ -163,7 +156,6 @@ OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
         ("first=hush-1234; second=hush-5678", "second=hush-5678"),
         ("hush hush hush", "hush hush hush"),
         ("hush1234", "HUSH1234"),
-        ("!§$%&/()=?*+", "!$%&amp;/()=?*+"),
     ],
 )
 def test_secret_of_a_header(secret, text):
@@ -185,6 +177,7 @@ def test_secret_of_a_header(secret, text):
         ("", "text"),
         (" ", "text"),
         ("§§§§§§§§", "§§§§§§§§"),
+        ("!§$%&/()=?*+", "!§$%&/()=?*+"),
     ],
 )
 def test_what_is_too_short_for_a_secret_is_not_searched_for(secret, text):
@@ -197,96 +190,42 @@ def test_secrets_are_not_in_the_repr(key):
     )
 
 
-# What is quoted at all ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type"),
-    [
-        (b"No such flow", ""),
-        (b"No such flow", "text/plain; charset=utf-8"),
-        (b"1 < 2, and 3 > 2", "Text/Plain"),
-        (b"No such flow", "application/json"),
-        (b'{"a": "<b>"}', "application/json"),
-        (b'{"a": "<b>"}', "application/problem+json"),
-        (b'"<b>"', ""),
-        ("日".encode(), ""),
-        (b'{"a": "<b>", "n": ' + b"1" * 5000 + b"}", ""),
-        (b"[" * 100_000, ""),
-        (b"", ""),
-    ],
-)
-def test_json_and_plain_text_are_readable(body, content_type):
-    assert readable_text(body, content_type) == body.decode()
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type"),
-    [
-        (b"No such flow", "text/html"),
-        (b'{"a": 1}', "text/html"),
-        (b"No such flow", "application/octet-stream"),
-        (b"No such flow", "text/plainer"),
-        (b"<html>No such flow", ""),
-        (b"No such <B>flow", "text/plain"),
-        (b"No such flow</p>", "application/json"),
-        (b"<?xml version='1.0'?>", ""),
-        (b"<!-- -->", ""),
-        (b"a\xff", ""),
-        ("No such flow".encode("utf-16"), "text/plain"),
-    ],
-)
-def test_what_is_neither_is_not_readable(body, content_type):
-    assert readable_text(body, content_type) is None
-
-
 # Hostile texts ------------------------------------------------------------------------------------------
 
-LARGE = """
-from workflow_automation_provider.client.redaction import Redactor, readable_text, without_credentials
+PIECES = (
+    "\\",
+    "%25",
+    "&amp;",
+    "&#0",
+    "&a",
+    "\\u00",
+    "<",
+    "wak-Zq7+xK/9=Tb&w",
+    "://a:",
+    "://a:1/",
+    "://:@",
+    "http://",
+    "?.",
+)
 
-key = "wak-Zq7+xK/9=Tb&w%2"
-pieces = ("\\\\", "%25", "&amp;", "&#0", "&a", "\\\\u00", "<", key[:-2], "://a:", "://a:1/", "://:@", "http://", "http://a?", "?.")
-for piece in pieces:
-    for before in ("", "http://u:p", "http://h?"):
-        text = (before + piece * 2**18)[: 2**18] + "x"
-        Redactor([f"Bearer {key}"], key=key).reveals(text)
-        readable_text(text.encode(), "")
-        without_credentials(text)
-print("done")
-"""
 
+@pytest.mark.parametrize("piece", PIECES)
+def test_time_is_linear_in_the_length_of_hostile_texts(piece, key):
+    """A step that is quadratic takes a hundred times as long for a text that is ten times as long."""
+    redactor = Redactor([f"Bearer {key}"], key=key)
 
-def test_large_hostile_texts_are_read():
-    """In hours, if a step were quadratic."""
-    done = subprocess.run(
-        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=300, check=True
-    )
-    assert done.stdout == "done\n"
+    def seconds(size):
+        texts = [(before + piece * size)[:size] + "x" for before in ("", "http://u:p", "http://h?")]
+        began = time.process_time()
+        for text in texts:
+            redactor.reveals(text)
+            without_credentials(text)
+        return time.process_time() - began
+
+    assert seconds(100_000) < 40 * max(seconds(10_000), 0.001)
 
 
 # Wire logs ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.no_cover
-def test_clients_that_come_and_go_do_not_disturb_a_log_line(key):
-    """A filter that fails would make a request that was answered look like one that was not."""
-    failures = []
-
-    def come_and_go():
-        try:
-            for number in range(1000):
-                guard_wire_logs(Redactor([f"{key}{number}"[:12]]))
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=come_and_go) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    record = logging.LogRecord("httpx", logging.INFO, "", 0, "x", (), None)
-    while any(thread.is_alive() for thread in threads):
-        assert logging.getLogger("httpx").filter(record)
-    assert failures == []
 
 
 def test_log_filter_that_fails_withholds_the_line(key):
@@ -296,16 +235,14 @@ def test_log_filter_that_fails_withholds_the_line(key):
 
     redactor = Redactor([], key=key)
     guard_wire_logs(redactor)
-    record = logging.LogRecord("httpx", logging.INFO, "", 0, "%s", (Unprintable(),), None)
-    assert logging.getLogger("httpx").filter(record)
+    record = logging.LogRecord("httpcore.http11", logging.INFO, "", 0, "%s", (Unprintable(),), None)
+    assert logging.getLogger("httpcore.http11").filter(record)
     assert record.getMessage() == WITHHELD
 
 
-@pytest.mark.parametrize(
-    "name", ["httpx", *(f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy", "socks"))]
-)
+@pytest.mark.parametrize("name", ["connection", "http11", "http2", "proxy", "socks"])
 def test_each_wire_log_is_guarded(key, name):
-    logger = logging.getLogger(name)
+    logger = logging.getLogger(f"httpcore.{name}")
     logger.filters.clear()  # of other tests
     redactor = Redactor([], key=key)
     guard_wire_logs(redactor)

@@ -242,6 +242,50 @@ def test_words_are_quoted_in_one_line(body, quote):
     assert failure_of(BY_KEY, 409, b" \n", incomplete="it was cut off").quote == ""
 
 
+# What is quoted at all ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"No such flow", ""),
+        (b"No such flow", "text/plain; charset=utf-8"),
+        (b"1 < 2, and 3 > 2", "Text/Plain"),
+        (b"No such flow", "application/json"),
+        (b'{"a": "<b>"}', "application/json"),
+        (b'{"a": "<b>"}', "application/problem+json"),
+        (b'"<b>"', ""),
+        ("日".encode(), ""),
+        (b'{"a": "<b>", "n": ' + b"1" * 5000 + b"}", ""),
+        (b"[" * 100_000, ""),
+        (b"", ""),
+    ],
+)
+def test_json_and_plain_text_are_shown(body, content_type):
+    response = Response(200, {"content-type": content_type}, body)
+    assert read(UPLOAD, response) == (body.decode() if body != b'"<b>"' else "<b>")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"No such flow", "text/html"),
+        (b'{"a": 1}', "text/html"),
+        (b"No such flow", "application/octet-stream"),
+        (b"No such flow", "text/plainer"),
+        (b"<html>No such flow", ""),
+        (b"No such <B>flow", "text/plain"),
+        (b"No such flow</p>", "application/json"),
+        (b"<?xml version='1.0'?>", ""),
+        (b"<!-- -->", ""),
+        (b"a\xff", ""),
+        ("No such flow".encode("utf-16"), "text/plain"),
+    ],
+)
+def test_what_is_neither_is_not_shown(body, content_type):
+    assert failure_of(BY_KEY, 400, body, headers={"content-type": content_type}).quote == NOT_TEXT
+
+
 # Success ------------------------------------------------------------------------------------------------
 
 
@@ -442,7 +486,7 @@ def test_kept_response_of_utf_16():
     assert (run.run_id, run.response) == ("7", WITHHELD)
 
 
-@pytest.mark.parametrize("echo", ["raw", "url, every character", "base64", "hex", "zero width"])
+@pytest.mark.parametrize("echo", ["raw", "url, every character", "base64", "zero width"])
 def test_run_id_and_link_that_contain_the_key_are_withheld(echo, key):
     echoed = FORMS[echo](key)
     document = {"run_id": f"run-{echoed}", "run_link": f"https://x.example/{echoed}"}
