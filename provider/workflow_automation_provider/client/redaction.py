@@ -26,7 +26,8 @@ CALLBACK_PATH = "/workflow-automation/callback"
 # What follows is the token of a waiting task. Only the try that made it knows it, but each may be sent it again.
 _CALLBACK = f"{CALLBACK_PATH}?token="
 
-# A secret of fewer letters and digits would be found in prose, a header's value of fewer characters is none.
+# A secret of fewer letters and digits would be found in prose: the API key is then searched for as a word. A header's value
+# of fewer characters is none.
 _MIN_LETTERS, _MIN_SECRET = 6, 8
 
 # A part of the key this long, in letters and digits, is withheld as well: services shorten what they echo.
@@ -43,7 +44,7 @@ _ESCAPE = re.compile(
 
 # Loggers that write request or response headers, or errors that quote them, at DEBUG level. A filter on a
 # parent logger does not apply to its children, so each is listed.
-_WIRE_LOGGERS = [f"httpcore.{name}" for name in ("connection", "http11", "http2", "proxy", "socks")]
+_WIRE_LOGGERS = ("httpx", *map("httpcore.{}".format, ("connection", "http11", "http2", "proxy", "socks")))
 
 # Credentials in URLs: a password, and the query of a web address, which may be signed.
 _USER = re.compile(r"://[^\s/:@]*+:(?!\d++/)")
@@ -56,12 +57,13 @@ class Redactor:
     Withhold every text that contains a secret, or the URL of a callback.
 
     :param secrets: header values and passwords; one that is too short to be a secret is ignored
-    :param key: the API key; one with fewer than six letters and digits is ignored
+    :param key: the API key, of any length; empty if there is none
     """
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
         parts = {part for secret in secrets for part in _parts(secret)}
         self._key = _forms(_CALLBACK)
+        self._words: list[re.Pattern[str]] = []
         self._all = self._key.union(
             *(_forms(part) for part in parts if len("".join(part.split())) >= _MIN_SECRET)
         )
@@ -70,6 +72,8 @@ class Redactor:
     def add(self, secret: str) -> None:
         """Withhold another secret, as strictly as the API key."""
         letters = _letters(_ascii(secret))
+        if secret and len(letters) < _MIN_LETTERS:
+            self._words.append(re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])"))
         self._key |= _forms(secret) | _shortened(letters, len(letters) * 3 // 4)
         self._all |= self._key | _shortened(letters, _PART)
 
@@ -80,7 +84,9 @@ class Redactor:
         :param key_only: whether only the API key counts, or at least three quarters of it in a row
         """
         normal = b"\n".join(_normal(text))
-        return any(form in normal for form in (self._key if key_only else self._all))
+        return any(form in normal for form in (self._key if key_only else self._all)) or any(
+            word.search(text) for word in self._words
+        )
 
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""

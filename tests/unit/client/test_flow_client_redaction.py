@@ -26,10 +26,10 @@ from .forms import nowhere
 @pytest.fixture
 def wire_log(caplog):
     with caplog.at_level(logging.DEBUG):
-        for name in ("httpcore.http11", "httpcore.connection"):
+        for name in ("httpx", "httpcore.http11", "httpcore.connection"):
             logging.getLogger(name).setLevel(logging.DEBUG)
         yield caplog
-    for name in ("httpcore.http11", "httpcore.connection"):
+    for name in ("httpx", "httpcore.http11", "httpcore.connection"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 

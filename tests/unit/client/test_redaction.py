@@ -113,9 +113,13 @@ def test_twelve_letters_of_the_key_in_a_row_are_withheld():
     assert not redactor.reveals(letters[:14], key_only=True)
 
 
-@pytest.mark.parametrize("key", ["", "K7", "?!", "-a-b-c-d-e-"])
-def test_key_of_fewer_letters_is_not_searched_for(key):
-    assert Redactor([], key=key).text(f"... {key} ...") == f"... {key} ..."
+@pytest.mark.parametrize("key", ["k", "K7", "?!", "-a-b-c-d-e-"])
+def test_short_key_is_searched_for_as_a_word(key):
+    redactor = Redactor([], key=key)
+    for text in (key, f"... {key} ...", f"({key})"):
+        assert redactor.text(text) == WITHHELD
+    for text in ("...", f"a{key}b", f"{key}0"):
+        assert redactor.text(text) == text
 
 
 @pytest.mark.parametrize("key", ["a-b-c-d-e-f", "secret", "demo-key"])
@@ -240,9 +244,11 @@ def test_log_filter_that_fails_withholds_the_line(key):
     assert record.getMessage() == WITHHELD
 
 
-@pytest.mark.parametrize("name", ["connection", "http11", "http2", "proxy", "socks"])
+@pytest.mark.parametrize(
+    "name", ["httpx", *(f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy", "socks"))]
+)
 def test_each_wire_log_is_guarded(key, name):
-    logger = logging.getLogger(f"httpcore.{name}")
+    logger = logging.getLogger(name)
     logger.filters.clear()  # of other tests
     redactor = Redactor([], key=key)
     guard_wire_logs(redactor)
