@@ -25,7 +25,7 @@ import json
 import math
 import re
 import secrets
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from workflow_automation_provider.client.checks import kind_of
@@ -135,8 +135,10 @@ def read(body: bytes) -> Said:
             f"{min(unknown)!r:.60} is not supported with the status {status!r}; "
             f"expected {', '.join({**dict.fromkeys(['status', *word._fields])})}.{hint}"
         )
-    said = {name: status if name == "status" else _value(name, fields.get(name)) for name in word._fields}
-    return cast("Said", word(**said))
+    said: dict[str, Any] = {
+        name: status if name == "status" else _value(name, fields.get(name)) for name in word._fields
+    }
+    return word(**said)
 
 
 def without_token(said: Said, token: str) -> Said:

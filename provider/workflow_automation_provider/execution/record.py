@@ -219,7 +219,7 @@ class StartRecord(TaskRecord):
 
     def enter(self, run: RunResult, last: Facts, *, waits: bool) -> Facts:
         """Record that the task continues with the run that a person entered, and return what is known of it now."""
-        before, known = last.start, {}
+        before, known = last.start, dict[str, Any]()
         if before:
             known = {"conn_id": before.conn_id, "flow_id": before.flow_id}
         if before and before.token:

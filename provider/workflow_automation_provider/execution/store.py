@@ -116,11 +116,36 @@ class TaskStore:
                 "unknown. If it started a run, its log names it."
             )
 
+    def use(self, kind: str, name: str = "") -> None:
+        """
+        Reserve the entries of a kind for as long as the task is executed.
+
+        :raises InvalidRequestError: if they are already used in this try, by this or another user of the same name
+        """
+        global _used
+        with _lock:
+            if _used[0] is not self._context["ti"]:
+                _used = (self._context["ti"], set())
+                if not self.outlives_try:
+                    _log.warning(
+                        "Task state does not persist across tries before Airflow 3.3: a retry may start again what this "
+                        "try has started, and uploads all files again."
+                    )
+            if (kind, name) in _used[1]:
+                raise InvalidRequestError(
+                    f"The name {name!r} was already used in this try of the task."
+                    if name
+                    else "The operator was already executed in this try of the task.",
+                    consequence="Nothing was sent for its second use.",
+                    next_step="Give each start inside a task a name of its own that means the same in every try.",
+                )
+            _used[1].add((kind, name))
+
 
 # Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
 # Identified by the task instance object, because Airflow creates a new one for each execution.
 _lock = threading.Lock()
-_used: tuple[object, set[str]] = (None, set())
+_used: tuple[object, set[tuple[str, str]]] = (None, set())
 
 
 class TaskRecord:
@@ -153,29 +178,11 @@ class TaskRecord:
 
     def use(self) -> None:
         """
-        Reserve the entries for as long as the task is executed.
+        Reserve the entries for as long as the task is executed, see :meth:`TaskStore.use`.
 
         :raises InvalidRequestError: if they are already used in this try, by this or another user of the same name
         """
-        global _used
-        place = f"{type(self).__name__}/{self.name}"
-        with _lock:
-            if _used[0] is not self._ti:
-                _used = (self._ti, set())
-                if not self.outlives_try:
-                    _log.warning(
-                        "Task state does not persist across tries before Airflow 3.3: a retry may start again what this "
-                        "try has started, and uploads all files again."
-                    )
-            if place in _used[1]:
-                raise InvalidRequestError(
-                    f"The name {self.name!r} was already used in this try of the task."
-                    if self.name
-                    else "The operator was already executed in this try of the task.",
-                    consequence="Nothing was sent for its second use.",
-                    next_step="Give each start inside a task a name of its own that means the same in every try.",
-                )
-            _used[1].add(place)
+        self._store.use(type(self).__name__, self.name)
 
     def _counts(self, entry: Mapping[str, Any]) -> bool:
         """Return whether an entry is not from before a Clear, which changes ``max_tries``."""

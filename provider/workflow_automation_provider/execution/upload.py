@@ -102,7 +102,7 @@ class Uploader:
         **limits: int | None,
     ) -> None:
         self._store = TaskStore(context)
-        self._store.use("upload", "")
+        self._store.use("upload")
         self._max_tries = None if of_own_run else context["ti"].max_tries  # which a Clear changes
         self._hook = hook
         self._retrier = retrier

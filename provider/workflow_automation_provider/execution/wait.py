@@ -270,9 +270,9 @@ def is_supervised() -> bool:
 
 def _said(spoken: Spoken) -> str:
     """Return when the run said what, but for how far it was."""
-    said = [("started", spoken.claim)] if spoken.claim else []
-    said += [(spoken.end.status, spoken.end)] if spoken.end else []
-    steps = ", ".join(f"{word} at {step.at:%H:%M:%S}" for word, step in said)
+    said = [("started", spoken.claim.at)] if spoken.claim else []
+    said += [(spoken.end.status, spoken.end.at)] if spoken.end else []
+    steps = ", ".join(f"{word} at {at:%H:%M:%S}" for word, at in said)
     return f"The run said: {steps}." if steps else "The run has said nothing."
 
 

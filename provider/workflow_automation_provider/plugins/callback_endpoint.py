@@ -73,7 +73,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 # Of each verdict: the status, the words, and a code where they would have to be read otherwise.
-_RESPONSES = {
+_RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
     Verdict.STOP: (404, "No task wants this run: stop."),
     Verdict.CLAIM: (200, "The run has the task: go on."),
     Verdict.GO_ON: (200, "The run has the task: go on."),

@@ -222,7 +222,7 @@ def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
         told = _told(task, key[0], start)
         return Run(task=task, at=at, name=name, try_number=place[0], is_current=is_current, **told)
     except Exception:
-        unknown = {"state": State.UNKNOWN, "at": task.at, "is_current": is_last}
+        unknown: dict[str, Any] = {"state": State.UNKNOWN, "at": task.at, "is_current": is_last}
         return Run(task=task, name=name, try_number=place[0], **unknown)
 
 

@@ -149,7 +149,7 @@ def _current(session: Session, place: Mapping[str, Any], *, lock: bool = False) 
     return found
 
 
-def _dag_run(ti: TaskInstance) -> Select[tuple[int]]:
+def _dag_run(ti: TaskInstance) -> Select[Any]:
     return select(DagRun.id).filter_by(dag_id=ti.dag_id, run_id=ti.run_id)
 
 

@@ -81,7 +81,8 @@ def _read(*conditions: Any) -> tuple[list[Task], bool]:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
         tasks = {row.id: Task(row) for row in rows[:MAX_TASKS]}
         are_these = TaskInstance.id.in_(tasks)
-        batches = dict(map(tuple, session.execute(last.where(are_these).group_by(TaskInstance.id))))
+        found = session.execute(last.where(are_these).group_by(TaskInstance.id))
+        batches = {ti_id: entry_id for ti_id, entry_id in found}  # noqa: C416 - of rows
         have_starts = TaskInstance.id.in_(tasks.keys() - batches.keys())
         for conditions in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
             for ti_id, key, text in session.execute(entries.where(*conditions)):

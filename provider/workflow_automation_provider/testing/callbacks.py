@@ -177,13 +177,10 @@ class Callback:
             return []
         first = replace(self, then=())
         # An answer replaces the body that the first call has instead of one.
-        return [
-            first,
-            *(
-                replace(first, **({} if call.keys() <= {"delay", "token"} else {"body": None}) | call)
-                for call in self.then
-            ),
+        changes: list[dict[str, Any]] = [
+            ({} if call.keys() <= {"delay", "token"} else {"body": None}) | {**call} for call in self.then
         ]
+        return [first, *(replace(first, **change) for change in changes)]
 
     def url_in(self, inputs: Any) -> str | None:
         """Return the URL that the inputs of a run hold for this callback, ``None`` if they hold none."""

@@ -107,6 +107,7 @@ def make_app(
 ) -> ASGIApp:
     """Combine the parts of the service."""
     pages = Pages(state)
+    queues: dict[str, Faults | Callbacks] = {"faults": faults, "callbacks": callbacks}
     site = Starlette(
         routes=[
             Route("/", pages.index),
@@ -119,7 +120,7 @@ def make_app(
                     functools.partial(_queue, name, queue),
                     methods=["GET", "POST", "DELETE"],
                 )
-                for name, queue in {"faults": faults, "callbacks": callbacks}.items()
+                for name, queue in queues.items()
             ),
         ]
     )

@@ -198,7 +198,7 @@ async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> N
             await _drip(fault.seconds or 0, response, exchange)
         case "truncate":
             await exchange.start(response)
-            await exchange.send_part(response.body[: len(response.body) // 2])
+            await exchange.send_part(bytes(response.body[: len(response.body) // 2]))
             await exchange.drop()
         case "endless":
             await _endless(fault.limit or 0, response, exchange)

@@ -54,8 +54,9 @@ class State:
         self._next_run_id = first_run_id
         self._started: Counter[tuple[str, str | None]] = Counter()
         self._writer = writer
-        for record in [*journal.runs(), *journal.uploads(), *journal.callbacks()]:
-            self._keep(record)
+        for records in (journal.runs(), journal.uploads(), journal.callbacks()):
+            for record in records:
+                self._keep(record)
 
     def add(self, *records: Record) -> None:
         """Write to the journal what has happened, at once, and keep it."""
