@@ -58,7 +58,10 @@ def local_airflow(name: str, port: int, service_port: int) -> Iterator[tuple[Air
         shutil.rmtree(airflow.home, ignore_errors=True)
     airflow.prepare()
     journal = airflow.home / "service.jsonl"
-    with LocalService([*KEYS.values()], port=service_port, journal=journal) as service, LocalS3("reports") as s3:
+    with (
+        LocalService([*KEYS.values()], port=service_port, journal=journal) as service,
+        LocalS3("reports") as s3,
+    ):
         try:
             print(f"Starting Airflow {VERSION} (about 30 s) …")
             airflow.start()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import XCom
 from airflow.sdk import BaseOperatorLink
+
+from workflow_automation_provider.client.checks import web_link
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -17,16 +18,6 @@ __all__ = ["FlowRunLink"]
 
 
 _log = logging.getLogger(__name__)
-
-# Without credentials, and without what a browser leaves out or turns.
-_WEB = re.compile(
-    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?", re.I | re.ASCII
-)
-
-
-def web_link(link: object) -> str:
-    """Return a link that the service gave, empty unless it is one of http or https: a browser runs ``javascript:``."""
-    return link if isinstance(link, str) and _WEB.fullmatch(link) else ""
 
 
 class FlowRunLink(BaseOperatorLink):

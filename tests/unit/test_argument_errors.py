@@ -186,7 +186,7 @@ def callbacks() -> Iterator[bytes]:
         {"message": ["a"]},
         {"message": "\0"},
         {"run_id": "1", "more": 2},
-        *({"result": wrong} for wrong in (2**64, {"a": "\ud800"}, {"__type": 1}, [0] * 100_000)),
+        *({"result": wrong} for wrong in (2**64, {"a": "\ud800"}, {"__type": 1})),
         {"result": json.loads("[" * 52 + "]" * 52)},
     ]
     for document in documents:

@@ -86,3 +86,14 @@ _NOT_ON_ONE_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 def one_line(text: str) -> str:
     """Return a text with its line breaks and other control characters escaped, as in a Python string."""
     return _NOT_ON_ONE_LINE.sub(lambda sign: repr(sign[0])[1:-1], text)
+
+
+# Without credentials, and without what a browser leaves out or turns.
+_WEB = re.compile(
+    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?", re.I | re.ASCII
+)
+
+
+def web_link(link: object) -> str:
+    """Return a link that the service gave, empty unless it is one of http or https: a browser runs ``javascript:``."""
+    return link if isinstance(link, str) and _WEB.fullmatch(link) else ""

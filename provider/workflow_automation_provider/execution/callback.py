@@ -28,7 +28,6 @@ import secrets
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
-from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
 
 PATH = CALLBACK_PATH
@@ -123,10 +122,10 @@ def read(body: bytes) -> Said:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"The body is not JSON: {why}.") from None
     if not isinstance(fields, dict):
-        raise ValueError(f"The body is {kind_of(fields)}; expected an object with a status.")
+        raise ValueError(f"The body is {_kind(fields)}; expected an object with a status.")
     status = fields.get("status")
     if not (isinstance(status, str) and status in _WORDS):
-        given = f"{status!r:.60}" if isinstance(status, str) else kind_of(status)
+        given = f"{status!r:.60}" if isinstance(status, str) else _kind(status)
         raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
     word = _WORDS[status]
     if unknown := fields.keys() - {"status", *word._fields}:
@@ -139,6 +138,21 @@ def read(body: bytes) -> Said:
         name: status if name == "status" else _value(name, fields.get(name)) for name in word._fields
     }
     return word(**said)
+
+
+# As flows, and those who build them, call it.
+_KINDS = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "an array",
+    dict: "an object",
+}
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "missing or null")
 
 
 def without_token(said: Said, token: str) -> Said:
@@ -169,7 +183,7 @@ def _value(name: str, value: Any) -> Any:
             if name == "run_id" and len(text) > MAX_RUN_ID:
                 raise ValueError(f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}.")
             return text if text.strip() else None
-    raise ValueError(f"{name} is {kind_of(value)}; expected {_EXPECTED.get(name, 'text')}.")
+    raise ValueError(f"{name} is {_kind(value)}; expected {_EXPECTED.get(name, 'text')}.")
 
 
 def _check(field: str, value: Any, depth: int = 0) -> None:

@@ -15,6 +15,7 @@ entry of its own: it began with the outcome of the start, and its end is in what
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -136,7 +137,7 @@ class CompletionWait:
                 if spoken.has_begun and (spoken.run_id or (spoken.claim and spoken.claim.run_link)):
                     run = with_said(run, spoken, self._hook)
                 if end:
-                    return self._ended(run, spoken, end)
+                    return self._ended(waiting, run, spoken, end)
             except RunFailedError:
                 raise
             except Exception as error:
@@ -195,13 +196,13 @@ class CompletionWait:
                 exc_info=True,
             )
 
-    def _ended(self, run: RunResult, spoken: Spoken, end: End) -> RunResult:
+    def _ended(self, waiting: Waiting, run: RunResult, spoken: Spoken, end: End) -> RunResult:
         """
         Return the run and the flow's result.
 
         :raises RunFailedError: if the run failed
         """
-        self._log.info("%s", _said(spoken))
+        self._log.info("%s", self._said(waiting, spoken))
         with self._hook:
             result, message = self._redacted(end.result), self._redacted(end.message) or ""
         if self._expects_claim and not spoken.claim:
@@ -217,6 +218,18 @@ class CompletionWait:
             )
         self._log.info("%s", f"The flow said that the run succeeded. {one_line(message)}".strip())
         return run if result is None else {**run, "result": result}
+
+    def _said(self, waiting: Waiting, spoken: Spoken) -> str:
+        """Return when the run said what, in order."""
+        word = None
+        if spoken.claim:  # only then a run may say how far it is
+            with contextlib.suppress(Exception):  # what it has said before its end decides nothing
+                word = self._record.last_word(waiting.token)
+        said = [(spoken.claim.at, "started")] if spoken.claim else []
+        said += [(datetime.fromisoformat(word["at"]), "running (its last)")] if word else []
+        said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
+        steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
+        return f"The run said: {steps}." if steps else "The run has said nothing."
 
     def _silence_left(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> timedelta:
         """
@@ -243,7 +256,7 @@ class CompletionWait:
         where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
         return RunTimeoutError(
             f"No result was reported within completion_timeout ({waiting.until - waiting.since}). "
-            f"{_said(spoken)}",
+            f"{self._said(waiting, spoken)}",
             next_step=(
                 f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
                 "callback_base_url."
@@ -266,14 +279,6 @@ def is_supervised() -> bool:
 
     comms = getattr(task_runner, "SUPERVISOR_COMMS", None)
     return comms is not None and not type(comms).__name__.startswith("InProcess")
-
-
-def _said(spoken: Spoken) -> str:
-    """Return when the run said what, but for how far it was."""
-    said = [("started", spoken.claim.at)] if spoken.claim else []
-    said += [(spoken.end.status, spoken.end.at)] if spoken.end else []
-    steps = ", ".join(f"{word} at {at:%H:%M:%S}" for word, at in said)
-    return f"The run said: {steps}." if steps else "The run has said nothing."
 
 
 def _facts_of(run: RunResult) -> dict[str, Any]:

@@ -49,9 +49,20 @@ def rendered(name: str, value: Any) -> Any:
     Return a value as Airflow rendered it.
 
     :param name: what the value is called in errors
-    :raises InvalidRequestError: if it is None or empty, or the text "None" that a template makes of None
+    :raises InvalidRequestError: if it is None or empty, the text "None" that a template makes of None, or a
+        template that was not rendered
     """
     check_rendered(name, value)
+    if isinstance(value, str) and ("{{" in value or "{%" in value):
+        from workflow_automation_provider.client.redaction import without_credentials
+
+        raise InvalidRequestError(
+            f"{name} is {without_credentials(value)!r}, a template that was not rendered.",
+            next_step=(
+                "Airflow renders the templates of a task, but not those of an operator that is executed inside a task: "
+                "pass the value itself."
+            ),
+        )
     return value
 
 

@@ -35,8 +35,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 from sqlalchemy import and_, case, exists, func, or_, select
 
+from workflow_automation_provider.client.checks import web_link
 from workflow_automation_provider.execution.ledger import PREFIX
-from workflow_automation_provider.links import web_link
 from workflow_automation_provider.plugins.conversation import BATCH, State, Task, conversations
 from workflow_automation_provider.plugins.metadata import COORDINATES
 
