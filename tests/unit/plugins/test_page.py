@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, event
 
 from waiting_tasks import WaitingTask, make_dag
+from workflow_automation_provider.client.checks import web_link
 from workflow_automation_provider.execution.callback import digest_of
 from workflow_automation_provider.execution.ledger import (
     Claim,
@@ -28,7 +29,6 @@ from workflow_automation_provider.execution.ledger import (
     run_key,
     word_key,
 )
-from workflow_automation_provider.links import web_link
 from workflow_automation_provider.plugins import page
 
 LIST = "/workflow-automation/runs/"
