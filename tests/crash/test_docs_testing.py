@@ -12,7 +12,7 @@ from code_blocks import read_code_blocks
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
-def test_the_tests_of_the_page_pass(tmp_path):
+def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     """By pytest's own command, from anywhere, with an almost empty environment: nothing is left behind."""
     project = tmp_path / "my project"
     for block in read_code_blocks(PAGE, "python"):

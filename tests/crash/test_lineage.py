@@ -7,8 +7,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from workflow_automation_provider.testing import LocalService
 
 pytest.importorskip("airflow.providers.openlineage")
 
@@ -24,11 +29,14 @@ START = pendulum.datetime(2026, 1, 1, tz="UTC")
 """
 
 
+Events = Callable[[str], tuple[dict[Any, Any], str]]
+
+
 @pytest.fixture
-def events(airflow_home, workflow_automation_service, workflow_automation_connection, tmp_path):
+def events(airflow_home: Path, workflow_automation_connection: object, tmp_path: Path) -> Events:
     """Run a DAG that fails; the events of its tasks, by task and kind, and the text of all events."""
 
-    def run(source):
+    def run(source: str) -> tuple[dict[Any, Any], str]:
         path = airflow_home / "dags" / "lineage.py"
         path.write_text(
             f"{PREAMBLE}\n{textwrap.dedent(source)}\nif __name__ == '__main__':\n    dag.test()\n"
@@ -41,7 +49,9 @@ def events(airflow_home, workflow_automation_service, workflow_automation_connec
             "AIRFLOW__OPENLINEAGE__DISABLED": "false",
         }
         try:
-            done = subprocess.run([sys.executable, str(path)], env=env, capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, str(path)], env=env, capture_output=True, text=True, check=False
+            )
         finally:
             path.unlink()
         assert emitted.exists(), done.stdout + done.stderr
@@ -52,16 +62,18 @@ def events(airflow_home, workflow_automation_service, workflow_automation_connec
     return run
 
 
-def names(datasets):
+def names(datasets: list[dict[str, str]]) -> list[tuple[str, str]]:
     return [(dataset["namespace"], dataset["name"]) for dataset in datasets]
 
 
-def of_flow(service):
+def of_flow(service: LocalService) -> tuple[str, str]:
     host, _, path = service.base_url.partition("://")[2].partition("/")
     return f"workflow-automation://{host}", f"{path}/flows/demo-flow"
 
 
-def test_what_is_told_of_each_task(events, workflow_automation_service, tmp_path):
+def test_what_is_told_of_each_task(
+    events: Events, workflow_automation_service: LocalService, tmp_path: Path
+) -> None:
     service = workflow_automation_service
     for name in ("a.csv", "b c.csv"):
         (tmp_path / name).write_text("1234")

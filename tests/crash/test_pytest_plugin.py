@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +39,7 @@ TESTS = """
 
 
 @pytest.fixture
-def run_pytest(tmp_path):
+def run_pytest(tmp_path: Path) -> Callable[..., str]:
     """Run the tests, with nothing but the plugin; return what is printed, and the secrets backend at the end."""
     home = tmp_path / "airflow"
     home.mkdir()
@@ -54,7 +56,7 @@ def run_pytest(tmp_path):
         "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS": arguments,
     }
 
-    def run(conftest, *arguments):
+    def run(conftest: str, *options: str) -> str:
         (tmp_path / "conftest.py").write_text(
             'pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]\n'
             "import atexit, os, pathlib\n"
@@ -75,14 +77,14 @@ def run_pytest(tmp_path):
             "-p",
             "no:anyio",
         ]
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, env=env)
+        done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=env)
         assert (home / "after").read_text() == BACKEND, done.stdout + done.stderr
         return done.stdout
 
     return run
 
 
-def test_the_service_is_asked_and_no_callback_may_be_missing(run_pytest):
+def test_the_service_is_asked_and_no_callback_may_be_missing(run_pytest: Callable[..., str]) -> None:
     """A test fails whose run would call the endpoint, but for the callback that is missing."""
     printed = run_pytest("")
     assert "5 passed, 1 error" in printed, printed
@@ -92,7 +94,7 @@ def test_the_service_is_asked_and_no_callback_may_be_missing(run_pytest):
     assert "hush" not in printed
 
 
-def test_a_secrets_backend_that_is_asked_anyway_fails_the_test(run_pytest):
+def test_a_secrets_backend_that_is_asked_anyway_fails_the_test(run_pytest: Callable[..., str]) -> None:
     """Airflow was imported, and has read a connection, before the plugin could turn the backends off."""
     printed = run_pytest(
         "from airflow.sdk import BaseHook\n"
