@@ -9,11 +9,12 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from workflow_automation_provider.testing import LocalService
+if TYPE_CHECKING:
+    from workflow_automation_provider.testing import LocalService
 
 pytest.importorskip("airflow.providers.openlineage")
 
