@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import functools
 import importlib
 import inspect
 import os
 import pkgutil
 import re
+import typing
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -330,6 +332,15 @@ def readable(
     return signature and signature.replace("<factory>", "...").replace("= not given", "= UNSET"), returns
 
 
+def without_limits(_app: Sphinx, target: Any, _bound: bool) -> None:
+    """Have annotations say types alone: the tables say which values fit."""
+    for owner in (target, getattr(target, "__init__", None)):
+        found = getattr(owner, "__annotations__", None)
+        if found and str(getattr(owner, "__module__", "")).startswith(f"{PACKAGE}.testing"):
+            with contextlib.suppress(NameError):  # of what is imported for type checkers alone
+                found.update(typing.get_type_hints(owner))
+
+
 class WithoutSentinels(SphinxTransform):
     """Leave out of signatures how the code sees that an argument is not given: the tables say what holds then."""
 
@@ -352,6 +363,7 @@ class WithoutSentinels(SphinxTransform):
 
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
+    app.connect("autodoc-before-process-signature", without_limits)
     app.connect("autodoc-process-signature", readable)
     app.connect("source-read", add_navigation)
     app.connect("env-purge-doc", leave_out)

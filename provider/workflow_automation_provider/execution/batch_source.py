@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -253,6 +254,8 @@ def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
             file.flush()
             try:
                 fs.put_file(file.name, written)
+                if isinstance(fs, LocalFileSystem) and fs.exists(key):
+                    shutil.copymode(key, written)
                 if written != key:
                     fs.mv(written, key)
             except BaseException:

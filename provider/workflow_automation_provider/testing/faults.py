@@ -199,7 +199,7 @@ class Faults:
         """
         Queue a fault.
 
-        :param kind: one of :data:`.faults.KINDS`
+        :param kind: one of :data:`KINDS`
         :param options: the other fields of :class:`Fault`
         :raises ValueError: if the kind is unknown, does not support an option, or a value is invalid
         """

@@ -70,6 +70,14 @@ def test_an_empty_batch_starts_nothing(batch, service, tmp_path, output):
     assert service.journal.requests() == []
 
 
+def test_an_output_file_that_is_replaced_keeps_its_mode(batch, service, tmp_path):
+    output = tmp_path / "output.jsonl"
+    output.touch(0o600)
+    batch(rows(1), output_path=str(output))
+    assert "1001" in output.read_text()
+    assert output.stat().st_mode & 0o777 == 0o600
+
+
 def test_connections_are_kept(batch, service, monkeypatch):
     """16 threads need 16 connections at most."""
     connections = []
