@@ -67,7 +67,7 @@ WHERE e.name = 'outcome/1/0' OR r <= {WAITING // PER_DAG_RUN} AND (e.name = 'run
 UPDATE task_instance SET state = 'running', task_id = 'batch'
 WHERE run_id = 'run-{OLD // PER_DAG_RUN}' AND map_index < {BATCHES};
 INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
-SELECT {OLD // PER_DAG_RUN}, dag_id, run_id, task_id, map_index, 'workflow_automation_batch_' || n, :batch, now()
+SELECT {OLD // PER_DAG_RUN}, dag_id, run_id, task_id, map_index, 'workflow_automation_batch_' || lpad(n::text, 6, '0'), :batch, now()
 FROM task_instance, generate_series(0, {ENTRIES - 1}) n WHERE task_id = 'batch';
 
 ANALYZE;
@@ -86,7 +86,8 @@ def fill(url: str) -> None:
         "word": {"message": "Reading orders", "progress": 0.5, "at": at},
         "batch": {
             "max_tries": 3,
-            "counts": {"total": 400, "started": 280, "remaining": 120},
+            "at": at,
+            "counts": {"total": 400, "started": 280, "rejected": 0, "unknown": 0, "remaining": 120},
             "opened": {str(n): "0123456789ab" for n in range(64)},
         },
         "parked": {"waiting": {"since": at, "until": until}},

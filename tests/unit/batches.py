@@ -59,7 +59,7 @@ def counts(total, *, started=0, rejected=0, unknown=0):
 
 def entries_of(store):
     """Return the entries of a batch, in order."""
-    keys = (f"workflow_automation_batch_{number}" for number in itertools.count())
+    keys = (f"workflow_automation_batch_{number:06}" for number in itertools.count())
     return list(itertools.takewhile(bool, map(store.get, keys)))
 
 

@@ -385,7 +385,7 @@ def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, servic
         batch(items, store=Unreadable, try_number=4)
     assert caught.value.accepted is Accepted.MAYBE
     assert caught.value.code == ("batch-interrupted" if isinstance(items, list) else "invalid-request")
-    assert "workflow_automation_batch_0" in caught.value.next_step
+    assert "workflow_automation_batch_000000" in caught.value.next_step
     assert len(service.runs) == started
 
 

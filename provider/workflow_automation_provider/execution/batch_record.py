@@ -181,7 +181,7 @@ class BatchRecord(TaskRecord):
         self._written += 1
 
     def _key(self, number: int) -> str:
-        return f"{_BATCH}_{number}"
+        return f"{_BATCH}_{number:06}"  # in this order in an index of the database, too
 
     # Items --------------------------------------------------------------------------------------------------
 

@@ -72,17 +72,18 @@ def _read(*conditions: Any) -> tuple[list[Task], bool]:
     same_run = and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id)
     newest = TaskInstance.start_date.desc(), TaskInstance.id
     query = select(*columns, date).join(DagRun, same_run).where(*conditions).order_by(*newest)
-    # Of a batch, the last entry says enough.
+    # Of a batch, the last entry says enough: the end of what an index has of the task.
     is_batch = Store.key.startswith(BATCH, autoescape=True)
-    last = select(TaskInstance.id, func.max(Store.id)).join(Store, _IS_ITS).where(is_batch)
+    its = select(Store.id).where(Store.dag_run_id == DagRun.id, _IS_ITS, is_batch)
+    last = its.order_by(Store.key.desc()).limit(1).scalar_subquery()
+    batch = select(TaskInstance.id, last.label("entry")).join(DagRun, same_run)
     value = case((func.length(Store.value) <= _MAX_VALUE, Store.value))
     entries = select(TaskInstance.id, Store.key, value).join(Store, _IS_ITS)
     with create_session() as session:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
         tasks = {row.id: Task(row) for row in rows[:MAX_TASKS]}
         are_these = TaskInstance.id.in_(tasks)
-        found = session.execute(last.where(are_these).group_by(TaskInstance.id))
-        batches = {ti_id: entry_id for ti_id, entry_id in found}  # noqa: C416 - of rows
+        batches = {row.id: row.entry for row in session.execute(batch.where(are_these)) if row.entry}
         have_starts = TaskInstance.id.in_(tasks.keys() - batches.keys())
         for conditions in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
             for ti_id, key, text in session.execute(entries.where(*conditions)):

@@ -130,7 +130,7 @@ def test_an_interruption_at_a_new_entry_leaves_no_gap(context, monkeypatch, is_w
         with pytest.raises(KeyboardInterrupt):
             record.write([], [started(1)])
     record.write([], [started(1)])
-    assert [*store._entries] == ["workflow_automation_batch_0", "workflow_automation_batch_1"]
+    assert [*store._entries] == ["workflow_automation_batch_000000", "workflow_automation_batch_000001"]
     assert state(record_of(context, store))[1] == started(1)
 
 

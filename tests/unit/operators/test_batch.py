@@ -105,7 +105,7 @@ def test_nothing_outside_of_an_open_window_is_sent(batch, service, max_concurren
     (found,) = watched
     assert found.breaches == []
     assert found.most_unrecorded <= in_flight
-    assert found.opened.keys() >= {"workflow_automation_batch_0"}
+    assert found.opened.keys() >= {"workflow_automation_batch_000000"}
     assert times_started(service) == Counter(range(120))
 
 

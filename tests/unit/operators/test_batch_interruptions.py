@@ -195,7 +195,7 @@ def test_an_execution_timeout_leaves_nothing_in_doubt_that_had_a_response(batch,
     assert signal.getsignal(signal.SIGALRM) is before
     text = log()
     assert counts(200, started=len(service.runs)) in text
-    assert mentions(text, "state store", "workflow_automation_batch_0")
+    assert mentions(text, "state store", "workflow_automation_batch_000000")
     assert 0 < len(service.runs) < 200
     service.faults.clear()
     assert statuses(batch(rows(200), try_number=2)) == {"started": 200}
@@ -265,7 +265,7 @@ def test_an_output_file_that_cannot_be_written_at_the_end_is_written_by_the_next
     with pytest.raises(FileUnavailableError) as caught:
         batch(rows(100), output_path=str(folder / "output.jsonl"), before=losing(service, folder))
     assert caught.value.consequence == counts(100, started=100)
-    assert "workflow_automation_batch_0" in caught.value.next_step
+    assert "workflow_automation_batch_000000" in caught.value.next_step
     folder.mkdir()
     summary = batch(rows(100), output_path=str(folder / "output.jsonl"), try_number=2)
     assert summary["started"] == 100

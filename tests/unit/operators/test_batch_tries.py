@@ -83,7 +83,7 @@ def test_a_404_for_the_record_starts_no_second_run(batch, service):
     first = batch(rows(5))
 
     def store(inner):
-        inner.lost = ["workflow_automation_batch_0"]
+        inner.lost = ["workflow_automation_batch_000000"]
         return inner
 
     assert batch(rows(5), try_number=2, store=store) == first

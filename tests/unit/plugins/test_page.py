@@ -326,7 +326,7 @@ class TestStates:
                 "counts": counts if number == 11 else {"total": 1},
             }
             entry |= {"flow_id": "orders", "conn_id": "of-the-batch"}
-            task.put(f"workflow_automation_batch_{number}", entry)
+            task.put(f"workflow_automation_batch_{number:06}", entry)
         assert "280 of 400 started, 15 rejected, 5 unknown" in listed().text
         assert "|orders|of-the-batch|" in listed().rows[1]
         assert listed().all("progress")[0]["value"] == "0.7500"
@@ -349,7 +349,7 @@ class TestStates:
             assert "run of second" in text
 
     def test_queued_after_a_clear(self, dag, listed):
-        for key in ("start/1/0", "batch_0"):
+        for key in ("start/1/0", "batch_000000"):
             Task(dag, starts=False, state="queued", start_date=None).put(f"workflow_automation_{key}", {})
         assert len(listed().rows) == 3
 
@@ -457,7 +457,7 @@ class TestList:
         def add():
             Task(dag).outcome().say("x").park()
             task = Task(dag, starts=False)
-            task.put("workflow_automation_batch_0", {})
+            task.put("workflow_automation_batch_000000", {})
 
         add()
         viewer.get(LIST)
@@ -618,7 +618,7 @@ class TestHostileTexts:
         for task, keys in (
             (broken[0], (run_key(digest), word_key(digest), frozen_key(digest), "workflow_automation_outcome/1/0")),
             (broken[2], ("workflow_automation_start/1/0", "workflow_automation_start/٣/0", "workflow_automation_start/x",
-                         "workflow_automation_batch_٣", "workflow_automation_run")),
+                         "workflow_automation_batch_000003", "workflow_automation_run")),
         ):  # fmt: skip
             for key in keys:
                 task.enter(key, value)
