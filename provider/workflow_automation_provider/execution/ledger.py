@@ -126,9 +126,10 @@ def _json(value: Any) -> Any:
     return value
 
 
-def _read(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry, given its JSON values."""
-    return {name: _READ.get(name, lambda value: value)(value) for name, value in entry.items()}
+def _read(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry, given its JSON values; a newer version may have written more."""
+    names = [name for name, value in entry.items() if name in kind.__annotations__ and value is not None]
+    return {name: _READ.get(name, lambda value: value)(entry[name]) for name in names}
 
 
 class Start(NamedTuple):
@@ -165,7 +166,7 @@ class Start(NamedTuple):
         """Return what an entry says; one that a person has damaged is that of a start of which nothing else is known."""
         try_number, number = place
         try:
-            return cls(try_number=try_number, number=number, **_read(entry))
+            return cls(try_number=try_number, number=number, **_read(cls, entry))
         except (AttributeError, TypeError, ValueError):
             return cls(
                 try_number=try_number, number=number, at=datetime.min.replace(tzinfo=UTC), max_tries=-1
@@ -199,7 +200,7 @@ class Outcome(NamedTuple):
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Outcome:
         """Return what an entry says."""
-        return cls(**_read(entry))
+        return cls(**_read(cls, entry))
 
 
 class Claim(NamedTuple):
@@ -236,7 +237,7 @@ class Spoken(NamedTuple):
     @classmethod
     def of(cls, entry: Mapping[str, Any] | None) -> Spoken:
         """Return what an entry says, nothing if there is none."""
-        return cls(**_read(entry)) if entry else NOTHING_SAID
+        return cls(**_read(cls, entry)) if entry else NOTHING_SAID
 
     @property
     def has_begun(self) -> bool:
@@ -258,13 +259,21 @@ NOTHING_SAID = Spoken()
 """Of a run that has not spoken."""
 
 
+def _time(text: str) -> datetime:
+    if (at := datetime.fromisoformat(text)).tzinfo is None:
+        raise ValueError("It has no time zone.")
+    return at
+
+
 _READ: dict[str, Callable[[Any], Any]] = {
-    "at": datetime.fromisoformat,
-    "stopped": datetime.fromisoformat,
-    "giver": tuple,
+    "at": _time,
+    "stopped": _time,
+    "max_tries": int,
+    "run": lambda run: {**run},
+    "giver": lambda place: tuple(map(int, place)),
     "refused": tuple,
-    "claim": lambda entry: Claim(**_read(entry)),
-    "end": lambda entry: End(**_read(entry)),
+    "claim": lambda entry: Claim(**_read(Claim, entry)),
+    "end": lambda entry: End(**_read(End, entry)),
 }
 
 

@@ -143,7 +143,10 @@ class StartRecord(TaskRecord):
             if starts[-1].is_damaged:
                 raise InvalidRequestError(
                     f"The entry {key} in the task's state store was changed, and says no longer what try {try_number} did.",
-                    next_step="Look in the workflow's list of runs for what it started.",
+                    next_step=(
+                        "Look in the workflow's list of runs for what it started. To start over, delete the entry under "
+                        "Storage and clear the task."
+                    ),
                 )
         if try_number == self._ti.try_number:
             self._place = (try_number, len(starts))

@@ -136,9 +136,10 @@ class RunStarter:
             facts = self._settle(facts)
             decision = decide(facts, self._asked)
         if decision is Decision.RETURN:
+            run = self._return(facts)
             if entered:
                 self._record.forget_entered()
-            return self._return(facts)
+            return run
         if decision is not Decision.SEND:
             raise self._reported(decision, facts)
         self._log_earlier(facts)
@@ -361,7 +362,7 @@ class RunStarter:
         is_final = not is_unknown or self._asked.on_unknown_start == "fail" or self._record.is_last_try
         try:
             facts = Facts(start=start, spoken=self._record.spoken(start.token))
-            facts = self._settle(facts, closes=is_final)
+            facts = self._settle(facts, closes=is_final and not self._retrier.is_ended())
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             raise error from None

@@ -221,13 +221,12 @@ class CompletionWait:
 
     def _said(self, waiting: Waiting, spoken: Spoken) -> str:
         """Return when the run said what, in order."""
-        word = None
+        said = [(spoken.claim.at, "started")] if spoken.claim else []
+        said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
         if spoken.claim:  # only then a run may say how far it is
             with contextlib.suppress(Exception):  # what it has said before its end decides nothing
-                word = self._record.last_word(waiting.token)
-        said = [(spoken.claim.at, "started")] if spoken.claim else []
-        said += [(datetime.fromisoformat(word["at"]), "running (its last)")] if word else []
-        said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
+                if word := self._record.last_word(waiting.token):
+                    said.append((datetime.fromisoformat(word["at"]).astimezone(UTC), "running (its last)"))
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
         return f"The run said: {steps}." if steps else "The run has said nothing."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -73,6 +73,13 @@ class FlowNotifier(BaseNotifier):
         except Exception as error:
             self._log_failure(error, Code.NOT_SENT)
 
+    def __await__(self) -> Generator[Any, None, None]:
+        """Do the same in another thread, with the context that the notifier was made with."""
+        # Not asyncio's: in the triggerer, Airflow reads connections through asgiref's event loop.
+        from asgiref.sync import sync_to_async
+
+        return sync_to_async(self.__call__, thread_sensitive=False)(self.context).__await__()
+
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         """
         Return the environment that renders the templates.
@@ -109,7 +116,6 @@ class FlowNotifier(BaseNotifier):
 
         :param context: the callback's context
         """
-        # Not asyncio's: in the triggerer, Airflow reads connections through asgiref's event loop.
         from asgiref.sync import sync_to_async
 
         await sync_to_async(self.notify, thread_sensitive=False)(context)

@@ -228,7 +228,7 @@ def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
 
 def _told(task: Task, key: str, start: Start) -> dict[str, Any]:
     """Return what the entries of a start tell: fields of its run."""
-    token = start.token or ""
+    token = start.token or "-"  # the keys of none
     outcome, word = task.entry(f"{OUTCOME}{key.removeprefix(START)}"), task.entry(word_key(token))
     facts = Facts(
         start=start,

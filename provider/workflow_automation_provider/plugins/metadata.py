@@ -75,7 +75,7 @@ def is_known(token: str) -> bool:
     """
     Tell whether a task has given out this token.
 
-    :raises UnavailableError: if the database is locked or cannot be reached
+    :raises UnavailableError: if the database is locked or cannot be reached, or a person has damaged a start
     """
     with _transaction() as session:
         ti = _find(session, token)
@@ -177,6 +177,8 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
         # A start by name has no token.
         if (place := START_KEY.fullmatch(key)) and place[3] is None
     ]
+    if any(start.is_damaged for start in starts):
+        raise UnavailableError("an entry of a start was changed")
     giver = next((start for start in starts if start.token == digest and start.run is None), None)
     if giver is None:
         return None

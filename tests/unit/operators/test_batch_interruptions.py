@@ -66,7 +66,7 @@ def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tm
         assert "the log" in where
         entries = entries_of(batch.context["task_state_store"])
         named = {0, len(entries) - 1}
-        assert re.findall(r"workflow_automation_batch_(\d+)", where) == [str(n) for n in sorted(named)]
+        assert re.findall(r"workflow_automation_batch_(\d+)", where) == [f"{n:06}" for n in sorted(named)]
         recorded = {int(n): item["run_id"] for entry in entries for n, item in entry["results"].items()}
         assert {**recorded, **stated_runs(log())} == runs
 
