@@ -388,7 +388,11 @@ def _words(response: Response, redact: Redactor) -> str:
     """
     if response.incomplete:
         return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
-    text, kind = response.body.decode(errors="replace"), _media_type(response)
+    unreadable = "(not shown: it is neither JSON nor plain text)"
+    try:
+        text, kind = response.body.decode(), _media_type(response)
+    except UnicodeDecodeError:
+        return unreadable
     if not text.strip():
         return ""
     document = None
@@ -398,8 +402,8 @@ def _words(response: Response, redact: Redactor) -> str:
     except (ValueError, RecursionError):
         has_markup = _MARKUP.search(text) is not None
     is_named = kind in ("", "text/plain") or kind.endswith("json")
-    if has_markup or not is_named or "\ufffd" in text:
-        return "(not shown: it is neither JSON nor plain text)"
+    if has_markup or not is_named:
+        return unreadable
     words = document if isinstance(document, str) else text.strip()
     return WITHHELD if redact.reveals(text) else redact.text(words)
 

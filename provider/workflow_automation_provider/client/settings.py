@@ -232,7 +232,7 @@ class Settings:
         _statuses,
         "Statuses, besides 425 and 429, with which this service rejects a request before it has done anything. "
         "If that is not so, a retry starts a second run.",
-        examples=("503", "408,503"),
+        examples=("423", "423,520"),
     )
 
     def secrets(self) -> list[str]:

@@ -143,7 +143,7 @@ class BatchStarter:
         # While the service is busy, one thread has the gate and asks it again, and all others wait.
         self._gate = Lock()
         self._interval = 1 / max_starts_per_second if max_starts_per_second else 0.0
-        self._next_at = self._resumed_at = 0.0
+        self._next_at, self._resumed_at = time.monotonic(), 0.0
         self._streak, self._streak_lock = 0, Lock()
         self._began = self._logged = time.monotonic()
         self._left = 0  # by earlier tries
@@ -318,12 +318,12 @@ class BatchStarter:
             try:
                 job.result = self._started(job.item.index, self._request(job, template))
                 self._look_at(None)
-            except WorkflowAutomationError as error:
-                self._look_at(error)
-                self._end_without_run(job, _status_of(error), error.reason)
             except BaseException as error:
-                # Without its text, which nothing has redacted.
-                self._end_without_run(job, "unknown", f"{type(error).__name__} while it was sent.")
+                # Of others without the text, which nothing has redacted.
+                what = f"{type(error).__name__} while it was sent."
+                known = error if isinstance(error, WorkflowAutomationError) else OutcomeUnknownError(what)
+                self._look_at(known)
+                self._end_without_run(job, _status_of(known), known.reason)
             self._done.put(None)
 
     def _end_without_run(self, job: _Job, status: ItemStatus, why: str) -> None:
@@ -334,20 +334,20 @@ class BatchStarter:
         request = with_inputs(template, job.item.inputs)
         while True:
             with self._gate:
-                job.may_be_sent = True  # before it is looked whether the batch is stopped
-                self._await_turn()
+                self._await_turn(job)
             sent_at = time.monotonic()
             try:
                 return self._hook.send_trigger(request)
             except (BusyError, NotSentError) as error:
+                job.may_be_sent = False
                 with self._gate:
                     # Unless another thread has waited meanwhile.
                     if sent_at > self._resumed_at:
-                        return self._ask_again(request, error)
+                        return self._ask_again(job, request, error)
 
-    def _ask_again(self, request: Request, error: WorkflowAutomationError) -> Run:
+    def _ask_again(self, job: _Job, request: Request, error: WorkflowAutomationError) -> Run:
         def send() -> Run:
-            self._await_turn()
+            self._await_turn(job)
             return self._hook.send_trigger(request)
 
         try:
@@ -355,7 +355,7 @@ class BatchStarter:
         finally:
             self._resumed_at = time.monotonic()
 
-    def _await_turn(self) -> None:
+    def _await_turn(self, job: _Job) -> None:
         """
         Wait for the turn of the next request.
 
@@ -365,8 +365,9 @@ class BatchStarter:
             self._retrier.sleep(self._next_at - time.monotonic())
             # A thread that wakes up a little late does not delay those after it.
             self._next_at = max(self._next_at, time.monotonic() - self._interval / 2) + self._interval
+        job.may_be_sent = True  # before it is looked whether the batch is stopped
         if not self._goes_on:
-            raise NotSentError("The batch was stopped.")
+            raise NotSentError("The batch was stopped." if self._stop else "The task was ended.")
 
     def _started(self, index: int, run: Run) -> BatchItem:
         item: BatchItem = {"index": index, "status": "started"}

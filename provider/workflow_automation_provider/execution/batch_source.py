@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import os
+import posixpath
 import secrets
 import shutil
 import tempfile
@@ -122,6 +123,8 @@ class BatchSource:
         if not self._is_file:
             return False
         own_fs, own_key = _stored("batch", self._batch)
+        if not _bucket(key):
+            own_key, key = (posixpath.normpath(f"/{path.lstrip('/')}") for path in (own_key, key))
         return bool((own_fs.protocol, own_key) == (fs.protocol, key))
 
     def _elements(self) -> Iterator[tuple[str, object, None]]:

@@ -310,7 +310,8 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
     except ValueError as error:
         raise InvalidRequestError(
             f"{name}: {without_credentials(str(source))!r} is not a URL that Airflow's object storage reads "
-            f"({reason(error)}): check its scheme, and that the provider of the store is installed."
+            f"({reason(error)}): check its scheme, which cannot be http, https or ftp, and that the provider of the store is "
+            "installed."
         ) from None
 
 

@@ -50,7 +50,7 @@ def _url(value: str) -> str:
 class _Server:
     """Serves an application in a thread of its own between start and stop; a context manager."""
 
-    def __init__(self, host: str, port: int, *certificate: str | None) -> None:
+    def __init__(self, host: str, port: int, *certificate: str | os.PathLike[str] | None) -> None:
         self.host = host
         self.port = port
         self._certificate = certificate
@@ -144,8 +144,8 @@ class LocalService(_Server):
         host: Text = "127.0.0.1",
         port: Annotated[int, Field(ge=0, le=65535)] = 0,
         *,
-        certfile: str | None = None,
-        keyfile: str | None = None,
+        certfile: str | os.PathLike[str] | None = None,
+        keyfile: str | os.PathLike[str] | None = None,
         run_id_type: RunIdType = "string",
         first_run_id: Annotated[int, Field(ge=0)] = 1001,
         public_url: Annotated[str, AfterValidator(_url)] | None = None,
@@ -207,7 +207,9 @@ class LocalService(_Server):
         if key is None:
             key = next(iter(self.keys), None)
         elif key not in self.keys:
-            raise ValueError(f"The service does not accept {key!r}: add it to the keys of the service")
+            raise ValueError(
+                f"The service does not accept {key!r}: pass one of the keys of the service, as a Key"
+            )
         extras: dict[str, Any] = {} if key is None else {"flow_id": key.flow_id}
         if urlsplit(self.url).scheme == "http" and not _is_loopback(urlsplit(self.url).hostname or ""):
             extras["allow_http"] = True

@@ -48,7 +48,7 @@ class TestOwnKeys:
             "WORKFLOW_AUTOMATION_DEFAULT": ("a", {"flow_id": "flow-a"}),
             "SECOND": ("b", {"flow_id": "flow-b", "timeout": 5}),
         }
-        with pytest.raises(ValueError, match="add it to the keys of the service"):
+        with pytest.raises(ValueError, match="pass one of the keys"):
             workflow_automation_connect("third", Key("c", "flow-c"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
@@ -55,8 +56,8 @@ class BackgroundServer:
         app: ASGIApp,
         sock: socket.socket,
         stopping: asyncio.Event,
-        certfile: str | None = None,
-        keyfile: str | None = None,
+        certfile: str | os.PathLike[str] | None = None,
+        keyfile: str | os.PathLike[str] | None = None,
     ) -> None:
         self._sock = sock
         self._stopping = stopping
@@ -75,7 +76,7 @@ class BackgroundServer:
             ssl_keyfile=keyfile,
         )
         # Here rather than in the thread, so that an invalid certificate raises in the caller.
-        for path in filter(None, (certfile, keyfile)):
+        for path in [path for path in (certfile, keyfile) if path]:
             # The error of the ssl module names no file.
             Path(path).open("rb").close()
         try:
