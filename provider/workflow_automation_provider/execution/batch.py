@@ -367,7 +367,7 @@ class BatchStarter:
             self._next_at = max(self._next_at, time.monotonic() - self._interval / 2) + self._interval
         job.may_be_sent = True  # before it is looked whether the batch is stopped
         if not self._goes_on:
-            raise NotSentError("The batch was stopped." if self._stop else "The task was ended.")
+            raise NotSentError("The batch was stopped.")
 
     def _started(self, index: int, run: Run) -> BatchItem:
         item: BatchItem = {"index": index, "status": "started"}
@@ -389,7 +389,9 @@ class BatchStarter:
         is_forbidden = error is not None and error.status == _FORBIDDEN
         with self._streak_lock:
             if error and status == "not started":
-                self._end_early(error)
+                # Airflow may have ended the wait for a busy service.
+                is_ended = self._is_ended() and isinstance(error, BusyError | NotSentError)
+                self._end_early(NotSentError("The task was ended.") if is_ended else error)
                 return
             self._streak = self._streak + 1 if is_forbidden or status in ("unknown", "unidentified") else 0
             # One concurrent burst can fail together; a longer streak means that the service is failing, or the key rejected.
