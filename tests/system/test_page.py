@@ -108,7 +108,7 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
     at = ("import_customers", BATCH)
     entries.set_state(*at, "running")
     counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
-    entries.put(*at, "batch_000000", max_tries=0, counts=counts)
+    entries.put(*at, "batch_000000", at=ago(5), max_tries=0, counts=counts)
 
 
 def say(entries: LiveEntries, message: str, progress: float) -> None:
