@@ -170,7 +170,7 @@ def test_a_missing_file_may_be_there_later(tmp_path, prefix):
         ("{folder}/", "Is a directory"),
         ("file://{folder}", "Is a directory"),
         ("{folder}/batch.jsonl/more", "Not a directory"),
-        ("{folder}/a\0b", "embedded null byte"),
+        ("{folder}/a\0b", "embedded null"),
     ],
 )
 def test_a_path_that_is_never_that_of_a_file(tmp_path, path, why):
