@@ -99,8 +99,9 @@ class Rows:
 
     def is_running(self, ti_id: UUID) -> bool:
         """Return whether Airflow accepts what a process reports of its task."""
-        with self._ti() as (_, ti):
-            return bool(ti.id == ti_id and ti.state == TaskInstanceState.RUNNING)
+        query = select(_TI.c.id).where(_TI.c.id == ti_id, _TI.c.state == "running", *_CURRENT)
+        with create_session() as session:
+            return session.connection().execute(query).first() is not None
 
     def park(self, method: str, kwargs: dict[str, Any] | None, timeout: timedelta) -> None:
         with self._ti() as (_, ti):

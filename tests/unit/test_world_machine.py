@@ -62,6 +62,10 @@ AT = st.sampled_from(
         ("delete", 0),
     ]
 )
+# What others do may fall between any two calls.
+BETWEEN = st.tuples(st.just("any"), st.integers(0, 14))
+# Most often the response arrives, or is lost.
+FAULT = st.sampled_from([*range(20), *[0] * 4, *[2, 3] * 6])
 WORDS = st.tuples(
     st.just("says"),
     st.sampled_from([0, 0, 0, 1, 2]),
@@ -75,10 +79,14 @@ INNER = st.lists(st.tuples(AT, FAULTY | OTHERS), max_size=1)
 # Airflow takes the process for dead, and others do something before it goes on.
 ORPHANED = st.tuples(
     st.just("lose"),
-    st.lists(st.tuples(st.just("try"), st.sampled_from(range(20)), INNER) | OTHERS, max_size=3),
+    st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3),
 )
-SCRIPT = st.lists(st.tuples(AT, st.one_of(FAULTY, FAULTY, ORPHANED, OTHERS, OTHERS)), min_size=1, max_size=2)
-TRY = st.tuples(st.just("try"), st.sampled_from(range(20)), SCRIPT)
+SCRIPT = st.lists(
+    st.one_of(st.tuples(AT, FAULTY), st.tuples(AT, FAULTY | ORPHANED), *[st.tuples(BETWEEN, OTHERS)] * 2),
+    min_size=1,
+    max_size=2,
+)
+TRY = st.tuples(st.just("try"), FAULT, SCRIPT)
 ENTER = st.tuples(st.just("enter"), st.integers(0, 2))
 STEP = st.one_of(*[TRY] * 4, WORDS, WORDS, st.just(("ask", None)), PERSON, ENTER, LATE)
 
@@ -286,6 +294,7 @@ class Task(RuleBasedStateMachine):
                 break
             world.try_()
             self.check()
+        self._ask(None)
         self.check_end()
 
     def check_end(self):
