@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, get_type_hints
 
@@ -18,7 +19,13 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A time to wait."""
 
-_STRICT = ConfigDict(strict=True)
+# To make these takes longer than to check a value.
+_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(strict=True))
 
 
 def check_types(owner: Any, values: Mapping[str, Any], secret: Collection[str] = ()) -> None:
@@ -30,11 +37,11 @@ def check_types(owner: Any, values: Mapping[str, Any], secret: Collection[str] =
     :param secret: of these, errors show the type alone
     :raises ValueError: if a value does not fit, naming it
     """
-    for name, hint in get_type_hints(owner, include_extras=True).items():
+    for name, hint in _hints(owner).items():
         if name not in values:
             continue
         try:
-            TypeAdapter(hint, config=_STRICT).validate_python(values[name])
+            _adapter(hint).validate_python(values[name])
         except ValidationError as error:
             found = error.errors(include_url=False)[0]
             place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
