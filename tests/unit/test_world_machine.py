@@ -81,13 +81,16 @@ ORPHANED = st.tuples(
     st.just("lose"),
     st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3),
 )
+CLAIM = st.just(("says", 0, "started"))
 SCRIPT = st.lists(
     st.one_of(
-        st.tuples(AT, FAULTY), st.tuples(BETWEEN, FAULTY | ORPHANED), *[st.tuples(BETWEEN, OTHERS)] * 2
+        st.tuples(AT, FAULTY), *[st.tuples(BETWEEN, act) for act in (FAULTY | ORPHANED, CLAIM, OTHERS)]
     ),
     max_size=2,
 )
 TRY = st.tuples(st.just("try"), FAULT, SCRIPT)
+# From here on, most is at stake: a run may have been started.
+DOUBT = st.tuples(st.just("try"), st.sampled_from([2, 3]), st.just([]))
 ENTER = st.tuples(st.just("enter"), st.integers(0, 2))
 STEP = st.one_of(*[TRY] * 5, WORDS, WORDS, st.just(("ask", None)), PERSON, ENTER, LATE)
 
@@ -133,7 +136,7 @@ class Task(RuleBasedStateMachine):
         asks=st.booleans(),
         names=st.booleans(),
         again=st.booleans(),
-        first=TRY,
+        first=TRY | DOUBT,
     )
     def begin(self, policy, waits, asks, names, again, first):
         self.has_url = waits or policy == "claim"
@@ -193,12 +196,15 @@ class Task(RuleBasedStateMachine):
         run = runs[-1 - which]
         told = run.was_told(self.world.clears)
         if word in ("started", "running"):
-            if not self.asks or told in (404, 409) or run.end or (word == "running" and told != 200):
+            if not self.asks or run.end or (word == "running" and told != 200):
                 return
         elif self.asks and told != 200 and not (self.names and word == "failed" and told == 409):
             return
         is_lost = told == 409 and word == "failed"
-        self.world.flow.says(word, run, **({} if is_lost else self.named(run)))
+        response = self.world.flow.says(word, run, **({} if is_lost else self.named(run)))
+        assert word in ("success", "failed") or response != 200 or told in (None, 200), (
+            "It goes on after a stop"
+        )
 
     def named(self, run):
         return {"run_id": run.run_id} if self.names else {}

@@ -36,7 +36,6 @@ from workflow_automation_provider.execution.claim import (
     wait_for_claim,
     with_said,
 )
-from workflow_automation_provider.execution.errors import EarlierTry
 from workflow_automation_provider.execution.ledger import (
     Asked,
     Decision,
@@ -107,8 +106,8 @@ class RunStarter:
         self._claim_timeout = claim_timeout
         self._url = url
         self._waits = waits
-        self.earlier: EarlierTry | None = None
-        """What an earlier try did, once it is read: an error that says nothing was started must mention it."""
+        self.earlier: WorkflowAutomationError | None = None
+        """What an earlier try may have left, once it is read: an error that says nothing was started must mention it."""
         self.facts = Facts()
         """Of the start whose run is returned."""
         self._start: Start
@@ -180,7 +179,7 @@ class RunStarter:
             raise RunFailedError("The run was told to stop.", run_id=known.get("run_id"))
         self.facts = facts
         if start.run is None and self.earlier and start.place[0] != self._record.try_number:
-            self._log.info("%s Returning that run, not starting another.", _sentence(self.earlier.text))
+            self._log.info("%s Returning that run, not starting another.", _sentence(facts.text))
         if start.request and self._asked.request and start.request != self._asked.request:
             self._log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.", start.try_number
@@ -402,11 +401,12 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _earlier(facts: Facts) -> EarlierTry | None:
-    if not facts.text:
+def _earlier(facts: Facts) -> WorkflowAutomationError | None:
+    """Return the error that tells of a start, None if it has left nothing."""
+    text, outcome = facts.text, facts.outcome
+    if not text:
         return None
-    kind, text = facts.outcome.kind if facts.outcome else "", facts.text
-    if kind == "run" and facts.outcome and facts.outcome.run:
-        return EarlierTry(Code.UNIDENTIFIED, text, facts.outcome.run.get("run_id"))
-    code = Code.UNIDENTIFIED if kind == "unidentified" else Code.START_UNKNOWN
-    return EarlierTry(code, f"{text} {_LOOK}")
+    if outcome and outcome.run:
+        return UnidentifiedError(text, run_id=outcome.run.get("run_id"))
+    kind = UnidentifiedError if outcome and outcome.kind == "unidentified" else OutcomeUnknownError
+    return kind(f"{text} {_LOOK}")

@@ -12,15 +12,15 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
-    Code,
     FileUnavailableError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
+    UnidentifiedError,
 )
-from workflow_automation_provider.execution.errors import EarlierTry, task_error
+from workflow_automation_provider.execution.errors import task_error
 
 
 def ended(error, *, has_store=True, **options):
@@ -100,13 +100,13 @@ def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
 
 
 @pytest.mark.parametrize(
-    ("code", "accepted"), [(Code.START_UNKNOWN, Accepted.MAYBE), (Code.UNIDENTIFIED, Accepted.YES)]
+    ("kind", "accepted"), [(OutcomeUnknownError, Accepted.MAYBE), (UnidentifiedError, Accepted.YES)]
 )
-def test_what_an_earlier_try_did_counts_where_this_one_started_nothing(code, accepted):
-    earlier = EarlierTry(code, "try 1 started run 77.", "77")
+def test_what_an_earlier_try_did_counts_where_this_one_started_nothing(kind, accepted):
+    earlier = kind("try 1 started run 77.", run_id="77")
     failed = ended(BusyError("busy"), earlier=earlier)
     assert failed.accepted is accepted
-    assert f"But {earlier.text}" in failed.consequence
+    assert f"But {earlier.message}" in failed.consequence
     assert ended(OutcomeUnknownError("unknown"), earlier=earlier).accepted is Accepted.MAYBE
 
 
