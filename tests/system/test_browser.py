@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +17,8 @@ from services import FLOW_ID, KEY, Service
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stack import Stack
 
 CONN_ID = "nightly_report"
@@ -37,14 +37,6 @@ def ui(stack: Stack) -> Iterator[AirflowUi]:
         ui = AirflowUi(page, stack.url)
         ui.log_in(USER, PASSWORD)
         yield ui
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the screenshots go: into the documentation only if ``PICTURES`` says so."""
-    if os.environ.get("PICTURES"):
-        return Path(__file__).parents[2] / "docs" / "images"
-    return tmp_path_factory.mktemp("pictures")
 
 
 def test_add_a_connection(stack: Stack, service: Service, ui: AirflowUi, pictures: Path) -> None:

@@ -1,4 +1,4 @@
-"""The workers are killed with -9, their whole trees, in the middle of triggers, a batch and an upload."""
+"""The workers are killed with -9, their whole trees, in the middle of triggers, claims, a batch and an upload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ import pytest
 from airflow_launcher.processes import wait_for
 from said import MAYBE_STARTED
 from services import FLOW_ID, KEY
+from workflow_automation_provider.testing import Key, LocalService
 
 if TYPE_CHECKING:
     from services import Service
@@ -23,7 +24,18 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 ITEMS = 1000
-TRIGGERS = {"delay": 20, "hang_after": 60}
+TRIGGERS = {"delay": 30, "hang_after": 60}
+# What becomes of the request of each row of those that claim.
+CLAIMS = [
+    None,
+    ("drop_after", {}),
+    ("reset_after", {}),
+    ("status_after", {"status": 503}),
+    ("reject", {"status": 503}),
+    ("hang_after", {"seconds": 60}),
+    ("hang_after", {"seconds": 60}),
+]
+HANGING = [row for row, fault in enumerate(CLAIMS) if fault and fault[0] == "hang_after"]
 
 
 class SlowLane:
@@ -75,7 +87,21 @@ class SlowLane:
 
 
 @pytest.fixture(scope="module")
-def output(stack: Stack, service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def flows(stack: Stack) -> Iterator[LocalService]:
+    """A service whose runs claim their start: late enough for some to come after the kill."""
+    with LocalService([Key(KEY, FLOW_ID)], journal=stack.home / "claims.jsonl") as flows:
+        stack.api.add_connection("claims", flows.base_url, KEY, flow_id=FLOW_ID)
+        flows.callbacks.add(None, started=3, wait=0.5, attempts=12)
+        for row, fault in enumerate(CLAIMS):
+            if fault:
+                flows.faults.add(fault[0], inputs={"row": row}, **fault[1])
+        yield flows
+
+
+@pytest.fixture(scope="module")
+def output(
+    stack: Stack, service: Service, flows: LocalService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """The file of the batch, once each task is halfway and was killed there."""
     folder = tmp_path_factory.mktemp("kills")
     batch, big = folder / "batch.jsonl", folder / "big.bin"
@@ -91,6 +117,8 @@ def output(stack: Stack, service: Service, tmp_path_factory: pytest.TempPathFact
     files = {"batch": str(batch), "output": str(folder / "output.jsonl")}
     stack.api.trigger("system_batch", "kill-batch", files)
     stack.api.trigger("system_upload", "kill-upload", {"file": str(big)})
+    stack.api.trigger("system_claim", "claims", {"conn_id": "claims", "rows": len(CLAIMS)})
+    wait_for("the claims", lambda: {*HANGING} <= {run.inputs["row"] for run in flows.runs})
     wait_for("half the batch", lambda: service.struck("kill-batch", n=ITEMS // 2))
     wait_for("half the upload", lambda: lane.sent >= 100 * MIB)
     for kind, seconds in TRIGGERS.items():
@@ -103,6 +131,23 @@ def output(stack: Stack, service: Service, tmp_path_factory: pytest.TempPathFact
     lane.opened.set()
     yield folder / "output.jsonl"
     lane.stop()
+
+
+def test_claims(stack: Stack, flows: LocalService, output: Path, note: Callable[[str], None]) -> None:
+    """All tasks end green, each with the one run that works."""
+    state = stack.api.finished("system_claim", "claims")
+    where = "FROM task_instance WHERE run_id = 'claims' AND task_id = 'trigger'"
+    found = stack.query(f"SELECT map_index, state, try_number {where} ORDER BY map_index")
+    assert [(row, state) for row, state, _ in found] == [(row, "success") for row in range(len(CLAIMS))]
+    assert state == "success"
+    wait_for("the first steps", lambda: len(flows.journal.callbacks()) == len(flows.runs))
+    worked = defaultdict(list)
+    for run in flows.journal.worked():
+        worked[run.inputs["row"]].append(run.run_id)
+    for row in range(len(CLAIMS)):
+        value = stack.api.xcom("system_claim", "claims", "trigger", map_index=row)
+        assert worked[row] == [value["run_id"]]
+    note(f"{len(CLAIMS)} claims, {len(flows.runs)} runs, in tries {[tries for _, _, tries in found]}")
 
 
 def last_log(stack: Stack, dag_id: str, case: str) -> str:
