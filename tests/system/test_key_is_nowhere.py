@@ -194,4 +194,4 @@ def test_key_is_in_no_lineage_event(stack: Stack, service: Service, echoed: list
     flow = f"/api/flows/{FLOW_ID}"
     assert flow in of["system_upload.trigger"][1]
     assert flow in of["system_upload.upload"][1]
-    assert any(name.endswith("/big.bin") for name in of["system_upload.upload"][0])
+    assert any(name.endswith("/file.bin") for name in of["system_upload.upload"][0])
