@@ -76,7 +76,7 @@ def test_a_failed_task_is_given_its_run(stack: Stack, service: Service, shell: S
 
     wait_for("the success", lambda: stack.api.dag_run(*dag.values())["state"] == "success")
     assert len(service.journal.runs()) == before + 1
-    assert service.journal.uploads()[-1].run_id == run.run_id
+    assert service.journal.uploads()[-1].run_id == str(run.run_id)
     link = f"https://service.example/runs/{run.run_id}"
     announced = stack.api.xcom(*dag.values(), "announce")
     assert announced == f"Run {run.run_id} is at {link}, with 1 file(s)"

@@ -199,7 +199,7 @@ def test_tab(ui: AirflowUi, entries: LiveEntries, pictures: Path) -> None:
     ui.shoot(pictures / "flow-run-tab.png")
 
 
-def test_themes(ui: AirflowUi, pictures: Path) -> None:
+def test_themes(ui: AirflowUi) -> None:
     frame = ui.open_flow_runs()
     expect(frame.get_by_role("row")).to_have_count(5)
     found = []
@@ -210,11 +210,10 @@ def test_themes(ui: AirflowUi, pictures: Path) -> None:
     assert found == ["rgb(255, 255, 255)", "rgb(17, 17, 17)"]
     ui.page.reload()
     expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
-    ui.shoot(pictures / "flow-runs-dark.png")
     set_theme(ui.page, "light")
 
 
-def test_on_a_phone(ui: AirflowUi, deployment: tuple[Airflow, LiveEntries], pictures: Path) -> None:
+def test_on_a_phone(ui: AirflowUi, deployment: tuple[Airflow, LiveEntries]) -> None:
     """Alone, as a link to it opens it: Airflow's own frame is wider than a phone."""
     ui.page.set_viewport_size({"width": 390, "height": 844})
     try:
@@ -226,7 +225,6 @@ def test_on_a_phone(ui: AirflowUi, deployment: tuple[Airflow, LiveEntries], pict
         ui.page.goto(f"{deployment[0].url}{LIST}")
         expect(ui.page.get_by_role("row")).to_have_count(5)
         expect(ui.page.get_by_role("row").nth(1).get_by_role("cell").first).to_contain_text("in doubt")
-        ui.shoot(pictures / "flow-runs-phone.png")
     finally:
         ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
