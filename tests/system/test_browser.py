@@ -125,9 +125,9 @@ def test_test_button(stack: Stack, ui: AirflowUi) -> None:
     service = Service(stack.home, "secured", "127.0.0.1")
     service.start()
     # With a port of its own: Airflow to 3.3.2 refuses to test a connection without one (its PR 73298).
-    at = {"host": "https://127.0.0.1/api", "key": KEY, "port": service.port, "flow_id": FLOW_ID}
-    stack.api.add_connection("trusted", **at, ca_bundle=str(service.ca_bundle))
-    stack.api.add_connection("not_trusted", **at)
+    at = "https://127.0.0.1/api", KEY, service.port
+    stack.api.add_connection("trusted", *at, flow_id=FLOW_ID, ca_bundle=str(service.ca_bundle))
+    stack.api.add_connection("not_trusted", *at, flow_id=FLOW_ID)
     said = {conn_id: ui.test(conn_id) for conn_id in ("trusted", "not_trusted")}
     assert said["trusted"].startswith("Test Connection Successful")
     assert "Not checked, as it takes a run: the path and the API key" in said["trusted"]

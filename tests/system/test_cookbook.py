@@ -60,12 +60,13 @@ def flow(shell: Shell) -> str:
 
 
 def test_a_failed_task_is_given_its_run(stack: Stack, service: Service, shell: Shell, flow: str) -> None:
-    dag = {"DAG_ID": "workflow_automation_trigger_upload", "DAG_RUN_ID": "in-doubt"}
+    at = dag_id, run_id = "workflow_automation_trigger_upload", "in-doubt"
+    dag = {"DAG_ID": dag_id, "DAG_RUN_ID": run_id}
     before = len(service.journal.runs())
     service.control.add_fault("drop_after")
-    stack.api.unpause(dag["DAG_ID"])
-    stack.api.trigger(*dag.values())
-    assert stack.api.finished(*dag.values()) == "failed"
+    stack.api.unpause(dag_id)
+    stack.api.trigger(*at)
+    assert stack.api.finished(*at) == "failed"
     (run,) = service.journal.runs()[before:]
 
     request = GIVE_RUN.replace("1001", str(run.run_id))
@@ -74,11 +75,11 @@ def test_a_failed_task_is_given_its_run(stack: Stack, service: Service, shell: S
     responses = shell(request, TOKEN=flow, **dag)
     assert [status for status, _ in responses] == [204, 200], responses
 
-    wait_for("the success", lambda: stack.api.dag_run(*dag.values())["state"] == "success")
+    wait_for("the success", lambda: stack.api.dag_run(*at)["state"] == "success")
     assert len(service.journal.runs()) == before + 1
     assert service.journal.uploads()[-1].run_id == str(run.run_id)
     link = f"https://service.example/runs/{run.run_id}"
-    announced = stack.api.xcom(*dag.values(), "announce")
+    announced = stack.api.xcom(*at, "announce")
     assert announced == f"Run {run.run_id} is at {link}, with 1 file(s)"
 
 

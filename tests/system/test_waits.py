@@ -6,7 +6,8 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 WAITS = int(os.environ.get("WAITS", "20"))
 LONGEST_DELAY = 12.0
-AGAIN = {"wait": 0.5, "attempts": 12}
+AGAIN: dict[str, Any] = {"wait": 0.5, "attempts": 12}
 RESULT = {"rows": 3}
 HELD = [f"parked-{n}" for n in range(3)]
 
@@ -75,7 +76,7 @@ def test_all_else_is_killed_while_tasks_are_parked(stack: Stack, flows: LocalSer
         flows.callbacks.add(inputs={"case": case}, result=flow, **AGAIN)
         stack.api.trigger("system_wait", case, {"conn_id": "waits"})
     for case in held:
-        wait_for(f"{case} parked", lambda case=case: stack.is_parked("system_wait", case), pause=0.5)
+        wait_for(f"{case} parked", partial(stack.is_parked, "system_wait", case), pause=0.5)
     for name in ("scheduler", "triggerer", "api-server"):
         stack.programs[name].kill()
     for flow in held.values():
