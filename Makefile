@@ -80,7 +80,7 @@ soak: ARGS ?= --instances 60 --seconds 900
 soak: $(STAMP) ## Kill and fault 60 task instances at random, and count the runs (about 2 minutes); ARGS="--instances 300 …" for more
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py $(ARGS)
 
-system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 8 minutes); PICTURES=1 renews docs/images
+system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 7 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system
 	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 
