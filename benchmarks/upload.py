@@ -467,9 +467,10 @@ def main() -> None:
         return
     if unknown := {*arguments.cases} - {*CASES}:
         parser.error(f"{', '.join(unknown)}: expected some of {', '.join(CASES)}")
-    CASES["s3-many"] = CASES["s3-many"]._replace(files=arguments.objects)
-    for key in ("1g", "s3-1g"):
-        CASES[key] = CASES[key]._replace(size=arguments.mib * MIB)
+    many, size = arguments.objects, f"{arguments.mib / 1024:g} GiB"
+    CASES["s3-many"] = CASES["s3-many"]._replace(files=many, title=f"{many:,} objects of 10 KiB")
+    for key, title in (("1g", size), ("s3-1g", f"an object of {size}")):
+        CASES[key] = CASES[key]._replace(size=arguments.mib * MIB, title=title)
     measured: dict[str, Results] = {}
     with tempfile.TemporaryDirectory() as scratch, sink() as port:
         for key in arguments.cases or CASES:
