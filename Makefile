@@ -32,7 +32,7 @@ test: ARGS ?= -n logical --dist worksteal
 test: $(STAMP) ## Run the unit and integration tests (about 4 minutes); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
-test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 5 minutes)
+test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 4 minutes)
 	@$(RUN) pytest tests/crash --ignore tests/crash/test_comparison.py $(ARGS)
 
 # On one Airflow, for some code is for the others. Tracing Airflow's own code takes a third as long again, so of the
@@ -52,10 +52,10 @@ bench-import: $(VENV)/bench ## Measure what importing the operators costs, compa
 bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 4 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
 
-bench-upload: $(VENV)/bench ## Measure uploads, compared with HttpHook, httpx, curl and boto3 (about 8 minutes); ARGS="s3-many …" for some
+bench-upload: $(VENV)/bench ## Measure uploads, compared with HttpHook, curl and boto3 (about 4 minutes); ARGS="s3-many …" for some
 	@$(VENV)/bin/python benchmarks/upload.py $(ARGS)
 
-bench-batch: $(VENV)/bench ## Measure batches, compared with httpx, HttpHook and mapped tasks (about 20 minutes)
+bench-batch: $(VENV)/bench ## Measure batches, compared with httpx (about 8 minutes)
 	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/batch.py $(ARGS)
 
 bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, compared with deferred tasks that poll (about 8 minutes)
@@ -76,11 +76,11 @@ fuzz: export FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(STAMP) ## Make up what happens to a task for a minute of the processor's time; FUZZ_SEED=… to repeat it
 	@$(RUN) pytest -q tests/unit/test_world_machine.py $(ARGS)
 
-soak: ARGS ?= --instances 100 --seconds 900
-soak: $(STAMP) ## Kill and fault 100 task instances at random, and count the runs (about 3 minutes); ARGS="--instances 300 …" for more
+soak: ARGS ?= --instances 60 --seconds 900
+soak: $(STAMP) ## Kill and fault 60 task instances at random, and count the runs (about 2 minutes); ARGS="--instances 300 …" for more
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py $(ARGS)
 
-system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 8 minutes); PICTURES=1 renews docs/images
+system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 7 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system
 	@.venv-system/bin/python -m pytest --confcutdir tests/system tests/system $(ARGS)
 

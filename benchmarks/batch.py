@@ -1,9 +1,8 @@
 """
-Measure what starting many runs costs, beside the other ways to do it: ``make bench-batch``.
+Measure what starting many runs costs, beside bare httpx: ``make bench-batch``.
 
 One Airflow on PostgreSQL runs them in turn, one at a time, against a service that only responds, at once or after 50
-ms, with and without TLS. The time of a single task is taken inside of it, around ``execute``; that of mapped tasks is from the
-start of the first to the end of the last. Where fewer items are started, the time is scaled.
+ms, with and without TLS. The time is taken inside of the task, around ``execute``.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
@@ -29,28 +27,17 @@ from airflow_launcher.api import FINISHED, AirflowApi
 from airflow_launcher.processes import free_port, wait_for
 from undisturbed import certified, undisturbed_airflow
 
-THREADS, SLOTS, KEY = 16, 8, "bench-key"
+THREADS, KEY = 16, "bench-key"
 LATENCIES = {"quick": 0.0, "slow": 0.05}
-ITEMS, LOOPED, MAPPED = 10_000, 200, 100
-MOST = 100_000
-TITLES = {
-    "batch": "TriggerFlowBatchOperator",
-    "httpx": f"bare httpx, {THREADS} threads",
-    "loop": "HttpHook in a loop",
-    "mapped_http": "HttpOperator, mapped",
-    "mapped_provider": "TriggerFlowOperator, mapped",
-}
+ITEMS, MOST = 10_000, 100_000
+TITLES = {"batch": "TriggerFlowBatchOperator", "httpx": f"bare httpx, {THREADS} threads"}
 
 DAGS = """
 import json, os, resource, time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from airflow.sdk import DAG, task
-from airflow.providers.http.operators.http import HttpOperator
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-THREADS, MAPPED = NUMBERS
 HEADERS = {"Content-Type": "application/json", "X-API-Key": os.environ["BENCH_KEY"]}
 CONN_ID = "{{ dag_run.conf['service'] }}"
 
@@ -90,29 +77,6 @@ with DAG("httpx", schedule=None):
             out.writelines(json.dumps(run) + "\\n" for run in runs)
 
     bare()
-
-with DAG("loop", schedule=None):
-    @task(task_id="start", pre_execute=before, post_execute=after)
-    def loop(dag_run=None):
-        from airflow.providers.http.hooks.http import HttpHook
-
-        hook = HttpHook(http_conn_id="http_" + dag_run.conf["service"])
-        with open(dag_run.conf["items"], "rb") as items:
-            for line in islice(items, dag_run.conf["count"]):
-                hook.run("api/trigger", data=b'{"inputs":%b}' % line.strip(), headers=HEADERS).json()
-
-    loop()
-
-INPUTS = [{"customer": "Ada", "number": number} for number in range(MAPPED)]
-
-with DAG("mapped_http", schedule=None):
-    HttpOperator.partial(
-        task_id="start", endpoint="api/trigger", headers=HEADERS, http_conn_id="http_" + CONN_ID,
-        response_filter=lambda response: response.json(),
-    ).expand(data=[json.dumps({"inputs": inputs}) for inputs in INPUTS])
-
-with DAG("mapped_provider", schedule=None):
-    TriggerFlowOperator.partial(task_id="start", workflow_automation_conn_id=CONN_ID).expand(inputs=INPUTS)
 """
 
 
@@ -121,11 +85,11 @@ class Measured(NamedTuple):
     What one DAG run took.
 
     :param rate: items in a second
-    :param peak: the largest resident memory of the task in MiB, 0 if that was not measured
+    :param peak: the largest resident memory of the task in MiB
     """
 
     rate: float
-    peak: float = 0.0
+    peak: float
 
 
 Results = dict[tuple[str, str], list[Measured]]
@@ -174,64 +138,41 @@ class Bench:
             path.write_text(
                 "".join(f'{{"customer": "Ada", "number": {number}}}\n' for number in range(items))
             )
-        conf = {"service": service, "url": self._urls[service], "items": str(path), "count": items}
+        conf = {"service": service, "url": self._urls[service], "items": str(path)}
         self._api.trigger(who, run_id, conf)
         # Seldom: the api-server that is asked here also serves the tasks.
         while self._api.dag_run(who, run_id)["state"] not in FINISHED:
             time.sleep(1)
         if (state := self._api.finished(who, run_id)) != "success":
             raise SystemExit(f"{who} {run_id}: {state}\n{self._api.log(who, run_id, 'start', 1)}")
-        if who.startswith("mapped"):
-            tasks = self._task_instances(who, run_id)
-            began = min(datetime.fromisoformat(task["start_date"]) for task in tasks)
-            ended = max(datetime.fromisoformat(task["end_date"]) for task in tasks)
-            return Measured(len(tasks) / (ended - began).total_seconds())
         for dag_id, found, seconds, peak in map(json.loads, (self._home / "times").open()):
             if (dag_id, found) == (who, run_id):
                 return Measured(items / seconds, peak)
         raise SystemExit(f"{who} {run_id} has told no time")
 
-    def _task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/start/listMapped?limit={MAPPED}"
-        found: list[dict[str, Any]] = self._api.ask("GET", path)["task_instances"]
-        return found
 
-
-def run(scheme: str, rounds: int, most: int) -> Results:
+def run(scheme: str, items: int, rounds: int, most: int) -> Results:
     """Measure against services that speak ``scheme``."""
     results: Results = {}
     with temporary_home("bench") as home, ExitStack() as stack:
         certificate, variables = certified(home, scheme)
         urls = stack.enter_context(services(certificate, variables.get("SSL_CERT_FILE")))
         (home / "dags").mkdir()
-        (home / "dags" / "bench.py").write_text(DAGS.replace("NUMBERS", f"{THREADS}, {MAPPED}"))
+        (home / "dags" / "bench.py").write_text(f"THREADS = {THREADS}\n{DAGS}")
         variables |= {"BENCH_TIMES": str(home / "times"), "BENCH_KEY": KEY}
-        running = stack.enter_context(
-            undisturbed_airflow(home, {"CORE__PARALLELISM": str(SLOTS)}, variables=variables)
-        )
+        running = stack.enter_context(undisturbed_airflow(home, {}, variables=variables))
         for name, url in urls.items():
             running.api.add_connection(name, f"{url}/api", KEY)
-            http = {"connection_id": f"http_{name}", "conn_type": "http", "host": url}
-            running.api.ask("POST", "/connections", http)
         bench = Bench(running.api, home, urls)
-        plan = {
-            "batch": ITEMS,
-            "httpx": ITEMS,
-            "loop": LOOPED,
-            "mapped_http": MAPPED,
-            "mapped_provider": MAPPED,
-        }
         bench.measure("batch", "quick", 100)  # to warm up
-        for number in range(rounds):
+        for _ in range(rounds):
             for service in LATENCIES:
-                for who, items in plan.items():
-                    if number and who.startswith("mapped"):
-                        continue  # they take longest, and are furthest from the aim
+                for who, title in TITLES.items():
                     found = bench.measure(who, service, items)
                     results.setdefault((who, service), []).append(found)
-                    print(f"{scheme} {service:5} {found.rate:8.1f}/s  {TITLES[who]}", file=sys.stderr)
+                    print(f"{scheme} {service:5} {found.rate:8.1f}/s  {title}", file=sys.stderr)
         if most:
-            few, many = (bench.measure("batch", "quick", items).peak for items in (100, most))
+            few, many = (bench.measure("batch", "quick", number).peak for number in (100, most))
             print(f"{most:,} items take {many - few:.0f} MiB more than 100.")
     return results
 
@@ -251,11 +192,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="Measure what starting many runs costs.")
     parser.add_argument("schemes", nargs="*", default=["http", "https"], help="http, https; both by default")
+    parser.add_argument("--items", type=int, default=ITEMS)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--most", type=int, default=MOST, help="items to measure the memory with; 0 for not")
     arguments = parser.parse_args()
     measured = {
-        scheme: run(scheme, arguments.rounds, arguments.most if number == 0 else 0)
+        scheme: run(scheme, arguments.items, arguments.rounds, arguments.most if number == 0 else 0)
         for number, scheme in enumerate(arguments.schemes)
     }
     print("\n".join(table(measured)))

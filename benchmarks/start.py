@@ -1,11 +1,8 @@
 """
 Measure what starting a run costs, with and without a claim, beside the same request by HttpOperator: ``make bench-start``.
 
-One scheduler runs all of them in turn, one task at a time, against the same local service. A task's duration is
+One DAG run has the tasks of all three in turn, one after the other, against the same local service. A task's duration is
 Airflow's own, from ``start_date`` to ``end_date``; the time in ``execute`` is taken inside the task.
-
-Then come starts whose response is lost: measured from the response to the run's first step, which claims, to the end
-of the task.
 """
 
 from __future__ import annotations
@@ -15,11 +12,9 @@ import json
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import NamedTuple
 
 from airflow_launcher.airflow import temporary_home
@@ -27,14 +22,20 @@ from airflow_launcher.api import FINISHED, AirflowApi
 from undisturbed import certified, undisturbed_airflow
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
-STARTS, ROUNDS = 20, 4
+STARTS = 20
+WARM_UP = 2  # of each kind, not counted
 AIM, CLAIM_AIM = 1.4, 1.05
-LOST = 40
-FIRST_STEP = 1.0  # seconds after the start, so that the task waits for it
+TITLES = {
+    "provider": "TriggerFlowOperator",
+    "claim": "the same, with a claim",
+    "http": "HttpOperator",
+}
 
-HEAD = """
+DAGS = """
 import json, os, time
-from airflow.sdk import DAG
+from airflow.providers.http.operators.http import HttpOperator
+from airflow.sdk import DAG, chain
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 def before(context):
     global began
@@ -43,48 +44,27 @@ def before(context):
 def after(context, result):
     seconds = time.perf_counter() - began
     with open(os.environ["BENCH_TIMES"], "a") as times:
-        times.write(json.dumps([context["dag_run"].dag_id, context["dag_run"].run_id, seconds]) + "\\n")
+        times.write(json.dumps([context["ti"].task_id, seconds]) + "\\n")
 
 timed = {"pre_execute": before, "post_execute": after}
 inputs = {"customer": "Ada", "limit": 10}
-"""
-
-PROVIDER = """
-from workflow_automation_provider.operators.flows import TriggerFlowOperator
-
-with DAG("NAME", schedule=None):
-    TriggerFlowOperator(task_id="start", inputs=inputs, **timed)
-"""
-CLAIM = PROVIDER.replace("**timed", 'on_unknown_start="claim", **timed')
-LOST_RESPONSE = CLAIM.replace("inputs=inputs", 'inputs={"lost": True}')
-
-HTTP = """
-from airflow.providers.http.operators.http import HttpOperator
-
-with DAG("NAME", schedule=None):
-    HttpOperator(
-        task_id="start",
-        endpoint="api/trigger",
-        data=json.dumps({"inputs": inputs}),
-        headers={"Content-Type": "application/json", "X-API-Key": os.environ["BENCH_KEY"]},
-        response_filter=lambda response: response.json(),
-        **timed,
-    )
-"""
-
-CONTENDERS = {
-    "provider": ("TriggerFlowOperator", PROVIDER),
-    "claim": ("the same, with a claim", CLAIM),
-    "http": ("HttpOperator", HTTP),
+http = {
+    "endpoint": "api/trigger",
+    "data": json.dumps({"inputs": inputs}),
+    "headers": {"Content-Type": "application/json", "X-API-Key": os.environ["BENCH_KEY"]},
+    "response_filter": lambda response: response.json(),
 }
 
-
-def write_dags(folder: Path) -> None:
-    """Write a DAG file for each contender: it pays for its own imports."""
-    folder.mkdir()
-    for who, (_, text) in CONTENDERS.items():
-        (folder / f"{who}.py").write_text(HEAD + text.replace("NAME", who))
-    (folder / "lost.py").write_text(HEAD + LOST_RESPONSE.replace("NAME", "lost"))
+with DAG("starts", schedule=None):
+    tasks = []
+    for number in range(STARTS):
+        tasks += [
+            TriggerFlowOperator(task_id=f"provider_{number}", inputs=inputs, **timed),
+            TriggerFlowOperator(task_id=f"claim_{number}", inputs=inputs, on_unknown_start="claim", **timed),
+            HttpOperator(task_id=f"http_{number}", **http, **timed),
+        ]
+    chain(*tasks)
+"""
 
 
 class Start(NamedTuple):
@@ -97,78 +77,45 @@ class Start(NamedTuple):
 Results = dict[str, list[Start]]
 
 
-def run_dags(api: AirflowApi, dag_runs: list[tuple[str, str]]) -> None:
-    """Run DAG runs one after the other, in this order."""
-    for dag_id, run_id in dag_runs:
-        api.trigger(dag_id, run_id)
-    # Seldom: the api-server that is asked here also serves the tasks.
-    while api.dag_run(*dag_runs[-1])["state"] not in FINISHED:
-        time.sleep(1)
-    for dag_id, run_id in dag_runs:
-        if (state := api.finished(dag_id, run_id)) != "success":
-            raise SystemExit(f"{dag_id} {run_id}: {state}\n{api.log(dag_id, run_id, 'start', 1)}")
+def measure(api: AirflowApi, execute: dict[str, float], starts: int) -> Results:
+    """Return what the tasks of the DAG run took, without the first ones, which warm up."""
 
-
-def measure(api: AirflowApi, times: Path, starts: int, rounds: int) -> Results:
-    """Start runs with each operator, in turns."""
-    run_dags(api, [(who, "warm_up") for who in CONTENDERS])
-    for number in range(rounds):
-        first, last = number * starts // rounds, (number + 1) * starts // rounds
-        run_dags(api, [(who, f"start_{start}") for start in range(first, last) for who in CONTENDERS])
-        print(f"Round {number + 1} of {rounds}", file=sys.stderr)
-
-    execute = {(who, run_id): seconds for who, run_id, seconds in map(json.loads, times.open())}
-
-    def taken(who: str, run_id: str) -> Start:
-        task = api.task(who, run_id, "start")
+    def taken(task_id: str) -> Start:
+        task = api.task("starts", "run", task_id)
         began, ended = (datetime.fromisoformat(task[date]) for date in ("start_date", "end_date"))
-        return Start((ended - began).total_seconds() * 1000, execute[who, run_id] * 1000)
+        return Start((ended - began).total_seconds() * 1000, execute[task_id] * 1000)
 
-    return {who: [taken(who, f"start_{number}") for number in range(starts)] for who in CONTENDERS}
-
-
-def continued(api: AirflowApi, service: LocalService) -> list[float]:
-    """Lose the responses to starts; return the seconds from the claim of each run to the end of its task."""
-    service.faults.add("drop_after", inputs={"lost": True}, times=LOST)
-    run_dags(api, [("lost", f"start_{number}") for number in range(LOST)])
-    claimed = {call.run_id: call.at for call in service.journal.callbacks()}
-
-    def taken(run_id: str) -> float:
-        ended = api.task("lost", run_id, "start")["end_date"]
-        at = claimed[api.xcom("lost", run_id, "start")["run_id"]]
-        return (datetime.fromisoformat(ended) - datetime.fromisoformat(at)).total_seconds()
-
-    return [taken(f"start_{number}") for number in range(LOST)]
+    numbers = range(WARM_UP, WARM_UP + starts)
+    return {who: [taken(f"{who}_{number}") for number in numbers] for who in TITLES}
 
 
-def run(scheme: str, starts: int, rounds: int) -> Results:
+def run(scheme: str, starts: int) -> Results:
     """Measure against a service that speaks ``scheme``."""
     with temporary_home("bench") as home:
-        write_dags(home / "dags")
+        times = home / "times"
+        (home / "dags").mkdir()
+        (home / "dags" / "starts.py").write_text(f"STARTS = {WARM_UP + starts}\n{DAGS}")
         certificate, variables = certified(home, scheme)
-        variables |= {"BENCH_TIMES": str(home / "times"), "BENCH_KEY": DEMO_KEY.value}
+        variables |= {"BENCH_TIMES": str(times), "BENCH_KEY": DEMO_KEY.value}
         with (
             LocalService(
                 certfile=str(certificate) if certificate else None, journal=home / "journal"
             ) as service,
-            # One task at a time, so that none disturbs another.
-            undisturbed_airflow(
-                home, {"CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "1"}, variables=variables
-            ) as running,
+            undisturbed_airflow(home, {}, variables=variables) as airflow,
         ):
             # The first step of each run that is given a URL.
-            service.callbacks.add(None, started=FIRST_STEP, inputs={"lost": True})
             service.callbacks.add(None, started=0)
-            running.api.add_connection("workflow_automation_default", service.base_url, DEMO_KEY.value)
+            api = airflow.api
+            api.add_connection("workflow_automation_default", service.base_url, DEMO_KEY.value)
             http = {"connection_id": "http_default", "conn_type": "http", "host": service.url}
-            running.api.ask("POST", "/connections", http)
-            measured = measure(running.api, home / "times", starts, rounds)
-            seconds = continued(running.api, service)
-            print(
-                f"{scheme}: claim to the end of the task, after {LOST} lost responses: "
-                f"median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s"
-            )
-            return measured
+            api.ask("POST", "/connections", http)
+            api.trigger("starts", "run")
+            # Seldom: the api-server that is asked here also serves the tasks.
+            while (state := api.dag_run("starts", "run")["state"]) not in FINISHED:
+                time.sleep(2)
+            if state != "success":
+                raise SystemExit(f"The DAG run: {state}. Its logs are kept with KEEP=1")
+            return measure(api, dict(map(json.loads, times.open())), starts)
 
 
 def spread(column: Sequence[float]) -> str:
@@ -188,7 +135,7 @@ def table(measured: dict[str, Results]) -> Iterator[str]:
     yield "| service | operator | task, HttpOperator = 1 | task, ms | `execute`, ms |"
     yield "| --- | --- | ---: | ---: | ---: |"
     for scheme, results in measured.items():
-        for who, (title, _) in CONTENDERS.items():
+        for who, title in TITLES.items():
             tasks, executes = zip(*results[who], strict=True)
             yield f"| {scheme} | {title} | {ratio(results, who):.2f} | {spread(tasks)} | {spread(executes)} |"
 
@@ -198,9 +145,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what starting a run costs, beside HttpOperator.")
     parser.add_argument("schemes", nargs="*", default=["http", "https"], help="http, https; both by default")
     parser.add_argument("--starts", type=int, default=STARTS, help="tasks of each kind")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
-    measured = {scheme: run(scheme, arguments.starts, arguments.rounds) for scheme in arguments.schemes}
+    measured = {scheme: run(scheme, arguments.starts) for scheme in arguments.schemes}
     print("\n".join(table(measured)))
     print(
         f"\nPython {platform.python_version()}, {os.cpu_count()} cores; medians of {arguments.starts}, with quartiles."

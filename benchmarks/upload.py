@@ -18,6 +18,7 @@ import os
 import platform
 import resource
 import shlex
+import shutil
 import socket
 import statistics
 import subprocess
@@ -31,7 +32,6 @@ from typing import Any, NamedTuple
 
 KIB, MIB = 1024, 1024 * 1024
 HEAD, TAIL = b'{"flow_id":"flow","run_id":"1","files":[', b"]}"
-CHUNK = 192 * KIB
 HEADERS = {"Content-Type": "application/json", "X-API-Key": "key"}
 
 DELAY = 0.02
@@ -54,9 +54,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "1g": Case("1 GiB", 1024 * MIB, 1, 3, ("provider", "http_hook", "requests", "httpx", "curl")),
-    "many": Case("1,000 of 10 KiB", 10 * KIB, 1000, 9, ("provider", "http_hook", "httpx", "curl")),
-    "very-many": Case("100,000 of 20 bytes", 20, 100_000, 3, ("operator", "httpx")),
+    "1g": Case("1 GiB", 1024 * MIB, 1, 3, ("provider", "http_hook", "requests", "curl")),
     "s3-many": Case("1,000 objects of 10 KiB", 10 * KIB, 1000, 5, ("operator_s3", "boto3")),
     "s3-1g": Case("an object of 1 GiB", 1024 * MIB, 1, 3, ("operator_s3", "boto3_curl")),
 }
@@ -231,20 +229,19 @@ def this_provider(given: Given) -> Send:
 
 
 def operator(given: Given) -> Send:
-    """Send with this provider's operator, which records what was confirmed: files, or the objects below a prefix."""
+    """Send the objects below a prefix with this provider's operator, which records what was confirmed."""
     from workflow_automation_provider.execution import upload  # noqa: F401 - what an upload imports
     from workflow_automation_provider.hooks.sources import resolve
     from workflow_automation_provider.operators.flows import UploadFilesOperator
     from workflow_automation_provider.testing.context import make_context
 
     connect(given)
-    files = f"s3://bench_s3@{BUCKET}/files/" if given.store else f"{given.folder}/*"
+    files = f"s3://bench_s3@{BUCKET}/files/"
     task = UploadFilesOperator(
         task_id="upload", run_id="1", flow_id="flow", files=files, workflow_automation_conn_id="bench"
     )
     task.hook.get_conn()
-    if given.store:
-        resolve(files)  # opens the client
+    resolve(files)  # opens the client
     return lambda _: check(task.execute(make_context(task))["requests"][0]["response"])
 
 
@@ -276,7 +273,7 @@ for chunk in client.get_object(Bucket={BUCKET!r}, Key="files/0000.bin")["Body"].
 def boto3_curl(given: Given) -> Send:
     """Send an object with boto3, base64 and curl."""
     get = shlex.join([sys.executable, "-c", STREAM, str(given.store)])
-    return lambda _: pipe(given.port, {"0000.bin": f"{get} | base64 -w0"})
+    return lambda _: pipe(given.port, "0000.bin", f"{get} | base64 -w0")
 
 
 def head_of(path: Path) -> bytes:
@@ -322,51 +319,23 @@ def with_requests(given: Given) -> Send:
     return send
 
 
-def bare_httpx(given: Given) -> Send:
-    """Send with httpx alone: a generator of base64, its length computed beforehand, nothing checked."""
-    import httpx
-
-    client = httpx.Client(timeout=60)
-
-    def body(paths: list[Path]) -> Iterator[bytes]:
-        yield HEAD
-        for number, path in enumerate(paths):
-            before = (b"," if number else b"") + head_of(path)
-            with path.open("rb") as stream:
-                while chunk := stream.read(CHUNK):
-                    yield before + base64.b64encode(chunk) if before else base64.b64encode(chunk)
-                    before = b""
-            yield b'"}'
-        yield TAIL
-
-    def send(paths: list[Path]) -> None:
-        length = len(HEAD) + len(TAIL) + len(paths) - 1
-        length += sum(len(head_of(path)) + (path.stat().st_size + 2) // 3 * 4 + 2 for path in paths)
-        headers = {**HEADERS, "Content-Length": str(length)}
-        url = f"http://127.0.0.1:{given.port}/api/public/upload"
-        check(client.post(url, content=body(paths), headers=headers).json())
-
-    return send
-
-
 def curl(given: Given) -> Send:
-    """Send with ``base64 | curl``: streamed and so chunked, for curl cannot know the length of a pipe."""
-    return lambda paths: pipe(
-        given.port, {path.name: f"base64 -w0 {shlex.quote(str(path))}" for path in paths}
-    )
+    """Send a file with ``base64 | curl``: streamed and so chunked, for curl cannot know the length of a pipe."""
+    return lambda paths: pipe(given.port, paths[0].name, f"base64 -w0 {shlex.quote(str(paths[0]))}")
 
 
-def pipe(port: int, files: dict[str, str]) -> None:
-    """Send files: the shell command that writes the content of each, by its name."""
-    script, between = [], HEAD
-    for name, command in files.items():
-        script += [f"printf %s {shlex.quote((between + head_of(Path(name))).decode())}", command]
-        between = b'"},'
+def pipe(port: int, name: str, content: str) -> None:
+    """
+    Send a file.
+
+    :param content: the shell command that writes it in base64
+    """
+    begin = shlex.quote((HEAD + head_of(Path(name))).decode())
     end = shlex.quote('"}' + TAIL.decode())
-    script.append(f"printf %s {end}")
     url = f"http://127.0.0.1:{port}/api/public/upload"
     headers = "-H 'X-API-Key: key' -H 'Content-Type: application/json'"
-    pipeline = f"{{ {'; '.join(script)}; }} | curl -sS -X POST -T - {headers} {url}"
+    send = f"curl -sS -X POST -T - {headers} {url}"
+    pipeline = f"{{ printf %s {begin}; {content}; printf %s {end}; }} | {send}"
     check(json.loads(subprocess.run(["sh"], input=pipeline.encode(), capture_output=True, check=True).stdout))
 
 
@@ -378,11 +347,9 @@ def check(response: Any) -> None:
 
 CONTENDERS: dict[str, tuple[str, Callable[[Given], Send]]] = {
     "provider": ("this provider's hook", this_provider),
-    "operator": ("this provider's operator", operator),
     "operator_s3": ("this provider's operator", operator),
     "http_hook": ("`HttpHook`, `json.dumps` and base64", http_hook),
     "requests": ("`requests`, `json=` and base64", with_requests),
-    "httpx": ("bare httpx, streaming", bare_httpx),
     "curl": ("`base64 \\| curl -T -`", curl),
     "boto3": ("boto3, 16 threads, download alone", boto3_threads),
     "boto3_curl": ("`boto3 \\| base64 \\| curl -T -`", boto3_curl),
@@ -399,7 +366,7 @@ def peak(who: str) -> int:
 
 def contend(who: str, given: Given) -> None:
     """Send the files once and print the seconds it took and the bytes of memory above the baseline."""
-    paths = [] if "operator" in who else sorted(given.folder.iterdir())
+    paths = sorted(given.folder.iterdir())
     send = CONTENDERS[who][1](given)
     if "curl" in who:
         subprocess.run(["curl", "--version"], capture_output=True, check=True)
@@ -436,14 +403,11 @@ def measure(case: Case, port: int, rounds: int, scratch: Path) -> Results:
     with contextlib.ExitStack() as stack:
         stand = stack.enter_context(store(case)) if case.contenders[0] == "operator_s3" else None
         if stand is None:
-            for number in range(case.files):
-                with (folder / f"{number:06}.bin").open("wb") as stream:
-                    for start in range(0, case.size, MIB):
-                        stream.write(os.urandom(min(MIB, case.size - start)))
+            with (folder / "file.bin").open("wb") as stream:
+                for start in range(0, case.size, MIB):
+                    stream.write(os.urandom(min(MIB, case.size - start)))
         results = take_turns(case, Given(port, folder, stand.port if stand else 0, case.files), stand, rounds)
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    shutil.rmtree(folder)
     return results
 
 
@@ -493,6 +457,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure uploads against what else one might use.")
     parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; all by default")
     parser.add_argument("--rounds", type=int, help="in place of each case's own number")
+    parser.add_argument("--objects", type=int, default=1000, help="for s3-many")
+    parser.add_argument("--mib", type=int, default=1024, help="of the one file or object")
     parser.add_argument("--contend", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contend:
@@ -501,6 +467,10 @@ def main() -> None:
         return
     if unknown := {*arguments.cases} - {*CASES}:
         parser.error(f"{', '.join(unknown)}: expected some of {', '.join(CASES)}")
+    many, size = arguments.objects, f"{arguments.mib / 1024:g} GiB"
+    CASES["s3-many"] = CASES["s3-many"]._replace(files=many, title=f"{many:,} objects of 10 KiB")
+    for key, title in (("1g", size), ("s3-1g", f"an object of {size}")):
+        CASES[key] = CASES[key]._replace(size=arguments.mib * MIB, title=title)
     measured: dict[str, Results] = {}
     with tempfile.TemporaryDirectory() as scratch, sink() as port:
         for key in arguments.cases or CASES:

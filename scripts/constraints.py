@@ -40,26 +40,16 @@ def compile_constraints(name: str, *options: str, requirements: tuple[str, ...] 
     )
 
 
-def compile_airflow(airflow: str, before: str | None) -> None:
-    """Write the file of one Airflow."""
-    options = ["--group", "dev", *(("--exclude-newer", before) if before else ())]
-    compile_constraints(
-        f"airflow-{airflow}", *options, requirements=(f"apache-airflow=={airflow}.*", *ALWAYS)
-    )
-
-
 def main() -> None:
-    """Renew all files, or those of the named Airflows."""
-    if unknown := set(sys.argv[1:]) - set(AIRFLOWS):
-        sys.exit(f"No such Airflow: {', '.join(sorted(unknown))}. There are: {', '.join(AIRFLOWS)}")
-    for airflow in sys.argv[1:] or AIRFLOWS:
-        compile_airflow(airflow, AIRFLOWS[airflow])
-    if not sys.argv[1:]:
-        newest = ("--constraint", "constraints/airflow-3.3.txt")
-        compile_constraints("system", *newest, "tests/system/requirements.txt")
-        compile_constraints("mutants", *newest, "--group", "mutants")
-        compile_constraints("docs", *newest, "--group", "docs")
-        compile_constraints("dist", *newest, "--group", "dist")
+    """Renew all files."""
+    for airflow, before in AIRFLOWS.items():
+        limit = ("--exclude-newer", before) if before else ()
+        wanted = (f"apache-airflow=={airflow}.*", *ALWAYS)
+        compile_constraints(f"airflow-{airflow}", "--group", "dev", *limit, requirements=wanted)
+    newest = ("--constraint", "constraints/airflow-3.3.txt")
+    compile_constraints("system", *newest, "tests/system/requirements.txt")
+    for group in ("mutants", "docs", "dist"):
+        compile_constraints(group, *newest, "--group", group)
 
 
 if __name__ == "__main__":

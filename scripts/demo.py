@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from base64 import b64decode
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -22,15 +21,15 @@ EXAMPLES = ("workflow_automation_trigger_upload", "workflow_automation_claim", "
 def show(service: LocalService, first: int) -> None:
     """Print what the service received for its runs, and what they called back."""
     for run in service.runs[first:]:
+        files = [
+            file["name"]
+            for upload in service.uploads
+            if upload.run_id == str(run.run_id)
+            for file in upload.files or ()
+        ]
         print(f"  run {run.run_id} of flow {run.flow_id}")
         print(f"    inputs    {json.dumps(run.inputs, ensure_ascii=False)}")
-        for upload in service.uploads:
-            for file in upload.files or () if upload.run_id == str(run.run_id) else ():
-                content = file["content"]
-                # The journal only describes what is long.
-                is_whole = isinstance(content, str)
-                size = len(b64decode(content)) if is_whole else content["long_string"]["decoded"]["length"]
-                print(f"    file      {file['name']} ({size} bytes)")
+        print(*(f"    file      {name}\n" for name in files), sep="", end="")
         for call in service.journal.callbacks():
             if call.run_id == run.run_id:
                 print(f"    callback  {json.dumps(call.body, ensure_ascii=False)} → {call.status}")

@@ -6,7 +6,6 @@ mutmut makes the changes and runs the tests. A change that no test notices must 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fnmatch
 import multiprocessing
@@ -121,10 +120,8 @@ def run_fastest_tests_first() -> None:
     arguments = PytestRunner._pytest_args_regular_run
 
     def sorted_arguments(runner: PytestRunner, tests: Iterable[str]) -> list[str]:
-        in_order: list[str] = arguments(
-            runner, sorted(tests, key=lambda test: state().duration_by_test.get(test, 0))
-        )
-        return in_order
+        in_order = sorted(tests, key=lambda test: state().duration_by_test.get(test, 0))
+        return cast("list[str]", arguments(runner, in_order))
 
     mock.patch.object(PytestRunner, arguments.__name__, sorted_arguments).start()
 
@@ -187,11 +184,11 @@ def report(results: list[tuple[Mutant, str]], seconds: float) -> bool:
     for mutant, status in unexplained:
         print(f"{status}: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}")
     tested = {mutant.file for mutant, _ in results}
-    for mutant in explanations - {mutant for mutant, _ in survivors}:
-        if mutant.file in tested:
-            print(
-                f"explained, but gone: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}"
-            )
+    gone = explanations - {mutant for mutant, _ in survivors}
+    for mutant in (mutant for mutant in gone if mutant.file in tested):
+        print(
+            f"explained, but gone: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}"
+        )
     for file in sorted(tested):
         counts = Counter(status for mutant, status in results if mutant.file == file)
         print(f"{file}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items())))
@@ -204,13 +201,7 @@ def report(results: list[tuple[Mutant, str]], seconds: float) -> bool:
 
 def main() -> int:
     """Test the mutants of all files, or of those that are named; return 1 if a survivor is unexplained."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "files", nargs="*", default=["*"], help="such as client/responses.py or 'operators/*'"
-    )
-    patterns = parser.parse_args().files
+    patterns = sys.argv[1:] or ["*"]
     began = time.monotonic()
     results = []
     for files, tests in GROUPS.items():
@@ -218,7 +209,7 @@ def main() -> int:
         if chosen:
             results += test_group(chosen, tests.split())
     if not results:
-        parser.error(f"There is none of {patterns} among {' '.join(GROUPS)}.")
+        sys.exit(f"There is none of {patterns} among {' '.join(GROUPS)}.")
     return 0 if report(results, time.monotonic() - began) else 1
 
 

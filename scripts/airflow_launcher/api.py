@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,18 +108,6 @@ class AirflowApi:
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         self.ask("PATCH", path + (f"/{map_index}" if map_index >= 0 else ""), {"new_state": state})
 
-    def reparse(self, dag_id: str, seen: Callable[[dict[str, Any]], bool], task_id: str) -> None:
-        """Have a DAG's file parsed again, and wait until the scheduler's copy of a task is the new one."""
-        token = self.ask("GET", f"/dags/{dag_id}")["file_token"]
-        response = self._http.put(f"/api/v2/parseDagFile/{token}")
-        # 409: somebody has just asked for it.
-        assert response.is_success or response.status_code == 409, response.text
-        wait_for(
-            f"{dag_id} parsed again",
-            lambda: seen(self.ask("GET", f"/dags/{dag_id}/tasks/{task_id}")),
-            pause=0.5,
-        )
-
     def dag_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """Return a DAG run."""
         found: dict[str, Any] = self.ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
@@ -152,15 +140,6 @@ class AirflowApi:
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         found = self.ask("GET", path + (f"/{map_index}" if map_index >= 0 else "") + "/tries")
         return sorted(found["task_instances"], key=lambda one: one["try_number"])
-
-    def running(self, dag_id: str, run_id: str, task_id: str) -> int:
-        """Wait until a task runs, and return its process."""
-
-        def look() -> int | None:
-            task = self.task(dag_id, run_id, task_id)
-            return task["pid"] if task["state"] == "running" else None
-
-        return wait_for(f"{dag_id} {task_id} running", look)
 
     def xcom(
         self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,14 +14,12 @@ from real_airflow import Flow
 from workflow_automation_provider.execution.callback import PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from concurrent.futures import Future
 
     from deployment import Blow, Deployment
     from gate import Try
     from workflow_automation_provider.testing import LocalService
     from workflow_automation_provider.testing.faults import ScriptedFault
-    from workflow_automation_provider.testing.journal import SentCallback
 
 START, OUTCOME = "/workflow_automation_start/", "/workflow_automation_outcome/"
 
@@ -29,15 +27,18 @@ Play = Callable[["Case"], None]
 Played = dict[Play, "Future[None]"]
 
 
-def each(plays: Mapping[Play, str] | Iterable[tuple[Play, str]]) -> pytest.MarkDecorator:
+def each(plays: dict[Play, str]) -> pytest.MarkDecorator:
     """
     Run a test for each of the plays; the fixture ``played`` has their outcomes.
 
     :param plays: what happens to a task, and the DAG that it is of
     """
-    pairs = [*(plays.items() if isinstance(plays, dict) else plays)]
-    ids = [str(getattr(play, "__name__", play)) for play, _ in pairs]
-    return pytest.mark.parametrize(("play", "dag_id"), pairs, ids=ids)
+    DAG_OF.update(plays)
+    return pytest.mark.parametrize("play", [*plays], ids=lambda play: play.__name__)
+
+
+DAG_OF: dict[Play, str] = {}
+"""The DAG of each play of the files that were collected."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,6 @@ class Case:
     def calls_back(self, **options: Any) -> None:
         self.service.callbacks.add(inputs={"case": self.run_id}, wait=0.2, attempts=20, **options)
 
-    def claims(self, after: float = 0) -> None:
-        """Have each run claim its start, and then end without a word."""
-        self.calls_back(status=None, started=after)
-
     def held_flow(self) -> Flow:
         flow = Flow()
         self.calls_back(result=flow)
@@ -104,8 +101,8 @@ class Case:
         self.kill(blow)
         hold.released.set()
 
-    def clear(self, **options: bool) -> None:
-        self.api.clear(self.dag_id, self.run_id, "trigger", **options)
+    def clear(self) -> None:
+        self.api.clear(self.dag_id, self.run_id, "trigger")
 
     def mark(self, state: str, map_index: int = -1) -> None:
         self.api.mark(self.dag_id, self.run_id, "trigger", state, map_index=map_index)
@@ -116,9 +113,6 @@ class Case:
     def state(self) -> str:
         found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
         return found
-
-    def until(self, state: str) -> None:
-        wait_for(f"{self.run_id} {state}", lambda: self.state == state, pause=0.5)
 
     def until_here(self) -> None:
         wait_for(f"{self.run_id} is here", (self.folder / "here").exists)
@@ -167,19 +161,15 @@ class Case:
             str(work.run_id) for work in self.service.journal.worked() if work.inputs["case"] == self.run_id
         ]
 
-    def called(self, times: int = 1) -> list[SentCallback]:
-        """Wait until the flow has called so often, and return how."""
+    def answers(self, times: int = 1) -> list[int | None]:
+        """Wait until the flow has called so often, and return what it was told."""
 
-        def found() -> list[SentCallback] | None:
+        def found() -> list[int | None] | None:
             runs = self.runs
-            calls = [call for call in self.service.journal.callbacks() if str(call.run_id) in runs]
+            calls = [call.status for call in self.service.journal.callbacks() if str(call.run_id) in runs]
             return calls if len(calls) >= times else None
 
         return wait_for(f"{times} callbacks of {self.run_id}", found)
-
-    def answers(self, times: int = 1) -> list[int | None]:
-        """Wait until the flow has called so often, and return what it was told."""
-        return [call.status for call in self.called(times)]
 
     def end(self, state: str, *, runs: int, tries: int | None = None) -> Outcome:
         """

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_launcher.airflow import connection_to, temporary_home
 from airflow_launcher.processes import inhabitants
-from case import Case, Played
+from case import DAG_OF, Case, Played
 from deployment import Deployment
 from real_airflow import note, pytest_terminal_summary
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
@@ -40,16 +40,13 @@ def deployment(service: LocalService) -> Iterator[Deployment]:
         assert not inhabitants(home)
 
 
-def _params(item: pytest.Item) -> dict[str, object]:
-    found: dict[str, object] = (
-        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    )
-    return found
+def _play_of(item: pytest.Item) -> Any:
+    return getattr(item, "callspec", None) and item.callspec.params.get("play")  # type: ignore[attr-defined]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All plays come first, side by side, and then what starts an Airflow of its own or stops the scheduler."""
-    items.sort(key=lambda item: "play" not in _params(item))
+    """What starts an Airflow of its own comes last: the plays go on side by side, and wait for their tasks."""
+    items.sort(key=lambda item: _play_of(item) is None)
 
 
 @pytest.fixture(scope="session")
@@ -57,10 +54,7 @@ def played(request: pytest.FixtureRequest, deployment: Deployment, service: Loca
     """Play what the tests ask for, each in a DAG run of its own."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found: Played = {}
-        for item in request.session.items:
-            params = _params(item)
-            if "play" in params:
-                play: Any = params["play"]
-                run_id = item.name.partition("[")[2].strip("]").replace("_", "-").replace(" ", "-")
-                found[play] = pool.submit(play, Case(deployment, service, str(params["dag_id"]), run_id))
+        for play in filter(None, map(_play_of, request.session.items)):
+            run_id = play.__name__.replace("_", "-")
+            found[play] = pool.submit(play, Case(deployment, service, DAG_OF[play], run_id))
         yield found

@@ -82,27 +82,15 @@ class Deployment(Airflow):
         with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
             database.execute(statement, (OLD_HEARTBEAT, pid))
 
-    def put_off_check(self, run_id: str, by: timedelta = timedelta(hours=1)) -> bool:
-        """Let the parked task of a DAG run sleep for so long if nobody wakes it; tell whether it is parked."""
+    def put_off_check(self, run_id: str) -> bool:
+        """Let the parked task of a DAG run sleep for an hour if nobody wakes it; tell whether it is parked."""
         statement = (
             "UPDATE task_instance SET trigger_timeout = ? WHERE run_id = ? AND state = 'awaiting_input' "
             "AND task_id = 'trigger'"
         )
-        later = (datetime.now(UTC) + by).replace(tzinfo=None).isoformat(" ")
+        later = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None).isoformat(" ")
         with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
             return database.execute(statement, (later, run_id)).rowcount > 0
-
-    def is_locked(self) -> bool:
-        """Tell whether a process writes into the database, and will not end for a while."""
-        with contextlib.closing(
-            sqlite3.connect(self._file.path, timeout=5, isolation_level=None)
-        ) as database:
-            try:
-                database.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                return True
-            database.execute("ROLLBACK")
-        return False
 
     def batches(self, dag_id: str, run_id: str) -> dict[int, list[dict[str, Any]]]:
         """Return the entries of a DAG run's batches, in the order in which they were written, by map index."""

@@ -118,156 +118,211 @@ class Killer(threading.Thread):
                     self._deployment.miss_heartbeats(pid)
 
 
-def soak(deployment: Deployment, service: LocalService, *, instances: int, seconds: float, seed: int) -> str:
+class Soak:
     """
-    Run it, and return the counts.
+    One DAG run of many task instances, and one of batches.
 
     :param instances: how many task instances
-    :param seconds: how long it may take
     :param seed: of the choice of faults and kills
-    :raises AssertionError: if anything does not hold
     """
-    chance = random.Random(seed)
-    run_id = f"soak-{seed}"
-    faulted = 0
-    waiting = []
-    claiming, late = [], []
-    for n in range(instances):
-        case = {"case": f"{run_id}/{n}"}
-        call: dict[str, Any] = {}
-        if chance.random() < SHARE_WAITING:
-            waiting.append(n)
-            call = {"result": case, "delay": chance.uniform(0, LATEST_CALLBACK)}
-        if chance.random() < SHARE_CLAIMING:
-            claiming.append(n)
-            if chance.random() < SHARE_LATE:
-                late.append(n)
-            first_step = chance.uniform(*(LATE_FIRST_STEP if n in late else (0, 1)))
-            call = {"status": None, **call, "started": first_step}
-            if n in waiting:
-                call["status"] = "success"
-        if call:
-            service.callbacks.add(inputs=case, wait=0.5, attempts=12, **call)
-        if n in late or chance.random() < (SHARE_CLAIMING_FAULTED if n in claiming else SHARE_FAULTED):
-            kind, options = chance.choice(LOST if n in late else FAULTS)
-            service.faults.add(kind, inputs=case, **options)
-            faulted += 1
-    batches = max(instances // INSTANCES_PER_BATCH, 2)
-    for b in range(batches):
-        for n in range(ITEMS):
-            if chance.random() < SHARE_OF_ITEMS_FAULTED:
-                kind, options = chance.choice(FAULTS)
-                service.faults.add(kind, inputs={"case": f"{run_id}/{b}/{n}"}, **options)
-                faulted += 1
-    deployment.api.ask("POST", "/pools", {"name": "soak", "slots": SLOTS})
-    began = time.monotonic()
-    deployment.api.trigger("soak", run_id, {"instances": instances, "waiting": waiting, "claiming": claiming})
-    deployment.api.trigger("soak_batch", run_id, {"batches": batches, "items": ITEMS})
-    killer = Killer(deployment, (run_id,), chance)
-    # The first tasks only make the lists, and are left alone.
-    wait_for("the mapped tasks", lambda: task_instances(deployment, run_id, instances))
-    wait_for("the batches", lambda: task_instances(deployment, run_id, batches, "soak_batch"))
-    killer.start()
-    try:
-        wait_for("the soak", lambda: all_finished(deployment, run_id, instances), seconds)
-        wait_for("the batches", lambda: all_finished(deployment, run_id, batches, "soak_batch"), seconds)
-    finally:
-        killer.done.set()
-        killer.join()
-    took = time.monotonic() - began
-    # Orphans, and requests that the service still works on, may yet start a run.
-    ours = [found for found in deployment.gate.tries if found.run_id == run_id]
-    wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
-    time.sleep(max(options.get("seconds", 0) for _, options in FAULTS))
-    wait_for("the first steps", lambda: all_began(service, {f"{run_id}/{n}" for n in claiming}))
-    lines = judge(deployment, service, run_id, instances, waiting, claiming)
-    lines += judge_waits(deployment, service, run_id, waiting, killer.pids)
-    lines += judge_batches(deployment, service, run_id, batches)
-    runs = by_case(service.runs)
-    return "\n".join(
-        [
-            (
-                f"{instances} task instances and {batches} batches of {ITEMS} items in {took:.0f} s (seed {seed}): "
-                f"{len(ours) - 2} executions, {faulted} faults, {len(waiting)} wait, {len(claiming)} claim, "
-                f"of which {sum(len(runs[f'{run_id}/{n}']) > 1 for n in claiming)} started a second run, "
-                f"killed {killer.killed['task']} tasks and {killer.killed['supervisor']} supervisors"
-            ),
-            *lines,
-        ]
-    )
 
+    def __init__(self, deployment: Deployment, service: LocalService, instances: int, seed: int) -> None:
+        self.deployment, self.service, self.api = deployment, service, deployment.api
+        self.chance = random.Random(seed)
+        self.run_id = f"soak-{seed}"
+        self.instances, self.batches = instances, max(instances // INSTANCES_PER_BATCH, 2)
+        self.waiting: list[int] = []
+        self.claiming: list[int] = []
+        self.faulted = 0
+        self.counts: Counter[str] = Counter()
+        self.breaches: list[str] = []
 
-def task_instances(
-    deployment: Deployment, run_id: str, instances: int, dag_id: str = "soak"
-) -> list[dict[str, Any]]:
-    """Return the mapped task instances, none until all are there."""
-    found: list[dict[str, Any]] = []
-    while True:
-        path = (
-            f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/trigger/listMapped?limit=100&offset={len(found)}"
+    def plan(self) -> None:
+        """Script what the service and the flows do."""
+        chance = self.chance
+        for n in range(self.instances):
+            case = {"case": f"{self.run_id}/{n}"}
+            call: dict[str, Any] = {}
+            late = False
+            if chance.random() < SHARE_WAITING:
+                self.waiting.append(n)
+                call = {"result": case, "delay": chance.uniform(0, LATEST_CALLBACK)}
+            if chance.random() < SHARE_CLAIMING:
+                self.claiming.append(n)
+                late = chance.random() < SHARE_LATE
+                first_step = chance.uniform(*(LATE_FIRST_STEP if late else (0, 1)))
+                call = {"status": None, **call, "started": first_step}
+                if n in self.waiting:
+                    call["status"] = "success"
+            if call:
+                self.service.callbacks.add(inputs=case, wait=0.5, attempts=12, **call)
+            share = SHARE_CLAIMING_FAULTED if n in self.claiming else SHARE_FAULTED
+            if late or chance.random() < share:
+                self.fault(case, LOST if late else FAULTS)
+        for b in range(self.batches):
+            for n in range(ITEMS):
+                if chance.random() < SHARE_OF_ITEMS_FAULTED:
+                    self.fault({"case": f"{self.run_id}/{b}/{n}"}, FAULTS)
+
+    def fault(self, case: dict[str, str], kinds: list[tuple[str, dict[str, Any]]]) -> None:
+        kind, options = self.chance.choice(kinds)
+        self.service.faults.add(kind, inputs=case, **options)
+        self.faulted += 1
+
+    def run(self, seconds: float) -> str:
+        """
+        Run it, and return the counts.
+
+        :param seconds: how long it may take
+        :raises AssertionError: if anything does not hold
+        """
+        self.plan()
+        self.api.ask("POST", "/pools", {"name": "soak", "slots": SLOTS})
+        began = time.monotonic()
+        which = {"waiting": self.waiting, "claiming": self.claiming}
+        self.api.trigger("soak", self.run_id, {"instances": self.instances, **which})
+        self.api.trigger("soak_batch", self.run_id, {"batches": self.batches, "items": ITEMS})
+        killer = Killer(self.deployment, (self.run_id,), self.chance)
+        # The first tasks only make the lists, and are left alone.
+        wait_for("the mapped tasks", lambda: self.tasks() and self.tasks("soak_batch"))
+        killer.start()
+        try:
+            wait_for("the soak", lambda: self.all_finished("soak"), seconds, pause=1)
+            wait_for("the batches", lambda: self.all_finished("soak_batch"), seconds, pause=1)
+        finally:
+            killer.done.set()
+            killer.join()
+        took = time.monotonic() - began
+        # Orphans, and requests that the service still works on, may yet start a run.
+        ours = [found for found in self.deployment.gate.tries if found.run_id == self.run_id]
+        wait_for("the orphans", lambda: not any(alive(found.pid) for found in ours))
+        time.sleep(max(options.get("seconds", 0) for _, options in FAULTS))
+        wait_for("the first steps", self.all_began)
+        self.judge()
+        self.judge_waits(killer.pids)
+        self.judge_batches()
+        assert not self.breaches, "\n".join((f"Seed {self.run_id}", *self.breaches))
+        head = (
+            f"{self.instances} task instances and {self.batches} batches of {ITEMS} items in {took:.0f} s "
+            f"({self.run_id}): {len(ours) - 2} executions, {self.faulted} faults, {len(self.waiting)} wait, "
+            f"{len(self.claiming)} claim, killed {killer.killed['task']} tasks and "
+            f"{killer.killed['supervisor']} supervisors"
         )
-        page = deployment.api.ask("GET", path)["task_instances"]
-        found += page
-        if len(page) < 100:
-            return found if len(found) == instances else []
+        return "\n".join((head, *(f"  {number:4}  {what}" for what, number in sorted(self.counts.items()))))
 
+    def tasks(self, dag_id: str = "soak") -> list[dict[str, Any]]:
+        """Return the mapped task instances, none until all are there."""
+        found: list[dict[str, Any]] = []
+        path = f"/dags/{dag_id}/dagRuns/{self.run_id}/taskInstances/trigger/listMapped?limit=100"
+        while page := self.api.ask("GET", f"{path}&offset={len(found)}")["task_instances"]:
+            found += page
+        return found if len(found) == (self.instances if dag_id == "soak" else self.batches) else []
 
-def all_finished(deployment: Deployment, run_id: str, instances: int, dag_id: str = "soak") -> bool:
-    time.sleep(1)  # polling is work, too, for two processors
-    if deployment.api.dag_run(dag_id, run_id)["state"] not in FINISHED:
-        return False
-    return all(found["state"] in FINISHED for found in task_instances(deployment, run_id, instances, dag_id))
+    def all_finished(self, dag_id: str) -> bool:
+        ended = self.api.dag_run(dag_id, self.run_id)["state"] in FINISHED
+        return ended and all(found["state"] in FINISHED for found in self.tasks(dag_id))
 
+    def all_began(self) -> bool:
+        """Tell whether the service works on no request, and each claiming run is past its first step, or stopped there."""
+        journal, service = self.service.journal, self.service
+        struck = sum(scripted.struck for scripted in service.faults.all() if scripted.fault.kind == "delay")
+        if sum(request.fault == "delay" for request in journal.requests()) < struck:
+            return False
+        worked = {work.run_id for work in journal.worked()}
+        calls = {call.run_id: call for call in reversed(journal.callbacks())}
+        cases = {f"{self.run_id}/{n}" for n in self.claiming}
+        runs = [run.run_id for run in service.runs if run.inputs["case"] in cases]
+        return all(run in worked or (run in calls and calls[run].status != 200) for run in runs)
 
-def all_began(service: LocalService, cases: set[str]) -> bool:
-    """Tell whether the service works on no request, and each run of some cases is past its first step, or stopped there."""
-    struck = sum(scripted.struck for scripted in service.faults.all() if scripted.fault.kind == "delay")
-    if sum(request.fault == "delay" for request in service.journal.requests()) < struck:
-        return False
-    worked = {work.run_id for work in service.journal.worked()}
-    calls = {call.run_id: call for call in reversed(service.journal.callbacks())}
-    runs = [run.run_id for run in service.runs if run.inputs["case"] in cases]
-    return all(run in worked or (run in calls and calls[run].status != 200) for run in runs)
+    def judge(self) -> None:
+        """Count what came of each task instance, and note what does not hold."""
+        runs, worked = by_case(self.service.runs), by_case(self.service.journal.worked())
+        for found in self.tasks():
+            index, state = found["map_index"], found["state"]
+            case = f"{self.run_id}/{index}"
+            started = runs[case]
+            says = f"{state}, {len(started)} runs"
+            if index in self.claiming:
+                started = worked[case]
+                says += f", of which {len(started)} worked"
+            self.counts[says] += 1
+            result = self.result(index) if state == "success" else {}
+            logs = self.deployment.logs("soak", self.run_id, map_index=index)
+            if len(started) > 1:
+                self.breaches.append("\n".join((f"{index}: the runs {started}", *logs)))
+            # A flow may call back before its run is recorded: a task that is killed in between knows only the result.
+            returned = (
+                [result.get("run_id")] if "run_id" in result or index not in self.waiting else started[:1]
+            )
+            if state == "success" and started != returned:
+                self.breaches.append("\n".join((f"{index}: the runs {started}, and {result}", *logs)))
+            if state != "success" and started:
+                how = _told(logs, started[0])
+                self.counts[f"run of a failed task, {how}"] += 1
+                if not how:
+                    self.breaches.append("\n".join((f"{index}: nothing tells of the run {started}", *logs)))
 
+    def result(self, index: int) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.xcom("soak", self.run_id, "trigger", map_index=index)
+        return found
 
-def judge(
-    deployment: Deployment,
-    service: LocalService,
-    run_id: str,
-    instances: int,
-    waiting: list[int],
-    claiming: list[int],
-) -> list[str]:
-    """Return the counts, once all holds for each task instance."""
-    runs, worked = by_case(service.runs), by_case(service.journal.worked())
-    counts: Counter[str] = Counter()
-    breaches = []
-    for found in task_instances(deployment, run_id, instances):
-        index, state = found["map_index"], found["state"]
-        claims = index in claiming
-        started = runs[f"{run_id}/{index}"]
-        if claims:
-            counts[f"{state}, {len(started)} runs, of which {len(worked[f'{run_id}/{index}'])} worked"] += 1
-            started = worked[f"{run_id}/{index}"]
-        else:
-            counts[f"{state}, {len(started)} runs"] += 1
-        result = deployment.api.xcom("soak", run_id, "trigger", map_index=index) if state == "success" else {}
-        logs = deployment.logs("soak", run_id, map_index=index)
-        if len(started) > 1:
-            breaches.append("\n".join((f"{index}: the runs {started}", *logs)))
-        # A flow may call back before its run is recorded: if the task is killed in between, it knows only the result.
-        returned = [result.get("run_id")] if "run_id" in result or index not in waiting else started[:1]
-        if state == "success" and started != returned:
-            breaches.append("\n".join((f"{index}: succeeded with the runs {started}, and {result}", *logs)))
-        if state != "success" and started:
-            how = _told(logs, started[0])
-            counts[f"run of a failed task, {how}"] += 1
-            if not how:
-                breaches.append(
-                    "\n".join((f"{index}: {state}, and nothing tells of the run {started}:", *logs))
-                )
-    assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
-    return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
+    def judge_waits(self, killed: set[int]) -> None:
+        """
+        Note which result was not delivered, and which try was lost.
+
+        :param killed: the processes whose tries were killed
+        """
+        gate, cases = self.deployment.gate, {run.run_id: run.inputs["case"] for run in self.service.runs}
+        called = {
+            cases[call.run_id]: datetime.fromisoformat(call.at)
+            for call in self.service.journal.callbacks()
+            if call.status == 200 and call.body["status"] == "success"
+        }
+        for index in self.waiting:
+            case = {"case": f"{self.run_id}/{index}"}
+            tries = self.api.tries("soak", self.run_id, "trigger", index)
+            logs = self.deployment.logs_by_try("soak", self.run_id, map_index=index)
+            for found in tries:
+                log = logs.get(found["try_number"], "")
+                if found["state"] != "success" and found["pid"] not in killed and RAISED not in log:
+                    self.breaches.append(f"{index}: try {found['try_number']} was lost:\n{log}")
+            last = tries[-1]
+            self.counts[f"wait, {last['state']} in try {len(tries)}"] += 1
+            if last["state"] == "success":
+                if self.result(index).get("result") != case:
+                    self.breaches.append(f"{index}: another result than {case} was delivered")
+            elif last["pid"] not in killed:
+                # A callback may be accepted while a task fails that found none when it looked.
+                ti_ids = {found.ti_id for found in gate.tries if found.pid == last["pid"]}
+                looks = [gate.looked[ti_id] for ti_id in ti_ids & gate.looked.keys()]
+                looked = max(looks, default=datetime.fromisoformat(last["end_date"]))
+                if (at := called.get(case["case"], looked)) < looked:
+                    self.breaches.append(f"{index}: {last['state']}, though its flow called back at {at}")
+
+    def judge_batches(self) -> None:
+        """Note which run of an item its batch's record does not know of."""
+        runs = by_case(self.service.runs)
+        records = self.deployment.batches("soak_batch", self.run_id)
+        for found in self.tasks("soak_batch"):
+            b, state = found["map_index"], found["state"]
+            statuses: dict[int, tuple[str, str]] = {}
+            for entry in records.get(b, []):
+                for n in entry["opened"]:
+                    statuses[int(n)] = "open", ""
+                for n, item in entry["results"].items():
+                    statuses[int(n)] = item["status"], item.get("run_id", "")
+            for n in range(ITEMS):
+                started = runs[f"{self.run_id}/{b}/{n}"]
+                status, recorded = statuses.get(n, ("not opened", ""))
+                self.counts[f"items {status}, {len(started)} runs"] += 1
+                expected = {
+                    "started": started == [recorded],
+                    "unidentified": len(started) == 1,
+                    "unknown": len(started) <= 1,
+                    "open": len(started) <= 1,
+                }.get(status, not started)
+                if not expected or (state == "success" and status != "started"):
+                    self.breaches.append(f"{b}/{n}: {state}, {status} {recorded}, the runs {started}")
 
 
 def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:
@@ -276,77 +331,6 @@ def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:
     for record in records:
         found[record.inputs["case"]].append(str(record.run_id))
     return found
-
-
-def judge_waits(
-    deployment: Deployment, service: LocalService, run_id: str, waiting: list[int], killed: set[int]
-) -> list[str]:
-    """
-    Return the counts, once each result was delivered, and no try was lost.
-
-    :param killed: the processes whose tries were killed
-    """
-    cases = {run.run_id: run.inputs["case"] for run in service.runs}
-    called = {
-        cases[call.run_id]: datetime.fromisoformat(call.at)
-        for call in service.journal.callbacks()
-        if call.status == 200 and call.body["status"] == "success"
-    }
-    counts: Counter[str] = Counter()
-    breaches = []
-    for index in waiting:
-        case = {"case": f"{run_id}/{index}"}
-        tries = deployment.api.tries("soak", run_id, "trigger", index)
-        logs = deployment.logs_by_try("soak", run_id, map_index=index)
-        for found in tries:
-            log = logs.get(found["try_number"], "")
-            if found["state"] != "success" and found["pid"] not in killed and RAISED not in log:
-                breaches.append(f"{index}: try {found['try_number']} was lost:\n{log}")
-        last = tries[-1]
-        counts[f"wait, {last['state']} in try {len(tries)}"] += 1
-        if last["state"] == "success":
-            result = deployment.api.xcom("soak", run_id, "trigger", map_index=index)
-            if result.get("result") != case:
-                breaches.append(f"{index}: {result} was delivered, not {case}")
-        elif last["pid"] not in killed:
-            # A callback may be accepted while a task fails that found none when it looked.
-            ti_ids = {found.ti_id for found in deployment.gate.tries if found.pid == last["pid"]}
-            looks = [deployment.gate.looked[ti_id] for ti_id in ti_ids & deployment.gate.looked.keys()]
-            looked = max(looks, default=datetime.fromisoformat(last["end_date"]))
-            if (at := called.get(case["case"], looked)) < looked:
-                breaches.append(f"{index}: {last['state']}, though its flow called back at {at}")
-    assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
-    return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
-
-
-def judge_batches(deployment: Deployment, service: LocalService, run_id: str, batches: int) -> list[str]:
-    """Return the counts, once all holds for each item of each batch: its record knows of every run."""
-    runs = by_case(service.runs)
-    records = deployment.batches("soak_batch", run_id)
-    counts: Counter[str] = Counter()
-    breaches = []
-    for found in task_instances(deployment, run_id, batches, "soak_batch"):
-        b, state = found["map_index"], found["state"]
-        statuses: dict[int, tuple[str, str]] = {}
-        for entry in records.get(b, []):
-            for n in entry["opened"]:
-                statuses[int(n)] = "open", ""
-            for n, item in entry["results"].items():
-                statuses[int(n)] = item["status"], item.get("run_id", "")
-        for n in range(ITEMS):
-            started = runs[f"{run_id}/{b}/{n}"]
-            status, recorded = statuses.get(n, ("not opened", ""))
-            counts[f"items {status}, {len(started)} runs"] += 1
-            expected = {
-                "started": started == [recorded],
-                "unidentified": len(started) == 1,
-                "unknown": len(started) <= 1,
-                "open": len(started) <= 1,
-            }.get(status, not started)
-            if not expected or (state == "success" and status != "started"):
-                breaches.append(f"{b}/{n}: {state}, {status} {recorded}, the runs {started}")
-    assert not breaches, "\n".join((f"Seed {run_id}", *breaches))
-    return [f"  {number:4}  {what}" for what, number in sorted(counts.items())]
 
 
 def _told(logs: list[str], run_id: str) -> str:
@@ -376,7 +360,8 @@ def main() -> None:
     with LocalService(keys=[DEMO_KEY]) as service, temporary_home("soak") as home:
         connections = {"workflow_automation_default": connection_to(service.base_url, timeout=4)}
         with Deployment(home, connections) as deployment:
-            sys.stdout.write(soak(deployment, service, **vars(options)) + "\n")
+            soak = Soak(deployment, service, options.instances, options.seed)
+            sys.stdout.write(soak.run(options.seconds) + "\n")
 
 
 if __name__ == "__main__":

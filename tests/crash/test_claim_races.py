@@ -1,8 +1,8 @@
 """
 What runs say at two API servers at once, and against what the task, or a person, does at that moment.
 
-The task's half is what the execution API does for it: its entries are written and read without a lock. On SQLite,
-which has one lock for all; tests/system/test_callbacks.py has it on PostgreSQL.
+The task's half is what the execution API does for it: its entries are written and read without a lock. Run by
+tests/system/test_callbacks.py, on PostgreSQL: SQLite has one lock for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from workflow_automation_provider.execution.callback import PATH, new_token
 
 APP = "workflow_automation_provider.plugins.callback_endpoint:app"
 
+pytestmark = pytest.mark.skipif("TEST_DATABASE" not in os.environ, reason="runs in make system-test")
+
 Say = Callable[..., int]
 
 
@@ -40,29 +42,19 @@ def dag(airflow_home: Path) -> Any:
     return make_dag(airflow_home)
 
 
-def _answers(http: httpx.Client) -> bool:
-    """Return whether an endpoint has imported Airflow."""
-    try:
-        return http.post(f"{PATH}?token={new_token(uuid4())}").status_code == 404
-    except httpx.TransportError:
-        return False
-
-
 @pytest.fixture(scope="module")
 def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
     """Send what a run says to one of two endpoints, again while the database is locked; return the status."""
     ports = [free_port(), free_port()]
     with ExitStack() as stack:
+        clients = []
         for port in ports:
             command = [sys.executable, "-m", "uvicorn", APP, "--port", str(port), "--no-access-log"]
             program = Program(f"endpoint-{port}", command, tmp_path_factory.mktemp("endpoint"), os.environ)
             program.start()
             stack.callback(program.stop)
-        clients = []
-        for port in ports:
             client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
             clients.append(stack.enter_context(client))
-            wait_for("the endpoint", partial(_answers, client))
 
         def call(url: str, status: str = "running", server: int = 0, **fields: object) -> int:
             body = {"status": status, **fields}
@@ -72,6 +64,13 @@ def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
                 time.sleep(0.1)
             return found.status_code
 
+        def answers(server: int) -> bool:
+            with suppress(httpx.TransportError):
+                return call(f"{PATH}?token={new_token(uuid4())}", server=server) == 404
+            return False
+
+        for server in range(2):
+            wait_for("the endpoint", partial(answers, server))
         yield call
 
 

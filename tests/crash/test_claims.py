@@ -1,7 +1,7 @@
 """
 Runs that claim their start: after a lost response or a kill, one run goes past its first step, and the task has it.
 
-What counts is not the runs that were started, but those that worked.
+What counts is not the runs that were started, but those that worked. ``tests/system/test_kills.py`` has more, on Celery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def end_green(case: Case, *, runs: int = 1) -> str:
 
 
 def the_response_is_lost(case: Case) -> None:
-    case.claims(after=2)
+    case.calls_back(status=None, started=2)
     case.fault("drop_after")
     case.begin()
     end_green(case)
@@ -28,7 +28,7 @@ def the_response_is_lost(case: Case) -> None:
 
 
 def killed_before_it_is_recorded_and_claimed_until_the_retry(case: Case) -> None:
-    case.claims()
+    case.calls_back(status=None, started=0)
     first_step = case.hold_first_step()
     recorded = case.hold("before", "PUT", OUTCOME, lost=True)
     case.begin()
@@ -50,7 +50,7 @@ def killed_in_the_last_try_and_cleared(case: Case) -> None:
     """A Clear starts over: the run of before is told to stop."""
     last_step = Flow()
     case.calls_back(started=0, result=last_step, times=1)
-    case.claims()
+    case.calls_back(status=None, started=0)
     case.begin_and_kill(case.hold("before", "PUT", OUTCOME, lost=True))
     case.end("failed", runs=1)
     wait_for("the first step", lambda: case.worked)
@@ -61,47 +61,13 @@ def killed_in_the_last_try_and_cleared(case: Case) -> None:
     assert case.worked == case.runs
 
 
-def its_first_step_is_too_late(case: Case) -> None:
-    case.claims()
-    case.fault("drop_after")
-    first_step = case.hold_first_step()
-    case.begin()
-    end_green(case, runs=2)
-    first_step.released.set()
-    told = {str(call.run_id): call.status for call in case.called(2)}
-    assert told == dict(zip(case.runs, (404, 200), strict=True))
-    assert case.worked == case.runs[1:]
-
-
-def it_speaks_while_it_works(case: Case) -> None:
-    """For longer than it may be silent."""
-    words = [{"progress": n / 4, "delay": 20} for n in range(4)]
-    case.calls_back(started=1, running=words, result={"rows": 3})
-    case.fault("drop_after")
-    case.begin()
-    case.end_well()
-    assert case.answers(6) == [200] * 6
-
-
-def it_failed_and_is_started_again(case: Case) -> None:
-    case.calls_back(status="failed", message="no such table", started=0, times=1)
-    case.calls_back(result={"rows": 3}, started=0)
-    case.begin()
-    found = case.end_well(runs=2)
-    assert all(run_id in found.log for run_id in found.runs)
-    assert case.worked == case.runs
-
-
 CLAIMS: dict[Play, str] = {
     the_response_is_lost: "claims",
     killed_before_it_is_recorded_and_claimed_until_the_retry: "claims_patiently",
     killed_in_the_last_try_and_cleared: "claims",
-    its_first_step_is_too_late: "claims_briefly",
-    it_speaks_while_it_works: "claims_and_waits",
-    it_failed_and_is_started_again: "starts_failed_again",
 }
 
 
 @each(CLAIMS)
-def test_a_claim(played: Played, play: Play, dag_id: str) -> None:
+def test_a_claim(played: Played, play: Play) -> None:
     played[play].result()

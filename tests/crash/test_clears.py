@@ -1,8 +1,8 @@
 """
-Clearing a task starts another run; a retry never does, nor a task that a person ended: in a real Airflow.
+A Clear of each kind starts another run; a retry never does, nor a task that a person ended: in a real Airflow.
 
-What each fault comes to is in ``tests/unit/test_fault_table.py``, and what becomes of a cleared task that is in any other
-state in ``tests/unit/test_world_machine.py``.
+What each fault comes to is in ``tests/unit/test_fault_table.py``, and what becomes of a cleared task in any state, whatever
+else happens to it, in ``tests/unit/test_world_machine.py``.
 """
 
 from __future__ import annotations
@@ -18,32 +18,21 @@ from said import MAYBE_STARTED
 one_end = threading.Lock()
 
 
-def edited_to_fewer_retries_and_cleared(case: Case) -> None:
-    """max_tries is 1 before and after: 1 + 0. It could as well be a retry, until the person clears once more."""
-    case.fault("drop_after")
-    case.begin()
-    case.end("failed", runs=1)
-    (case.deployment.home / "retries").write_text("0")
-    case.api.reparse(case.dag_id, lambda task: int(task["retries"]) == 0, "trigger")
-    case.clear()
-    case.end("failed", runs=1)
-    case.clear()
-    case.end("success", runs=2)
-
-
 def cleared_while_it_waits_for_its_retry(case: Case) -> None:
     case.begin_and_kill(case.hold("before", "PUT", OUTCOME, lost=True))
-    case.until("up_for_retry")
+    wait_for("the retry", lambda: case.state == "up_for_retry", pause=0.5)
     case.clear()
     case.end("success", runs=2)
 
 
 def cleared_once_it_had_succeeded(case: Case) -> None:
+    """And again with its DAG run: Airflow 3.4, too, keeps what the tasks have stored then."""
     case.begin()
     (first,) = case.end("success", runs=1).runs
     case.clear()
-    found = case.end("success", runs=2)
-    assert f"started run {first}" in found.log
+    assert f"started run {first}" in case.end("success", runs=2).log
+    case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
+    case.end("success", runs=3)
 
 
 def cleared_once_it_had_failed_in_doubt(case: Case) -> None:
@@ -81,14 +70,6 @@ def cleared_while_it_continues(case: Case) -> None:
     assert "cleared after it continued" in case.end_well(runs=2).log
 
 
-def cleared_with_its_dag_run(case: Case) -> None:
-    """Airflow 3.4, too, keeps what the tasks have stored then."""
-    case.begin()
-    case.end("success", runs=1)
-    case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
-    case.end("success", runs=2)
-
-
 def deleted_with_its_dag_run_and_run_again(case: Case) -> None:
     case.begin()
     case.end("success", runs=1)
@@ -99,27 +80,19 @@ def deleted_with_its_dag_run_and_run_again(case: Case) -> None:
     case.end("success", runs=2)
 
 
-def ended_by_a_person(case: Case, state: str, map_index: int = -1) -> None:
+def marked_as_success_mapped(case: Case) -> None:
     """It ends by itself, before Airflow kills it, and starts nothing: a wait that is shorter would end in a run."""
 
     def log() -> str:
-        return case.deployment.log(case.dag_id, case.run_id, map_index=map_index)
+        return case.deployment.log(case.dag_id, case.run_id, map_index=0)
 
     case.fault("busy", retry_after="240")
     case.begin()
     wait_for("the wait", lambda: "Retrying in" in log())
-    case.mark(state, map_index)
+    case.mark("success", map_index=0)
     wait_for("the end of the task", lambda: not alive(case.tries[0].pid))
     wait_for("its log", lambda: "nothing more is sent" in log())
     assert case.runs == []
-
-
-def marked_as_failed(case: Case) -> None:
-    ended_by_a_person(case, "failed")
-
-
-def marked_as_success_mapped(case: Case) -> None:
-    ended_by_a_person(case, "success", 0)
 
 
 def retried_when_the_service_said(case: Case) -> None:
@@ -134,35 +107,18 @@ def retried_when_the_service_said(case: Case) -> None:
     assert round((second - first).total_seconds(), 3) >= 8
 
 
-def not_retried_where_it_cannot_help(case: Case) -> None:
-    case.fault("reject", status=401)
-    case.begin()
-    assert "No run was started" in case.end("failed", runs=0, tries=1).log
-
-
-def retried_where_a_second_run_is_accepted(case: Case) -> None:
-    case.fault("drop_after")
-    case.begin()
-    assert MAYBE_STARTED in case.end("success", runs=2).log
-
-
 CLEARS: dict[Play, str] = {
-    edited_to_fewer_retries_and_cleared: "edited",
     cleared_while_it_waits_for_its_retry: "slowly_retried",
     cleared_once_it_had_succeeded: "patient",
     cleared_once_it_had_failed_in_doubt: "patient",
     cleared_while_the_service_works: "patient",
     cleared_while_it_continues: "waits_and_lingers",
-    cleared_with_its_dag_run: "patient",
     deleted_with_its_dag_run_and_run_again: "patient",
-    marked_as_failed: "waits_for_the_service",
     marked_as_success_mapped: "waits_for_the_service_mapped",
     retried_when_the_service_said: "patient",
-    not_retried_where_it_cannot_help: "patient",
-    retried_where_a_second_run_is_accepted: "start_again",
 }
 
 
 @each(CLEARS)
-def test_clear_or_retry(played: Played, play: Play, dag_id: str) -> None:
+def test_clear_or_retry(played: Played, play: Play) -> None:
     played[play].result()

@@ -65,19 +65,10 @@ def run_pytest(tmp_path: Path) -> Callable[..., str]:
             f"atexit.register(note)\n{conftest}"
         )
         (tmp_path / "test_it.py").write_text(textwrap.dedent(TESTS))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-W",
-            "error",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:anyio",
-        ]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=env)
+        command = ["-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:anyio"]
+        done = subprocess.run(
+            [sys.executable, *command, *options], capture_output=True, text=True, cwd=tmp_path, env=env
+        )
         assert (home / "after").read_text() == BACKEND, done.stdout + done.stderr
         return done.stdout
 

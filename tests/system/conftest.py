@@ -27,10 +27,10 @@ ORDER = [
     "test_strangers",
     "test_page",
     "test_examples",
+    "test_cookbook",
     "test_browser",
     "test_waits",
     "test_kills",
-    "test_claims",
     "test_restarts",
     "test_backfill",
     "test_key_is_nowhere",
@@ -67,3 +67,11 @@ def service(stack: Stack) -> Iterator[Service]:
     stack.api.add_connection("workflow_automation_default", service.base_url, KEY, flow_id=FLOW_ID)
     yield service
     service.stop()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the screenshots go: into the documentation only if ``PICTURES`` says so."""
+    if os.environ.get("PICTURES"):
+        return Path(__file__).parents[2] / "docs" / "images"
+    return tmp_path_factory.mktemp("pictures")

@@ -1,4 +1,4 @@
-"""A whole deployment of Airflow: PostgreSQL, Redis, two Celery workers, and every other part in a process of its own."""
+"""A whole deployment of Airflow: PostgreSQL, Redis, two schedulers, two Celery workers, and a triggerer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 import re
 import shutil
 import socket
-import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,24 +20,25 @@ from airflow_launcher.processes import Program, free_port, wait_for
 from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 HERE = Path(__file__).parent
 WORKERS = ("worker-1", "worker-2")
+USERS = {"flow": "user", "operator": "op", "viewer": "viewer"}  # their roles
+JWT_SECRET = "a secret of the tests, long enough for HS512, which wants 64 bytes"
 
 
 class Redis:
     """
-    A Redis server of our own, that keeps its data over a restart.
+    A Redis server of our own.
 
-    :param home: the folder for its data and its output
+    :param home: the folder for its output
     """
 
     def __init__(self, home: Path) -> None:
         self.port = free_port()
         command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--appendonly", "yes", "--appendfsync", "always", "--loglevel", "debug"]
-        self.program = Program("redis", command, home, os.environ)
+        self.program = Program("redis", [*command, "--loglevel", "debug"], home, os.environ)
 
     @property
     def url(self) -> str:
@@ -50,10 +49,6 @@ class Redis:
         """Start it."""
         self.program.start()
         wait_for("Redis", self._ready)
-
-    def stop(self) -> None:
-        """Stop it: every connection breaks."""
-        self.program.stop()
 
     def _ready(self) -> bool:
         try:
@@ -67,6 +62,8 @@ class Redis:
 class Stack(Airflow):
     """
     Airflow with its databases; every logger at DEBUG, and heartbeats that soon find what was killed.
+
+    What ends is started again, as systemd or Kubernetes does.
 
     :param home: the folder for all that it writes
     """
@@ -84,10 +81,19 @@ class Stack(Airflow):
         super().__init__(
             home,
             home / "dags",
-            components=[API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER, *workers],
+            components=[
+                API_SERVER,
+                SCHEDULER,
+                SCHEDULER._replace(name="scheduler-2"),
+                DAG_PROCESSOR,
+                TRIGGERER,
+                *workers,
+            ],
             database=self.postgresql,
+            users=USERS,
             settings={
                 **QUICK_RECOVERY,
+                "API_AUTH__JWT_SECRET": JWT_SECRET,
                 "CORE__EXECUTOR": "CeleryExecutor",
                 "CORE__TEST_CONNECTION": "Enabled",
                 "CELERY__BROKER_URL": self.redis.url,
@@ -131,9 +137,9 @@ class Stack(Airflow):
         family = [process.pid for worker in self.workers for process in worker.family()]
         for worker in self.workers:
             worker.kill()
-        self.miss_heartbeats(*family)
+        self.miss_heartbeats(family)
 
-    def miss_heartbeats(self, *pids: int) -> None:
+    def miss_heartbeats(self, pids: Iterable[int]) -> None:
         """Have Airflow miss the heartbeats of the tasks that run in some processes now."""
         old = "UPDATE task_instance SET last_heartbeat_at = :at WHERE pid = ANY(:pids) AND state = 'running'"
         self.query(old, at=OLD_HEARTBEAT, pids=[*pids])
@@ -169,26 +175,7 @@ class Stack(Airflow):
         outputs = (path.read_text(errors="replace") for path in (self.home / "outputs").glob("scheduler*"))
         return sum(bool(seen.search(line)) for output in outputs for line in output.splitlines())
 
-    @contextmanager
-    def beside(self, name: str, *command: str, ready: str, **settings: str) -> Iterator[Program]:
-        """
-        Run a further component.
-
-        :param command: what follows ``airflow`` on the command line
-        :param ready: what its output has once it works
-        :param settings: of Airflow, for this component alone, by the names of their variables without ``AIRFLOW__``
-        """
-        env = {**self.env, **{f"AIRFLOW__{name}": value for name, value in settings.items()}}
-        program = Program(name, [sys.executable, "-m", "airflow", *command], self.home, env)
-        program.start()
-        try:
-            wait_for(f"the {name}", lambda: ready in program.tail(10_000), pause=0.5)
-            yield program
-        finally:
-            program.stop()
-
     def _keep(self) -> None:
-        """Start what has ended again, as systemd or Kubernetes does."""
         while not self._stopping.wait(1):
             for program in self.programs.values():
                 if not program.runs:

@@ -1,12 +1,9 @@
-"""The workers are killed with -9, their whole trees, in the middle of triggers, a batch and an upload."""
+"""The workers are killed with -9, their whole trees, in the middle of triggers, claims, a batch and an upload."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,93 +13,88 @@ import pytest
 from airflow_launcher.processes import wait_for
 from said import MAYBE_STARTED
 from services import FLOW_ID, KEY
+from workflow_automation_provider.testing import Key, LocalService
 
 if TYPE_CHECKING:
     from services import Service
     from stack import Stack
 
-MIB = 2**20
 ITEMS = 1000
-TRIGGERS = {"delay": 20, "hang_after": 60}
-
-
-class SlowLane:
-    """
-    A way to the service that stops halfway, so that a kill finds an upload there.
-
-    :param port: the service's port
-    :param limit: how many bytes go towards the service before it is opened
-    """
-
-    def __init__(self, port: int, limit: int) -> None:
-        self.opened = threading.Event()
-        self.sent = 0
-        self._limit = limit
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def stop(self) -> None:
-        """Take no more connections."""
-        self.opened.set()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._target))
-            threading.Thread(target=self._forward, args=(client, server, True), daemon=True).start()
-            threading.Thread(target=self._forward, args=(server, client, False), daemon=True).start()
-
-    def _forward(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
-        try:
-            while data := source.recv(64 * 1024):
-                sink.sendall(data)
-                if counted:
-                    self.sent += len(data)
-                    if self.sent >= self._limit:
-                        self.opened.wait()
-        except OSError:
-            pass
-        finally:
-            for sock in (source, sink):
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+TRIGGERS = {"delay": 30, "hang_after": 60}
+# What becomes of the request of each row of those that claim.
+CLAIMS = [
+    None,
+    ("drop_after", {}),
+    ("reset_after", {}),
+    ("status_after", {"status": 503}),
+    ("reject", {"status": 503}),
+    ("hang_after", {"seconds": 60}),
+    ("hang_after", {"seconds": 60}),
+]
+HANGING = [row for row, fault in enumerate(CLAIMS) if fault and fault[0] == "hang_after"]
 
 
 @pytest.fixture(scope="module")
-def output(stack: Stack, service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def flows(stack: Stack) -> Iterator[LocalService]:
+    """A service whose runs claim their start: late enough for some to come after the kill."""
+    with LocalService([Key(KEY, FLOW_ID)], journal=stack.home / "claims.jsonl") as flows:
+        stack.api.add_connection("claims", flows.base_url, KEY, flow_id=FLOW_ID)
+        flows.callbacks.add(None, started=3, wait=0.5, attempts=12)
+        for row, fault in enumerate(CLAIMS):
+            if fault:
+                flows.faults.add(fault[0], inputs={"row": row}, **fault[1])
+        yield flows
+
+
+@pytest.fixture(scope="module")
+def output(
+    stack: Stack, service: Service, flows: LocalService, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The file of the batch, once each task is halfway and was killed there."""
     folder = tmp_path_factory.mktemp("kills")
-    batch, big = folder / "batch.jsonl", folder / "big.bin"
+    batch, file = folder / "batch.jsonl", folder / "file.bin"
     batch.write_text("".join(f"{json.dumps({'case': 'kill-batch', 'n': n})}\n" for n in range(ITEMS)))
-    with big.open("wb") as file:
-        file.truncate(200 * MIB)
-    lane = SlowLane(service.port, limit=100 * MIB)
-    stack.api.add_connection(
-        "slow_lane", f"http://127.0.0.1:{lane.port}/api", KEY, flow_id=FLOW_ID, timeout=120
-    )
-    # Here the batch waits to be killed.
+    file.write_bytes(b"123")
+    # Here the batch and the upload wait to be killed.
+    service.control.add_fault("delay", operation="upload", seconds=300)
     service.control.add_fault("delay", inputs={"case": "kill-batch", "n": ITEMS // 2}, seconds=300)
     files = {"batch": str(batch), "output": str(folder / "output.jsonl")}
     stack.api.trigger("system_batch", "kill-batch", files)
-    stack.api.trigger("system_upload", "kill-upload", {"file": str(big)})
+    stack.api.trigger("system_upload", "kill-upload", {"file": str(file)})
+    stack.api.trigger("system_claim", "claims", {"conn_id": "claims", "rows": len(CLAIMS)})
+    wait_for("the claims", lambda: {*HANGING} <= {run.inputs["row"] for run in flows.runs})
     wait_for("half the batch", lambda: service.struck("kill-batch", n=ITEMS // 2))
-    wait_for("half the upload", lambda: lane.sent >= 100 * MIB)
+    wait_for(
+        "the upload",
+        lambda: any(
+            fault.get("operation") == "upload" and not fault["remaining"]
+            for fault in service.control.faults()
+        ),
+    )
     for kind, seconds in TRIGGERS.items():
         service.add_fault(kind, f"kill-{kind}", seconds=seconds)
         stack.api.trigger("system_trigger", f"kill-{kind}")
     wait_for("the faults", lambda: all(service.struck(f"kill-{kind}") for kind in TRIGGERS))
     wait_for("the run", lambda: service.runs_of("kill-hang_after"))
     stack.kill_workers()
-    assert lane.sent < 200 * MIB
-    lane.opened.set()
-    yield folder / "output.jsonl"
-    lane.stop()
+    return folder / "output.jsonl"
+
+
+def test_claims(stack: Stack, flows: LocalService, output: Path, note: Callable[[str], None]) -> None:
+    """All tasks end green, each with the one run that works."""
+    state = stack.api.finished("system_claim", "claims")
+    where = "FROM task_instance WHERE run_id = 'claims' AND task_id = 'trigger'"
+    found = stack.query(f"SELECT map_index, state, try_number {where} ORDER BY map_index")
+    assert [(row, state) for row, state, _ in found] == [(row, "success") for row in range(len(CLAIMS))]
+    assert state == "success"
+    wait_for("the first steps", lambda: len(flows.journal.callbacks()) == len(flows.runs))
+    worked = defaultdict(list)
+    for run in flows.journal.worked():
+        worked[run.inputs["row"]].append(run.run_id)
+    for row in range(len(CLAIMS)):
+        value = stack.api.xcom("system_claim", "claims", "trigger", map_index=row)
+        assert worked[row] == [value["run_id"]]
+    note(f"{len(CLAIMS)} claims, {len(flows.runs)} runs, in tries {[tries for _, _, tries in found]}")
 
 
 def last_log(stack: Stack, dag_id: str, case: str) -> str:
@@ -143,6 +135,4 @@ def test_an_upload(stack: Stack, service: Service, output: Path) -> None:
     assert stack.api.finished("system_upload", "kill-upload") == "success"
     (run,) = service.runs_of("kill-upload")
     assert [upload.run_id for upload in service.journal.uploads()].count(str(run.run_id)) == 1
-    uploaded = [request for request in service.journal.requests("upload") if request.size > 50 * MIB]
-    assert [request.outcome for request in uploaded] == ["client left", "responded"]
-    assert stack.api.xcom("system_upload", "kill-upload", "upload")["bytes"] == 200 * MIB
+    assert stack.api.xcom("system_upload", "kill-upload", "upload")["bytes"] == 3

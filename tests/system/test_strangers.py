@@ -19,12 +19,7 @@ from sqlalchemy import create_engine, text
 
 from airflow_launcher.airflow import API_SERVER, Airflow, temporary_home
 from airflow_launcher.databases import PostgreSQL
-from workflow_automation_provider.execution.callback import (
-    MAX_BODY,
-    PATH,
-    digest_of,
-    new_token,
-)
+from workflow_automation_provider.execution.callback import MAX_BODY, PATH, digest_of, new_token
 
 OLD = 300_000
 PER_DAG_RUN = 100

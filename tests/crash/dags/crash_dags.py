@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +13,6 @@ from airflow.sdk import DAG, task
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
-
-# A test edits the retries of one DAG, as an author would.
-EDITED = Path(os.environ["AIRFLOW_HOME"], "retries")
 
 
 def dag(dag_id: str, retries: int = 3, retry_delay: timedelta = timedelta(seconds=1)) -> DAG:
@@ -52,19 +48,10 @@ with dag("once", retries=0):
 with dag("slowly_retried", retry_delay=timedelta(minutes=10)):
     trigger()
 
-with dag("edited", retries=int(EDITED.read_text()) if EDITED.exists() else 1):
-    trigger()
-
-with dag("start_again"):
-    trigger(on_unknown_start="start_again")
-
 with dag("waits_before"):
     trigger(pre_execute=wait_in_folder)
 
 # Waits as long as the service asks, within one try.
-with dag("waits_for_the_service"):
-    trigger(send_retry_timeout=300)
-
 with dag("waits_for_the_service_mapped"):
     TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=300).expand(
         inputs=[{"case": "{{ run_id }}"}]
@@ -80,9 +67,6 @@ with dag("taskflow"):
 
 with dag("waits"):
     trigger(wait_for_completion=True)
-
-with dag("waits_briefly"):
-    trigger(wait_for_completion=True, completion_timeout=timedelta(seconds=30))
 
 with dag("waits_and_lingers"):
     trigger(wait_for_completion=True, post_execute=wait_in_folder)
@@ -102,16 +86,6 @@ with dag("claims", retries=0):
 
 with dag("claims_patiently"):
     trigger(on_unknown_start="claim")
-
-with dag("claims_briefly"):
-    trigger(on_unknown_start="claim", claim_timeout=timedelta(seconds=2))
-
-with dag("claims_and_waits"):
-    silence = timedelta(seconds=60)
-    trigger(on_unknown_start="claim", wait_for_completion=True, heartbeat_timeout=silence)
-
-with dag("starts_failed_again"):
-    trigger(on_unknown_start="claim", wait_for_completion=True, on_run_failed="start_again")
 
 with dag("soak"):
 

@@ -52,7 +52,6 @@ with DAG("system_upload", schedule=None, default_args=THRICE, **TEST):
         task_id="upload",
         run_id=trigger().output["run_id"],
         files=["{{ dag_run.conf['file'] }}"],
-        workflow_automation_conn_id="slow_lane",
     )
 
 with DAG("system_batch", schedule=None, default_args=THRICE, **TEST):
