@@ -47,7 +47,7 @@ SMOKE = (
     "tests/integration/test_example_dags.py",
     "tests/integration/test_notifier.py",
     "tests/integration/test_operators.py",
-    "tests/integration/test_uploads.py::TestTries",
+    "tests/integration/test_uploads.py",
 )
 # What hardly depends on Airflow, but on Python and on the libraries.
 WITHOUT_AIRFLOW = ("tests/unit/client", "tests/unit/testing/_server", "tests/unit/test_documentation.py")
