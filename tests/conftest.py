@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import certifi
 import pytest
+import trustme
 from hypothesis import HealthCheck, settings
 from packaging.version import Version
 
@@ -47,14 +50,31 @@ os.environ |= {
 pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Have one process more than there are processors: half of the time, a test waits."""
-    return (os.cpu_count() or 1) + 1
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave out what all tests share, and look less often at the rest."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one process of pytest-xdist alone start an Airflow, which takes longer than a hundred other tests."""
+    for item in items:
+        if {"airflow_home", "dag", "world"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.xdist_group("airflow"))
 
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust one authority, not the usual hundreds: each client would read those, which takes longer than most tests."""
+    bundle = tmp_path_factory.mktemp("authority") / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(bundle)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certifi, "where", lambda: str(bundle))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -75,4 +95,10 @@ def airflow_home() -> Path:
         upgradedb()  # as `airflow db migrate` does in a process of its own, which takes longer to start
     else:  # before Airflow 3.3, whose migrations silence the logs of the process
         subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
+    from airflow import settings
+    from sqlalchemy import event
+
+    if settings.engine.dialect.name == "sqlite":  # it need not survive a power failure
+        event.listen(settings.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+        settings.engine.dispose()
     return _HOME

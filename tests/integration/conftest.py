@@ -6,10 +6,9 @@ import contextlib
 import functools
 import importlib
 import json
-import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from local_s3 import LocalS3
     from workflow_automation_provider.testing import LocalService
 
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
@@ -37,7 +35,6 @@ class DagRunResult:
     """A finished DAG run: its state, and each task instance's state and XComs."""
 
     dag_run: Any
-    log: str = ""
 
     @property
     def state(self) -> str:
@@ -115,15 +112,10 @@ def _one_execution_api(airflow_home: Path) -> None:
         supervisor.in_process_api_server = functools.cache(supervisor.in_process_api_server)
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[LocalS3]:
-    """A stand-in for S3, with the bucket ``reports``."""
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
-    from local_s3 import LocalS3
-
-    with LocalS3("reports") as local:
-        yield local
+@pytest.fixture
+def service(workflow_automation_service: LocalService, workflow_automation_connection: str) -> LocalService:
+    """A local service, which the default connection points at."""
+    return workflow_automation_service
 
 
 @pytest.fixture
@@ -131,7 +123,8 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
     """
     Run a DAG given as the text of its file (after a preamble), or as the name of an example.
 
-    Of a file with several DAGs, ``dag_id`` says which; ``cause`` is the DAG run whose asset events started it.
+    Of a file with several DAGs, ``dag_id`` says which; ``cause`` is the DAG run whose asset events started it. In an
+    example, each first text of ``replaced`` becomes the second one.
     """
     try:
         from airflow.dag_processing.dagbag import DagBag
@@ -146,6 +139,7 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
         preamble: str = PREAMBLE,
         dag_id: str | None = None,
         cause: DagRunResult | None = None,
+        replaced: Iterable[tuple[str, str]] = (),
         **options: Any,
     ) -> DagRunResult:
         if source.endswith(".py"):
@@ -153,6 +147,9 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
                 EXAMPLES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
             )
             path = folder / source
+            for before, after in replaced:
+                assert before in path.read_text()
+                path.write_text(path.read_text().replace(before, after))
         else:
             path = folder / f"{request.node.name.partition('[')[0]}.py"
             path.write_text(preamble + textwrap.dedent(source))
@@ -189,31 +186,3 @@ def task_errors(airflow_home: Path) -> Iterator[list[BaseException]]:
     plugins.register(listener)
     yield errors
     plugins.unregister(listener)
-
-
-@pytest.fixture
-def upload(
-    run_dag: Callable[..., DagRunResult],
-    workflow_automation_service: LocalService,
-    workflow_automation_connection: str,
-    capfd: pytest.CaptureFixture[str],
-) -> Callable[..., DagRunResult]:
-    """Start a run and upload files for it, both given as Python text; the DAG run, with its log as ``log``."""
-
-    def run(files: str, *, before: str = "", **options: object) -> DagRunResult:
-        arguments = "".join(f"{name}={value}, " for name, value in options.items())
-        capfd.readouterr()
-        result = run_dag(f"""
-            from datetime import timedelta
-            from pathlib import Path
-            from airflow.sdk import Asset, ObjectStoragePath
-            {before}
-            with DAG("upload", schedule=None, start_date=START, params={{"day": "monday", "ending": "csv"}}):
-                trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
-                UploadFilesOperator(task_id="upload", run_id=trigger.output["run_id"], {arguments}files={files})
-        """)
-        plain = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", "", capfd.readouterr().out)
-        result.log = " ".join(plain.split())
-        return result
-
-    return run

@@ -1,14 +1,23 @@
-"""What asset events tell of runs, uploads and batches, and what a DAG that they start reads."""
+"""What asset events tell of runs, uploads and batches, and what a DAG that they start reads: as docs/assets.md has it."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
+from code_blocks import read_code_blocks
+from doc_pages import ROOT
+from workflow_automation_provider.assets import create_asset
+from workflow_automation_provider.execution.asset_events import MAX_LINK
+from workflow_automation_provider.hooks.lineage import MAX_INPUTS
+
+PAGE = ROOT / "docs" / "assets.md"
+
 PREAMBLE = """\
 from __future__ import annotations
-import json
 import pendulum
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
@@ -17,7 +26,7 @@ START = pendulum.datetime(2026, 1, 1, tz="UTC")
 
 
 @pytest.fixture
-def run(run_dag, workflow_automation_connection):
+def run(run_dag, service):
     return lambda source, **options: run_dag(source, preamble=PREAMBLE, **options)
 
 
@@ -26,42 +35,27 @@ def told(service, *, index=0):
     return {"run_id": run.run_id, "run_link": f"{service.url}/runs/{run.run_id}", "flow_id": run.flow_id}
 
 
-def test_each_mapped_task_tells_of_its_run(run, workflow_automation_service):
-    result = run("""
-        with DAG("mapped_events", schedule=None, start_date=START):
-            TriggerFlowOperator.partial(task_id="trigger", outlets=[Asset("file:///report")]).expand(
-                inputs=[{"n": 0}, {"n": 1}, {"n": 2}]
-            )
-    """)
-    extras = [extra for _, extra in result.asset_events()]
-    assert len(extras) == 3
-    runs = range(len(workflow_automation_service.runs))
-    assert all(told(workflow_automation_service, index=index) in extras for index in runs)
-
-
-def test_an_upload(run, workflow_automation_service, tmp_path):
+@pytest.mark.since_3_3
+def test_each_operator_tells_what_the_page_says(
+    run, service, workflow_automation_callback_base_url, tmp_path
+):
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text("1234")
+    path = str(tmp_path / "runs.jsonl")
+    service.callbacks.add(result={"rows": 3})
+    service.faults.add("reject", inputs={"n": 1})
     result = run(f"""
-        with DAG("upload_event", schedule=None, start_date=START):
-            trigger = TriggerFlowOperator(task_id="trigger", inputs={{}})
-            UploadFilesOperator(
+        with DAG("events", schedule=None, start_date=START):
+            trigger = TriggerFlowOperator(
+                task_id="trigger", inputs={{}}, wait_for_completion=True, outlets=[Asset("file:///run")]
+            )
+            upload = UploadFilesOperator(
                 task_id="upload",
                 run_id=trigger.output,
                 files="{tmp_path}/*.csv",
                 outlets=[Asset("file:///uploaded")],
             )
-    """)
-    expected = {**told(workflow_automation_service), "files": 2, "bytes": 8}
-    assert result.asset_events() == [("file:///uploaded", expected)]
-
-
-def test_a_batch_tells_its_counts(run, workflow_automation_service, tmp_path):
-    workflow_automation_service.faults.add("reject", inputs={"n": 1})
-    path = str(tmp_path / "runs.jsonl")
-    result = run(f"""
-        with DAG("batch_event", schedule=None, start_date=START):
-            TriggerFlowBatchOperator(
+            upload >> TriggerFlowBatchOperator(
                 task_id="batch",
                 batch=[{{"n": 0}}, {{"n": 1}}, {{"n": 2}}],
                 output_path={path!r},
@@ -70,31 +64,48 @@ def test_a_batch_tells_its_counts(run, workflow_automation_service, tmp_path):
             )
     """)
     counts = {"flow_id": "demo-flow", "total": 3, "started": 2, "rejected": 1}
-    assert result.asset_events() == [("file:///batch", {**counts, "path": path})]
+    events = result.asset_events()
+    assert events == [
+        ("file:///run", {**told(service), "result": {"rows": 3}}),
+        ("file:///uploaded", {**told(service), "files": 2, "bytes": 8}),
+        ("file:///batch", {**counts, "path": path}),
+    ]
+    page, _, _ = PAGE.read_text().partition("## Lineage")
+    rows = re.findall(r"^\| `\w+` \| (.*) \|$", page, re.MULTILINE)
+    shown = [{*re.findall(r"`(\w+)`", row)} - {"wait_for_completion", "output_path"} for row in rows]
+    assert [{*extra} for _, extra in events] == shown
+
+
+def test_each_mapped_task_tells_of_its_run(run, service):
+    result = run("""
+        with DAG("mapped_events", schedule=None, start_date=START):
+            TriggerFlowOperator.partial(task_id="trigger", outlets=[Asset("file:///report")]).expand(
+                inputs=[{"n": 0}, {"n": 1}]
+            )
+    """)
+    assert [extra for _, extra in result.asset_events()] == [told(service, index=n) for n in range(2)]
 
 
 @pytest.mark.since_3_3  # on Airflow 3.1, dag.test() fails where an outlet is a reference
-def test_a_reference_to_an_asset(run, workflow_automation_service):
-    result = run("""
-        with DAG("asset_reference", schedule=[Asset("file:///known")], start_date=START):
-            TriggerFlowOperator(task_id="known", inputs={"n": 0}, outlets=[Asset("file:///known")])
-    """)
-    assert result.state == "success"
-    result = run("""
-        with DAG("asset_reference", schedule=[Asset("file:///known")], start_date=START):
-            TriggerFlowOperator(task_id="trigger", inputs={"n": 1}, outlets=[Asset.ref(uri="file:///known")])
-    """)
-    assert result.asset_events() == [("file:///known", told(workflow_automation_service, index=1))]
+def test_a_reference_to_an_asset(run, service):
+    dag = 'with DAG("asset_reference", schedule=[Asset("file:///known")], start_date=START):'
+    for number, outlet in enumerate(['Asset("file:///known")', 'Asset.ref(uri="file:///known")']):
+        result = run(f'{dag}\n    TriggerFlowOperator(task_id="trigger", inputs={{}}, outlets=[{outlet}])')
+        assert result.asset_events() == [("file:///known", told(service, index=number))]
 
 
-@pytest.mark.since_3_3
-def test_the_result_of_a_run(run, workflow_automation_service, workflow_automation_callback_base_url):
-    workflow_automation_service.callbacks.add(result={"rows": 3}, delay=0.2)
-    result = run("""
-        with DAG("result_event", schedule=None, start_date=START):
-            TriggerFlowOperator(
-                task_id="trigger", inputs={}, wait_for_completion=True, outlets=[Asset("file:///report")]
-            )
-    """)
-    expected = {**told(workflow_automation_service), "result": {"rows": 3}}
-    assert result.asset_events() == [("file:///report", expected)]
+def test_the_dags_of_the_page(run_dag, service, capfd):
+    (block,) = read_code_blocks(PAGE, "python")
+    started = run_dag(block.text, preamble="", dag_id="start_report")
+    continued = run_dag(block.text, preamble="", dag_id="announce_report", cause=started)
+    assert (started.state, continued.state) == ("success", "success")
+    (run,) = service.runs
+    assert f"{run.run_id} {service.url}/runs/{run.run_id}" in capfd.readouterr().out
+
+
+def test_what_the_page_names():
+    text = PAGE.read_text()
+    assert re.findall(r"\*\*At most (\d+) inputs\*\*", text) == [str(MAX_INPUTS)]
+    assert re.findall(r"more than (\d+) characters", text) == [str(MAX_LINK)]
+    (call,) = re.findall(r"`(create_asset\(.*\))`", text)
+    assert f"`{eval(call, {'create_asset': create_asset}).uri}`" in text

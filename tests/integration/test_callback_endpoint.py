@@ -6,53 +6,37 @@ import os
 from uuid import uuid4
 
 import httpx
-import pytest
 
 from airflow_launcher.airflow import API_SERVER, Airflow
-from airflow_launcher.processes import free_port
+from airflow_launcher.processes import free_port, wait_for
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.execution.callback import PATH, new_token
 
 SUCCESS = {"status": "success", "result": {"rows": 3}}
-
-SIMPLE = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
-FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 
 
 class Server(Airflow):
     """An API server alone: nobody logs in to it."""
 
     def start(self):
-        self.prepare()
+        self.home.mkdir(parents=True)
         program = self.program(API_SERVER.name, *API_SERVER.command)
         program.start()
         self.programs[API_SERVER.name] = program
-        self.wait()
+        wait_for("the API server", self.answers)
 
-    def wait(self):
-        from airflow_launcher.processes import wait_for
-
-        def answers():
-            self.check()
-            return self.api.answers(f"{self.url}/api/v2/version")
-
-        wait_for("the API server", answers)
-
-    def prepare(self):
-        self.home.mkdir(parents=True, exist_ok=True)
+    def answers(self):
+        self.check()
+        return self.api.answers(f"{self.url}/api/v2/version")
 
 
-@pytest.mark.parametrize("auth_manager", [SIMPLE, FAB])
-def test_in_the_api_server(airflow_home, tmp_path, auth_manager):
+def test_in_the_api_server(airflow_home, tmp_path):
     """With several workers, and below a path."""
-    if auth_manager == FAB:
-        pytest.importorskip("airflow.providers.fab", reason="The FAB provider is not installed")
-    tasks = [WaitingTask(dag) for dag in [make_dag(airflow_home)] for _ in range(4)]
+    tasks = [WaitingTask(dag) for dag in [make_dag(airflow_home)] for _ in range(3)]
     tokens = [task.token for task in tasks]
     port = free_port()
     settings = {
         "API__WORKERS": "2",
-        "CORE__AUTH_MANAGER": auth_manager,
         "DATABASE__SQL_ALCHEMY_CONN": os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"],
     }
     url = f"http://127.0.0.1:{port}/some/prefix"

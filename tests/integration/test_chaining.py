@@ -13,12 +13,9 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator
 RESULT = {"rows": 3, "files": [{"name": "a.csv"}, {"name": "b.csv"}]}
 
 
-@pytest.fixture
-def service(
-    workflow_automation_service, workflow_automation_connection, workflow_automation_callback_base_url
-):
-    workflow_automation_service.callbacks.add(result=RESULT)
-    return workflow_automation_service
+@pytest.fixture(autouse=True)
+def _result(service, workflow_automation_callback_base_url):
+    service.callbacks.add(result=RESULT)
 
 
 def test_a_field_of_the_result_is_an_input_of_the_next_start(run_dag, service):

@@ -1,8 +1,7 @@
-"""Every code block of the README and the docs works as it is, and every table of arguments is that of the code."""
+"""Every code block of the README and the docs works as it is."""
 
 from __future__ import annotations
 
-import datetime
 import importlib
 import inspect
 import json
@@ -10,48 +9,26 @@ import re
 import shlex
 import textwrap
 from importlib.metadata import metadata
-from pathlib import Path
 from types import SimpleNamespace
-from typing import get_args
 
-import httpx
 import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from doc_pages import DOCS, ROOT, is_from_example
-from workflow_automation_provider import exceptions
+from doc_pages import DOCS, ROOT, is_from_example, table
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
-from workflow_automation_provider.client.settings import FIELDS, Settings
-from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution import retry
-from workflow_automation_provider.execution.batch_record import ItemStatus
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
-from workflow_automation_provider.taskflow import trigger_flow_once
 
 README = ROOT / "README.md"
-BATCH, CONNECTION, FAILS, PROMISES, TASKFLOW, TRIGGER, UPLOADS = (
+BATCH, CONNECTION, FAILS, PROMISES, TRIGGER, UPLOADS = (
     ROOT / "docs" / f"{name}.md"
-    for name in (
-        "batch",
-        "connection",
-        "if-it-fails",
-        "promises",
-        "taskflow",
-        "trigger",
-        "uploads",
-    )
+    for name in ("batch", "connection", "if-it-fails", "promises", "trigger", "uploads")
 )
-# Those that have no tests of their own: beside this file, or in a whole Airflow.
+# The others have tests of their own.
 PAGES = [
     README,
-    *(
-        page
-        for page in DOCS
-        if not Path(__file__).with_name(f"test_docs_{page.stem}.py").exists() and page.stem != "quickstart"
-    ),
+    *(page for page in DOCS if page.stem not in ("assets", "notifier", "quickstart", "testing", "wait")),
 ]
 
 # What each Python block starts and uploads, by page and heading, in order. The block of imports is part of all others
@@ -115,26 +92,15 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def run_block(
-    run_dag,
-    workflow_automation_service,
-    workflow_automation_connection,
-    workflow_automation_connect,
-    workflow_automation_callback_base_url,
-    data,
-):
+def run_block(run_dag, service, workflow_automation_connect, workflow_automation_callback_base_url, data):
     """Run a block as a DAG; its state, and the runs and uploads that it made."""
-    service = workflow_automation_service
     workflow_automation_connect("workflow_automation_publish")
     service.callbacks.add(result={"rows": 3}, times=None)
 
     def run(text, **options):
         if '"1001"' in text:
-            headers = {"X-API-Key": service.keys[0].value}
-            response = httpx.post(
-                f"{service.base_url}/trigger", headers=headers, json={"inputs": {}}, trust_env=False
-            )
-            assert response.json()["run_id"] == "1001"
+            with WorkflowAutomationHook() as hook:
+                assert hook.trigger_flow({}).run_id == "1001"
         before = len(service.runs)
         text = text.replace("/data/", f"{data}/").replace('"FLOW"', '"demo-flow"')
         result = run_dag(text, preamble="", **options)
@@ -179,19 +145,26 @@ def test_python(run_block, place, number):
         assert files == {"Ada": "Ada.csv", "Grace": "Grace.csv"}
 
 
-def test_each_mapped_batch_writes_a_file_of_its_own(
-    run_dag, data, workflow_automation_service, workflow_automation_connection
-):
+def test_what_a_batch_returns(run_dag, data, service):
+    """And each mapped batch writes a file of its own."""
+    items, summary = (json.loads(block.text) for block in read_code_blocks(BATCH, "json"))
     (path,) = re.findall(r"`(\"/data/runs-.+?\")`", BATCH.read_text())
+    service.faults.add("reject", inputs={"customer": "Grace"}, body="", times=2)
     result = run_dag(f"""
-        from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+        from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator as Batch
 
-        with DAG("mapped_batches", schedule=None, start_date=START):
-            TriggerFlowBatchOperator.partial(task_id="trigger", output_path={path.replace("/data", str(data))}).expand(
+        with DAG("what_a_batch_returns", schedule=None, start_date=START):
+            options = {{"batch": "{data}/customers.jsonl", "on_rejected": "skip"}}
+            Batch(task_id="items", **options)
+            Batch(task_id="summary", output_path="{data}/runs.jsonl", **options)
+            Batch.partial(task_id="mapped", output_path={path.replace("/data", str(data))}).expand(
                 batch=[[{{}}], [{{}}]]
             )
     """)
     assert result.state == "success"
+    returned = json.dumps(result.xcom("items")).replace(service.url, "https://service.example")
+    assert re.sub(r"\b100\d\b", "1001", returned) == json.dumps(items)
+    assert result.xcom("summary") == {**summary, "path": f"{data}/runs.jsonl"}
     written = [path.read_text().splitlines() for path in sorted(data.glob("runs-*.jsonl"))]
     assert [[json.loads(line)["index"] for line in lines] for lines in written] == [[0], [0]]
 
@@ -207,16 +180,11 @@ def test_the_readmes_dag_needs_no_logical_date(run_block):
 
 
 def test_only_the_items_that_failed(run_block, data):
-    """The second item of the file, which has a blank line before it; then none, if other statuses are asked for."""
-    block = BLOCKS["batch.md Only the items that failed"][0]
-    state, runs, _ = run_block(block)
+    """The second item of the file, which has a blank line before it."""
+    state, runs, _ = run_block(BLOCKS["batch.md Only the items that failed"][0])
     assert (state, [run.inputs for run in runs]) == ("success", [{"customer": "Grace"}])
     (item,) = map(json.loads, (data / "runs.jsonl.rest").read_text().splitlines())
     assert (item["index"], item["status"]) == (0, "started")
-    others = block.replace('"start_failed"', '"start_others"').replace(
-        '"rejected", "not started"', '"unknown"'
-    )
-    assert run_block(others)[1] == []
 
 
 def test_the_template_for_the_day_needs_no_logical_date(run_block, capfd):
@@ -231,7 +199,7 @@ def test_the_template_for_the_day_needs_no_logical_date(run_block, capfd):
     assert logged.index(line) < logged.index("Started run ")
 
 
-def test_what_an_upload_returns(run_block, run_dag, data, workflow_automation_connection):
+def test_what_an_upload_returns(run_dag, service, data):
     (shown,) = read_code_blocks(UPLOADS, "json", "Result")
     result = run_dag(f"""
         with DAG("what_an_upload_returns", schedule=None, start_date=START):
@@ -256,7 +224,7 @@ def shown_error(text, service):
 
 
 @pytest.fixture
-def errors_of(run_dag, task_errors, workflow_automation_service, workflow_automation_connection):
+def errors_of(run_dag, task_errors, service):
     """Run a trigger that fails; the text of the error of each try."""
 
     def run(dag_id, arguments):
@@ -264,31 +232,31 @@ def errors_of(run_dag, task_errors, workflow_automation_service, workflow_automa
             with DAG({dag_id!r}, schedule=None, start_date=START):
                 TriggerFlowOperator(task_id="trigger", retry_delay=pendulum.duration(seconds=1), {arguments})
         """)
-        return [shown_error(str(error), workflow_automation_service) for error in task_errors]
+        return [shown_error(str(error), service) for error in task_errors]
 
     return run
 
 
-def test_the_error_of_an_unknown_outcome(errors_of, workflow_automation_service):
+def test_the_error_of_an_unknown_outcome(errors_of, service):
     shown, _ = read_code_blocks(FAILS, "text")
-    workflow_automation_service.faults.add("drop_after")
-    text = shown_error(shown.text.strip(), workflow_automation_service)
+    service.faults.add("drop_after")
+    text = shown_error(shown.text.strip(), service)
     assert errors_of("unknown", "retries=1") == [text]
 
 
-def test_the_error_of_a_busy_service(errors_of, workflow_automation_service, monkeypatch):
+def test_the_error_of_a_busy_service(errors_of, service, monkeypatch):
     # A clock of its own: on a loaded machine the first attempt would use up the time.
     slept: list[float] = []
     monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     _, shown = read_code_blocks(FAILS, "text")
-    workflow_automation_service.faults.add("busy", retry_after="1", body="", times=None)
-    text = shown_error(shown.text.strip(), workflow_automation_service)
+    service.faults.add("busy", retry_after="1", body="", times=None)
+    text = shown_error(shown.text.strip(), service)
     assert errors_of("busy", "send_retry_timeout=1.5, retries=1") == [text, text]
 
 
 @pytest.mark.parametrize(("fault", "notified"), [("drop_after", True), ("reject", False)])
-def test_the_callback(run_block, workflow_automation_service, capfd, fault, notified):
-    workflow_automation_service.faults.add(fault)
+def test_the_callback(run_block, service, capfd, fault, notified):
+    service.faults.add(fault)
     text = BLOCKS["if-it-fails.md Errors in code"][0].replace('"notify"', f'"notify_{fault}"')
     state, *_ = run_block(text)
     assert state == "failed"
@@ -317,14 +285,10 @@ def test_every_shell_block_is_tested():
 
 
 def is_the_pages(connection):
-    hook = WorkflowAutomationHook()
-    hook.connection = connection
-    with hook:
-        return (
-            hook.get_conn().base_url == "https://service.example/api"
-            and connection.password == "KEY"
-            and hook.extra.flow_id == "FLOW"
-        )
+    with WorkflowAutomationHook() as hook:
+        hook.connection = connection
+        found = (hook.get_conn().base_url, connection.password, hook.extra.flow_id)
+    return found == ("https://service.example/api", "KEY", "FLOW")
 
 
 @pytest.mark.parametrize("text", VARIABLES)
@@ -414,114 +378,3 @@ def test_pip_installs_what_there_is(command):
         what = what.replace(".", "airflow-provider-workflow-automation", 1)
     requirement = Requirement(what)
     assert requirement.extras <= set(metadata(requirement.name).get_all("Provides-Extra", []))
-
-
-# Tables -------------------------------------------------------------------------------------------------
-
-
-def table(page, first_column, heading=""):
-    """The rows of the table with this first column, as lists of cells; the first such table behind a heading."""
-    lines = iter(
-        page.read_text().partition(heading)[2].splitlines() if heading else page.read_text().splitlines()
-    )
-    for line in lines:
-        if line.startswith(f"| {first_column} |"):
-            next(lines)
-            break
-    found = []
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        found.append([cell.strip() for cell in line.strip("|").split("|")])
-    assert found, f"{page.name} has no table of {first_column!r}"
-    return found
-
-
-def parameters(function):
-    found = dict(inspect.signature(function).parameters)
-    return {name: p for name, p in found.items() if name not in ("self", "kwargs")}
-
-
-@pytest.mark.parametrize("operator", [TriggerFlowOperator, UploadFilesOperator, TriggerFlowBatchOperator])
-def test_the_arguments_of_an_operator(operator):
-    pages = {TriggerFlowOperator: TRIGGER, UploadFilesOperator: UPLOADS, TriggerFlowBatchOperator: BATCH}
-    rows = table(pages[operator], "Argument")
-    known = parameters(operator.__init__)
-    assert {row[0].strip("`") for row in rows} == set(known)
-    (templated,) = re.findall(
-        "^Templated, nested values too: (.+)", pages[operator].read_text(), re.MULTILINE
-    )
-    assert {*re.findall(r"`(\w+)`", templated)} == {*operator.template_fields}
-    for name, _, default, _ in rows:
-        parameter = known[name.strip("`")]
-        assert (default == "required") is (parameter.default is inspect.Parameter.empty)
-        if default.startswith("`") and name != "`inputs`":
-            assert default == f"`{parameter.default!r}`".replace("'", '"')
-        if isinstance(parameter.default, datetime.timedelta):
-            days, seconds = parameter.default.days, parameter.default.seconds
-            assert default == (f"{seconds} s" if seconds else f"{days} day{'s' * (days > 1)}")
-
-
-def test_the_statuses_of_an_item():
-    assert [row[0].strip("`") for row in table(BATCH, "Status")] == [
-        "started",
-        "rejected",
-        "unknown",
-        "unidentified",
-        "not started",
-    ]
-    assert {row[0].strip("`") for row in table(BATCH, "Status")} == {*get_args(ItemStatus)}
-
-
-def test_what_a_batch_returns(run_dag, data, workflow_automation_service, workflow_automation_connection):
-    items, summary = (json.loads(block.text) for block in read_code_blocks(BATCH, "json"))
-    workflow_automation_service.faults.add("reject", inputs={"customer": "Grace"}, body="", times=2)
-    result = run_dag(f"""
-        from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-
-        with DAG("what_a_batch_returns", schedule=None, start_date=START):
-            options = {{"batch": "{data}/customers.jsonl", "on_rejected": "skip"}}
-            TriggerFlowBatchOperator(task_id="items", **options)
-            TriggerFlowBatchOperator(task_id="summary", output_path="{data}/runs.jsonl", **options)
-    """)
-    returned = json.dumps(result.xcom("items")).replace(
-        workflow_automation_service.url, "https://service.example"
-    )
-    assert re.sub(r"\b100\d\b", "1001", returned) == json.dumps(items)
-    assert result.xcom("summary") == {**summary, "path": f"{data}/runs.jsonl"}
-
-
-def test_the_arguments_of_trigger_flow_once():
-    rows = table(TASKFLOW, "Argument")
-    named = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
-    known = parameters(trigger_flow_once)
-    assert named == list(known)
-    operator = parameters(TriggerFlowOperator.__init__)
-    for name in ("workflow_automation_conn_id", "on_unknown_start", "send_retry_timeout"):
-        assert known[name].default == operator[name].default
-
-
-def test_the_fields_of_a_connection():
-    rows = table(CONNECTION, "Form field")
-    extras = {row[1].removeprefix("extra ").strip("`"): row for row in rows if row[1].startswith("extra ")}
-    assert list(extras) == list(FIELDS)
-    for name, (label, _, kind, default, _) in extras.items():
-        assert (FIELDS[name].label.partition(" (")[0], FIELDS[name].kind) == (label, kind)
-        known = getattr(Settings(), name)
-        if default.startswith("`"):
-            assert json.loads(default.strip("`")) == known
-        elif name != "file_format":
-            assert not known
-
-
-def test_the_attributes_of_an_error():
-    error = RunFailedError("message")
-    error.result = "its own"
-    named = [name for row in table(FAILS, "Attribute") for name in re.findall(r"`(\w+)`", row[0])]
-    assert set(named) == {name for name in (*vars(error), "accepted") if not name.startswith("_")}
-    assert [accepted.name for accepted in Accepted] == ["NO", "MAYBE", "YES"]
-
-
-def test_the_outcomes_are_all_there_are():
-    kinds = {*exceptions.__all__} - {"Accepted", "Code", "WorkflowAutomationError"}
-    assert kinds <= set(re.findall(r"`(\w+Error)`", PROMISES.read_text()))

@@ -1,8 +1,7 @@
-"""What docs/testing.md shows works, and its tables are those of the code; tests/crash/test_docs_testing.py runs its project."""
+"""What docs/testing.md shows works, and tests/crash/test_docs_testing.py runs its project."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -11,12 +10,10 @@ import sys
 from importlib.metadata import metadata
 from pathlib import Path
 
-import httpx
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
-from workflow_automation_provider.testing.faults import KINDS
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
@@ -64,63 +61,12 @@ def run(line):
     return json.loads(done.stdout)
 
 
-def test_the_json_of_the_page_is_what_an_upload_holds(workflow_automation_service):
+def test_the_json_of_the_page_is_what_an_upload_holds(service):
     (block,) = read_code_blocks(PAGE, "json")
-    url = workflow_automation_service.base_url
-    headers = {"X-API-Key": "demo-key"}
-    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
-        run_id = http.post("/trigger", json={"inputs": {}}).json()["run_id"]
-        file = {"name": "a.bin", "content": "A" * 1368}
-        http.post("/public/upload", json={"flow_id": "demo-flow", "run_id": run_id, "files": [file]})
-    (found,) = workflow_automation_service.uploads[0].files
+    with WorkflowAutomationHook() as hook:
+        run_id = hook.trigger_flow({}).run_id
+        hook.upload_files(run_id, [{"name": "a.bin", "content": "A" * 1368}])
+    (found,) = service.uploads[0].files
     hidden = re.sub(r'"[0-9a-f]{64}"', '"…"', json.dumps(found))
     # 1368 characters are 1026 bytes without padding, 1024 with it.
     assert json.loads(hidden.replace("1026", "1024")) == json.loads(block.text)
-
-
-def rows(first_column, second_column):
-    """The rows of the table with these first columns, without the marks of code in their first cells."""
-    text = PAGE.read_text().partition(f"| {first_column} | {second_column} |")[2].partition("\n\n")[0]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()[2:]]
-    return {name.strip("`"): [first, " | ".join(others)] for name, first, *others in cells}
-
-
-def test_the_tables_of_faults_are_those_of_the_code():
-    kinds = rows("Kind", "Accepted")
-    narrowing = {*rows("Option", "Default | Matches")}
-    assert kinds.keys() == KINDS.keys()
-    for name, kind in KINDS.items():
-        accepted, effect = kinds[name]
-        if name != "echo_key":
-            assert accepted == {True: "yes", False: "no", None: "normal"}[kind.accepts]
-        assert set(re.findall(r"`([a-z_]+)`", effect)) == set(kind.options), name
-        for option, default in kind.options.items():
-            if isinstance(default, int | float) and option != "limit":
-                assert re.search(rf"`{option}` \({default:.0f}\)", effect), name
-    assert {"kind", *narrowing} | {option for kind in KINDS.values() for option in kind.options} == {
-        field.name for field in dataclasses.fields(Fault)
-    }
-
-
-def test_the_faults_of_the_page_exist():
-    calls = re.findall(r"faults\.add\((\".+?)\)", PAGE.read_text())
-    assert len(calls) >= 2
-    for call in calls:
-        eval(f"Faults().add({call})", {"Faults": Faults})
-
-
-def test_the_table_of_callback_options_is_that_of_the_code():
-    table = rows("Option", "Default | Meaning")
-    fields = {field.name: field.default for field in dataclasses.fields(Callback)}
-    assert set(table) == set(fields)
-    for name, (default, _) in table.items():
-        shown = default.strip("`").strip('"')
-        if shown in ("yes", "no"):
-            assert fields[name] is (shown == "yes")
-        elif shown not in ("none", "all"):
-            assert shown == (f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name]))
-
-
-def test_the_table_of_fixtures_is_that_of_the_plugin():
-    known = {name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")}
-    assert {*rows("Fixture", "Provides")} == known

@@ -1,4 +1,4 @@
-"""What docs/wait.md shows works, and its tables are those of the code."""
+"""What docs/wait.md shows works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from code_blocks import read_code_blocks
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Ended, new_token, read
 from workflow_automation_provider.execution.ledger import ENTERED
-from workflow_automation_provider.plugins import callback_endpoint
 from workflow_automation_provider.testing import CallbackEndpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "wait.md"
@@ -26,14 +25,7 @@ def blocks(language):
     return [block.text for block in read_code_blocks(PAGE, language)]
 
 
-@pytest.fixture
-def service(
-    workflow_automation_service, workflow_automation_connection, workflow_automation_callback_base_url
-):
-    return workflow_automation_service
-
-
-def test_the_dag_of_the_page(run_dag, service, capfd):
+def test_the_dag_of_the_page(run_dag, service, workflow_automation_callback_base_url, capfd):
     answer = json.loads(blocks("json")[0])
     service.callbacks.add(**answer)
 
@@ -45,7 +37,7 @@ def test_the_dag_of_the_page(run_dag, service, capfd):
     assert [callback.body for callback in service.journal.callbacks()] == [answer]
 
 
-def test_the_failure_of_the_page(run_dag, service, task_errors):
+def test_the_failure_of_the_page(run_dag, service, workflow_automation_callback_base_url, task_errors):
     service.callbacks.add(**json.loads(blocks("json")[1]))
 
     assert run_dag(blocks("python")[0], preamble="").state == "failed"
@@ -55,7 +47,9 @@ def test_the_failure_of_the_page(run_dag, service, task_errors):
     assert len(service.runs) == 1
 
 
-def test_a_run_that_no_callback_matches_fails_at_once(run_dag, service, task_errors):
+def test_a_run_that_no_callback_matches_fails_at_once(
+    run_dag, service, workflow_automation_callback_base_url, task_errors
+):
     service.callbacks.add(inputs={"report": "refunds"})
 
     assert run_dag(blocks("python")[0], preamble="").state == "failed"
@@ -84,15 +78,6 @@ def test_the_curl_command_of_the_page():
     body = json.loads(re.findall(r"-d '(.+)'", call)[0])
     assert isinstance(read(json.dumps(body).encode()), Ended)
     assert "detail" in json.loads(done.stdout)
-
-
-def test_the_responses_of_the_page_are_those_of_the_endpoint():
-    page = PAGE.with_name("callbacks.md").read_text()
-    table = page.partition("| Response |")[2].partition("\n\n")[0]
-    shown = {int(status) for status in re.findall(r"\b(\d{3}): ", table)}
-    assert shown == {
-        int(status) for status in re.findall(r"^(\d{3})  ", callback_endpoint.__doc__ or "", re.MULTILINE)
-    }
 
 
 def test_names_and_numbers_of_the_page():

@@ -1,8 +1,21 @@
-"""``FlowNotifier`` as a callback in real Airflow: it starts a run, and changes nothing of what it reports on."""
+"""``FlowNotifier`` as a callback in real Airflow, as docs/notifier.md has it: it changes nothing of what it reports on."""
 
 from __future__ import annotations
 
+import asyncio
+import textwrap
+from typing import Any
+
 import pytest
+
+from code_blocks import read_code_blocks
+from doc_pages import ROOT, is_from_example
+from workflow_automation_provider.notifications.flows import FlowNotifier
+
+PAGE = ROOT / "docs" / "notifier.md"
+CALLBACK, TASK, DEADLINE = (
+    block.text for block in read_code_blocks(PAGE, "python") if not is_from_example(block)
+)
 
 PREAMBLE = """
 from __future__ import annotations
@@ -18,12 +31,7 @@ EVENT = {"event": "{{ dag.dag_id }}/{{ ti.task_id }}/{{ ti.map_index }}/{{ ti.tr
 
 
 @pytest.fixture
-def service(workflow_automation_service, workflow_automation_connection):
-    return workflow_automation_service
-
-
-@pytest.fixture
-def run(run_dag):
+def run(run_dag, service):
     return lambda source: run_dag(source, preamble=PREAMBLE)
 
 
@@ -31,9 +39,14 @@ def events(service):
     return sorted(run.inputs["event"] for run in service.runs)
 
 
-def test_on_success_retry_and_skip(run, service):
+def test_of_a_task(run, service):
+    """A task gets none of the notifier's arguments, although some have the names of its own."""
     result = run("""
-        with DAG("other_ends", schedule=None, start_date=START):
+        with DAG("ends", schedule=None, start_date=START):
+            @task(on_execute_callback=FlowNotifier(EVENT, "demo-flow"))
+            def begin(inputs=None, flow_id=None):
+                return [inputs, flow_id]
+
             @task(on_success_callback=[FlowNotifier(EVENT), FlowNotifier(EVENT, "demo-flow")])
             def succeed():
                 pass
@@ -47,61 +60,38 @@ def test_on_success_retry_and_skip(run, service):
             def skip():
                 raise AirflowSkipException
 
-            succeed(), retry(), skip()
+            begin(), succeed(), retry(), skip()
     """)
     assert result.state == "success"
+    assert result.xcom("begin") == [None, None]
     assert events(service) == [
-        "other_ends/retry/-1/1",
-        "other_ends/skip/-1/1",
-        "other_ends/succeed/-1/1",
-        "other_ends/succeed/-1/1",
+        "ends/begin/-1/1",
+        "ends/retry/-1/1",
+        "ends/skip/-1/1",
+        "ends/succeed/-1/1",
+        "ends/succeed/-1/1",
     ]
-    assert sorted(run.by for run in service.runs) == ["key", "key", "key", "path"]
+    assert sorted(run.by for run in service.runs) == ["key", "key", "key", "path", "path"]
 
 
-def test_before_a_task(run, service):
-    """The task gets none of the notifier's arguments, although some have the names of its own."""
-    result = run("""
-        with DAG("before", schedule=None, start_date=START):
-            @task(on_execute_callback=FlowNotifier(EVENT, "demo-flow"))
-            def succeed(inputs=None, flow_id=None):
-                return [inputs, flow_id]
-
-            succeed()
-    """)
-    assert result.xcom("succeed") == [None, None]
-    assert events(service) == ["before/succeed/-1/1"]
-
-
-def test_one_notifier_for_many_tasks(run, service):
+def test_one_notifier_for_many_tasks_and_one_of_the_dag(run, service):
     """It is called several times in one process, each time with templates of its own."""
-    run("""
-        with DAG("many", schedule=None, start_date=START, default_args={"on_failure_callback": FlowNotifier(EVENT)}):
+    result = run("""
+        with DAG(
+            "many",
+            schedule=None,
+            start_date=START,
+            default_args={"on_failure_callback": FlowNotifier(EVENT)},
+            on_failure_callback=FlowNotifier({"event": "{{ dag.dag_id }} {{ reason }}"}),
+        ):
             @task
             def fail(number):
                 raise AirflowException
 
-            fail.expand(number=[1, 2, 3])
-    """)
-    assert events(service) == ["many/fail/0/1", "many/fail/1/1", "many/fail/2/1"]
-
-
-def test_of_a_dag(run, service):
-    result = run("""
-        with DAG(
-            "whole",
-            schedule=None,
-            start_date=START,
-            on_failure_callback=FlowNotifier({"event": "{{ dag.dag_id }} {{ reason }}"}),
-        ):
-            @task
-            def fail():
-                raise AirflowException
-
-            fail()
+            fail.expand(number=[1, 2])
     """)
     assert result.state == "failed"
-    assert events(service) == ["whole task_failure"]
+    assert events(service) == ["many task_failure", "many/fail/0/1", "many/fail/1/1"]
 
 
 def test_nothing_is_raised(run, service, task_errors, capfd):
@@ -125,3 +115,44 @@ def test_nothing_is_raised(run, service, task_errors, capfd):
     assert out.count("FlowNotifier: ") >= 2
     assert "The next callback" in out
     assert "Failed to" not in out
+
+
+def test_the_callback_of_the_page(run_dag, service, capfd):
+    result = run_dag(CALLBACK, preamble="")
+    assert result.state == "failed"
+    (run,) = service.runs
+    assert run.inputs["message"] == "Task load of orders failed."
+    assert run.inputs["event"] == f"orders/{result.dag_run.run_id}/load/-1/1"
+    assert "Started run 1001: http" in capfd.readouterr().out
+
+    service.faults.add("reject")
+    assert run_dag(CALLBACK, preamble="").state == "failed"
+    out = capfd.readouterr().out
+    for words in ("FlowNotifier: ", "No run was started."):
+        assert words in out
+        assert words in PAGE.read_text()
+
+
+def test_the_task_of_the_page(run_dag, service):
+    source = (
+        "with DAG('instead', schedule=None, start_date=START):\n"
+        "    @task\n    def load():\n        raise ValueError\n\n    loaded = load()\n    loaded >> "
+    ) + textwrap.indent(TASK, "    ").lstrip()
+    run_dag(source)
+    assert [set(run.inputs) for run in service.runs] == [{"dag_run"}]
+
+
+def test_the_deadline_of_the_page(service):
+    source = DEADLINE.replace("\n):", "\n) as dag:")
+    namespace: dict[str, Any] = {"__name__": "orders_in_time"}
+    exec(source, namespace)
+    found = namespace["dag"].deadline
+    (alert,) = found if isinstance(found, list) else [found]
+    assert alert.callback.path == f"{FlowNotifier.__module__}.{FlowNotifier.__name__}"
+
+    async def miss():
+        context = {"dag_run": {"dag_id": "orders_in_time"}, "deadline": {"id": "7"}}
+        await FlowNotifier(**alert.callback.kwargs, context=context)
+
+    asyncio.run(miss())
+    assert [run.inputs for run in service.runs] == [{"message": "orders_in_time is late", "event": "7"}]

@@ -1,4 +1,4 @@
-"""What Airflow does with the rows of one task instance, on 3.3 and 3.4: for :mod:`world`."""
+"""What Airflow does with the rows of one task instance, on 3.3 and 3.4."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def store_error() -> AirflowRuntimeError:
 
 class Rows:
     """
-    The rows of a task instance, which is not mapped.
+    The rows of a task instance.
 
     :param dag: as the scheduler knows it
     """
 
-    def __init__(self, dag: Any, task_id: str) -> None:
+    def __init__(self, dag: Any, task_id: str, map_index: int = -1) -> None:
         self._dag = dag
         self._task_id = task_id
+        self._map_index = map_index
         self._backend = get_state_backend()
         self._state: list[Any] = []  # as last read, until something changes it
         with create_session() as session:
@@ -53,7 +54,8 @@ class Rows:
 
     @contextmanager
     def _ti(self) -> Iterator[tuple[Any, Any]]:
-        query = select(TaskInstance).filter_by(run_id=self.run_id, task_id=self._task_id)
+        query = select(TaskInstance).options(lazyload("*"))
+        query = query.filter_by(run_id=self.run_id, task_id=self._task_id, map_index=self._map_index)
         if IS_3_4:
             query = query.filter_by(working_set=True)
         self._state = []
@@ -83,9 +85,15 @@ class Rows:
     def dag_run(self) -> Any:
         """The DAG run, detached."""
         with create_session() as session:
-            found = session.scalars(select(DagRun).filter_by(run_id=self.run_id)).one()
+            found = session.scalars(select(DagRun).options(lazyload("*")).filter_by(run_id=self.run_id)).one()
             session.expunge_all()
             return found
+
+    def change(self, **values: Any) -> None:
+        """Change columns of the task instance."""
+        with self._ti() as (_, ti):
+            for name, value in values.items():
+                setattr(ti, name, value)
 
     def begin(self) -> None:
         """Begin the next try, or continue the one that was parked."""
@@ -175,6 +183,11 @@ class Rows:
         else:
             names = {"map_index": ti.map_index}
         return TaskScope(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, **names)
+
+    def get(self, key: str) -> str | None:
+        """Get an entry as the execution API does."""
+        found: str | None = self._backend.get(self.scope(self.ti), key)
+        return found
 
     def read(self, ti_id: UUID, key: str) -> str | None:
         """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from code_blocks import CodeBlock
 
-__all__ = ["DOCS", "PAGES", "ROOT", "anchors", "is_from_example", "links", "public_names"]
+__all__ = ["DOCS", "PAGES", "ROOT", "anchors", "is_from_example", "links", "public_names", "table"]
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
@@ -39,6 +39,15 @@ def anchors(page: Path) -> set[str]:
             anchor = f"{slug}-{number}"
         found.add(anchor)
     return found
+
+
+def table(page: Path, first_columns: str) -> list[list[str]]:
+    """Return the rows of the first table with these first columns, as cells; the first is without the marks of code."""
+    text = page.read_text(encoding="utf-8")
+    _, found, rest = text.partition(f"| {first_columns} |")
+    assert found, f"{page.name} has no table of {first_columns}"
+    rows = (line.strip("|").split(" | ") for line in rest.partition("\n\n")[0].splitlines()[2:])
+    return [[first.strip(" `"), *(cell.strip() for cell in others)] for first, *others in rows]
 
 
 def is_from_example(block: CodeBlock) -> bool:

@@ -36,8 +36,6 @@ class Fault:
     :param status: respond with this status and ``body``, without asking the store
     :param break_after: close the connection after so many bytes of the body of the response
     :param hang_after: send no more after so many bytes
-    :param drop: headers to take out of the request
-    :param target: ask the store for this instead
     :param damage: changes a piece of the body of the response
     :param before: called before the request is passed on
     :param times: how many requests it meets, None for all
@@ -49,8 +47,6 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     break_after: int | None = None
     hang_after: int | None = None
-    drop: tuple[str, ...] = ()
-    target: str | None = None
     damage: Callable[[bytes], bytes] | None = None
     before: Callable[[], None] | None = None
     times: int | None = 1
@@ -152,9 +148,8 @@ class StoreProxy:
             writer.write(b"" if method == "HEAD" else fault.body)
             await writer.drain()
             return True
-        kept = {name: value for name, value in headers.items() if name not in fault.drop}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in kept.items())
-        store_writer.write(f"{method} {fault.target or target} {version}\r\n{lines}\r\n".encode() + body)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        store_writer.write(f"{method} {target} {version}\r\n{lines}\r\n".encode() + body)
         answer = await store_reader.readuntil(b"\r\n\r\n")
         status, answered = _parse(answer)
         # As object stores do, and some stand-ins do not, the proxy keeps its connections and tells the length.

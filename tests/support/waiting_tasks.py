@@ -77,66 +77,27 @@ class WaitingTask:
     """A task instance that waits for the callback of its run, as the operator leaves it."""
 
     def __init__(self, dag: Any, *, task_id: str = "wait", map_index: int = -1, **values: Any) -> None:
-        from airflow.utils.session import create_session
+        from airflow_rows import Rows
 
-        self.task_id = task_id
-        self.map_index = map_index
-        with create_session() as session:
-            dag_run = make_dag_run(dag, session)
-            self.run_id = dag_run.run_id
+        self.rows = Rows(dag, task_id, map_index)
+        self.task_id, self.map_index, self.run_id = task_id, map_index, self.rows.run_id
         self.change(**{"state": "awaiting_input", "max_tries": 2, **values})
-        with create_session() as session:
-            ti = self._ti(session)
-            self.max_tries = ti.max_tries
+        self.max_tries = self.ti.max_tries
         self._starts = 0
         self.give()
 
-    def _ti(self, session: Any) -> Any:
-        from airflow.models.taskinstance import TaskInstance
-        from sqlalchemy import select
-
-        return session.scalars(
-            select(TaskInstance).where(
-                TaskInstance.run_id == self.run_id,
-                TaskInstance.task_id == self.task_id,
-                TaskInstance.map_index == self.map_index,
-            )
-        ).one()
-
     @property
     def ti(self) -> Any:
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            ti = self._ti(session)
-            session.expunge_all()
-            return ti
-
-    @property
-    def scope(self) -> Any:
-        from airflow.state import TaskScope
-
-        names = {"region_id"} & set(TaskScope.__dataclass_fields__)
-        ti = self.ti
-        return TaskScope(
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=ti.map_index,
-            **{name: getattr(ti, name) for name in names},
-        )
+        """The task instance, detached."""
+        return self.rows.ti
 
     def enter(self, key: str, value: str = "{}") -> None:
         """Write an entry, as the execution API does."""
-        from airflow.state import get_state_backend
-
-        get_state_backend().set(self.scope, key, value)
+        self.rows.store(None, "set", key, value)
 
     def read(self, key: str) -> Any:
         """Return an entry, as the execution API does."""
-        from airflow.state import get_state_backend
-
-        value = get_state_backend().get(self.scope, key)
+        value = self.rows.get(key)
         return None if value is None else json.loads(value)
 
     def give(self, *, waits: bool = True, **fields: Any) -> None:
@@ -191,20 +152,12 @@ class WaitingTask:
 
     def clear(self) -> None:
         """Clear it, as a person does."""
-        from airflow.models.taskinstance import clear_task_instances
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            clear_task_instances([self._ti(session)], session)
+        self.rows.clear(keep=True)
         self.max_tries = self.ti.max_tries
 
     def change(self, **values: Any) -> None:
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            ti = self._ti(session)
-            for name, value in values.items():
-                setattr(ti, name, value)
+        """Change columns of its row."""
+        self.rows.change(**values)
 
     def seconds_left(self) -> float:
         left: float = (self.ti.trigger_timeout - datetime.now(UTC)).total_seconds()

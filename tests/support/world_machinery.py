@@ -96,20 +96,11 @@ class Machinery:
     @contextmanager
     def patches(self) -> Iterator[None]:
         """Have the processes make their calls as their scripts say, and wait without taking time."""
-        from airflow import settings
         from airflow.sdk.execution_time import task_runner
-        from sqlalchemy import event
 
         from workflow_automation_provider.hooks import workflow_automation
         from workflow_automation_provider.testing._server.callback_sender import CallbackSender
 
-        def fast(connection: Any, *_: object) -> None:
-            if engine.dialect.name == "sqlite":
-                connection.execute("PRAGMA synchronous = OFF")
-
-        engine: Any = settings.engine
-        event.listen(engine, "connect", fast)
-        engine.dispose()
         supervisor = SimpleNamespace(send=lambda *_, **__: None)
         with (
             mock.patch.object(task_runner, "SUPERVISOR_COMMS", supervisor, create=True),
@@ -124,8 +115,6 @@ class Machinery:
         ):
             self.connect()
             yield
-        event.remove(engine, "connect", fast)
-        engine.dispose()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _sends(self, send: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-import trustme
 
 from .batches import Batches
 
@@ -23,17 +22,6 @@ def _no_proxies(monkeypatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_authority(tmp_path_factory):
-    """Trust one authority, not the usual hundreds: reading those takes longer than most tests."""
-    bundle = tmp_path_factory.mktemp("authority") / "ca.pem"
-    trustme.CA().cert_pem.write_to_path(bundle)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SSL_CERT_FILE", str(bundle))
-        environment.delenv("SSL_CERT_DIR", raising=False)
-        yield
 
 
 @pytest.fixture

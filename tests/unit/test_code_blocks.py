@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from code_blocks import find_code_blocks, read_code_blocks
 
 PAGE = """\
@@ -65,22 +62,3 @@ def test_selection(tmp_path):
     assert [b.line for b in read_code_blocks(path, "python")] == [3, 26]
     assert [b.line for b in read_code_blocks(path, heading="airflow 3.3")] == [18]
     assert [b.line for b in read_code_blocks(path, "python", "second")] == [26]
-
-
-LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"])), max_size=5)
-
-
-@settings(max_examples=25)
-@given(LINES)
-def test_any_text_comes_back_as_it_was_fenced(lines):
-    text = "".join(f"{line}\n" for line in lines)
-    fence = "`" * (max([0, *map(len, text.split())]) + 3)
-    (block,) = find_code_blocks(f"# Title\n\n{fence}python\n{text}{fence}\n")
-    assert block.text == text
-
-
-@settings(max_examples=25)
-@given(st.text())
-def test_no_text_breaks_it(markdown):
-    for block in find_code_blocks(markdown):
-        assert block.line >= 1

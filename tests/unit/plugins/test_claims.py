@@ -168,12 +168,10 @@ def test_clear(waiting, say):
 
 def test_retry(starting, say):
     """It gives the task instance another id."""
-    from airflow.utils.session import create_session
-
     task = starting("up_for_retry", try_number=1)
-    with create_session() as session:
-        before = task.ti.id
-        task._ti(session).prepare_db_for_next_try(session)
+    before = task.ti.id
+    with task.rows._ti() as (session, ti):
+        ti.prepare_db_for_next_try(session)
     assert task.ti.id != before
     assert [say(task.url, status) for status in ("started", "running", "success")] == [200, 200, 200]
 

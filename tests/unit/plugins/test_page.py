@@ -93,9 +93,8 @@ class Task(WaitingTask):
         self.mark = f"conn-{self.run_id}"
         super().give(**{"conn_id": self.mark, "flow_id": "orders", "at": ago(700), **fields})
         if not self._given:
-            from airflow.state import get_state_backend
-
-            get_state_backend().clear(self.scope)
+            for key in [*self.rows.entries]:
+                self.rows.store(None, "delete", key)
 
     def put(self, key: str, value: object) -> None:
         self.enter(key, json.dumps(value))

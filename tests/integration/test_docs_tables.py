@@ -1,0 +1,146 @@
+"""The tables of the docs are those of the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import inspect
+import json
+import re
+from typing import get_args
+
+import pytest
+
+from doc_pages import ROOT, table
+from workflow_automation_provider import exceptions
+from workflow_automation_provider.client.settings import FIELDS, Settings
+from workflow_automation_provider.exceptions import Accepted, RunFailedError
+from workflow_automation_provider.execution.batch_record import ItemStatus
+from workflow_automation_provider.notifications.flows import FlowNotifier
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.plugins import callback_endpoint
+from workflow_automation_provider.taskflow import trigger_flow_once
+from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
+from workflow_automation_provider.testing.faults import KINDS
+
+BATCH, CALLBACKS, CONNECTION, FAILS, PROMISES, TASKFLOW, TESTING = (
+    ROOT / "docs" / f"{name}.md"
+    for name in ("batch", "callbacks", "connection", "if-it-fails", "promises", "taskflow", "testing")
+)
+
+
+def parameters(function):
+    found = inspect.signature(function).parameters
+    return {name: p for name, p in found.items() if name not in ("self", "kwargs")}
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        ("trigger", TriggerFlowOperator),
+        ("uploads", UploadFilesOperator),
+        ("batch", TriggerFlowBatchOperator),
+        ("notifier", FlowNotifier),
+    ],
+)
+def test_the_arguments(page, kind):
+    path = ROOT / "docs" / f"{page}.md"
+    rows = table(path, "Argument")
+    known = parameters(kind.__init__)
+    assert {row[0] for row in rows} == set(known)
+    (templated,) = re.findall("^Templated, nested values too: (.+)", path.read_text(), re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", templated)} == {*kind.template_fields}
+    for name, _, default, _ in rows:
+        parameter = known[name]
+        assert (default == "required") is (parameter.default is inspect.Parameter.empty)
+        if default.startswith("`") and name != "inputs":
+            assert default == f"`{parameter.default!r}`".replace("'", '"')
+        if isinstance(parameter.default, datetime.timedelta):
+            days, seconds = parameter.default.days, parameter.default.seconds
+            assert default == (f"{seconds} s" if seconds else f"{days} day{'s' * (days > 1)}")
+
+
+def test_the_arguments_of_trigger_flow_once():
+    named = [name for row in table(TASKFLOW, "Argument") for name in re.findall(r"\w+", row[0])]
+    known = parameters(trigger_flow_once)
+    assert named == list(known)
+    operator = parameters(TriggerFlowOperator.__init__)
+    for name in ("workflow_automation_conn_id", "on_unknown_start", "send_retry_timeout"):
+        assert known[name].default == operator[name].default
+
+
+def test_the_statuses_of_an_item():
+    assert {row[0] for row in table(BATCH, "Status")} == {*get_args(ItemStatus)}
+
+
+def test_the_fields_of_a_connection():
+    rows = table(CONNECTION, "Form field")
+    extras = {row[1].removeprefix("extra ").strip("`"): row for row in rows if row[1].startswith("extra ")}
+    assert list(extras) == list(FIELDS)
+    for name, (label, _, kind, default, _) in extras.items():
+        assert (FIELDS[name].label.partition(" (")[0], FIELDS[name].kind) == (label, kind)
+        known = getattr(Settings(), name)
+        if default.startswith("`"):
+            assert json.loads(default.strip("`")) == known
+        elif name != "file_format":
+            assert not known
+
+
+def test_the_attributes_of_an_error():
+    error = RunFailedError("message")
+    error.result = "its own"
+    named = [name for row in table(FAILS, "Attribute") for name in re.findall(r"\w+", row[0])]
+    assert set(named) == {name for name in (*vars(error), "accepted") if not name.startswith("_")}
+    assert [accepted.name for accepted in Accepted] == ["NO", "MAYBE", "YES"]
+
+
+def test_the_outcomes_are_all_there_are():
+    kinds = {*exceptions.__all__} - {"Accepted", "Code", "WorkflowAutomationError"}
+    assert kinds <= set(re.findall(r"`(\w+Error)`", PROMISES.read_text()))
+
+
+def test_the_responses_of_the_endpoint():
+    shown = {
+        number for row in table(CALLBACKS, "Response") for number in re.findall(r"\b(\d{3}): ", str(row))
+    }
+    assert shown == {*re.findall(r"^(\d{3})  ", callback_endpoint.__doc__ or "", re.MULTILINE)}
+
+
+def test_the_faults_of_the_local_service():
+    kinds = {row[0]: row[1:] for row in table(TESTING, "Kind | Accepted")}
+    narrowing = {row[0] for row in table(TESTING, "Option | Default | Matches")}
+    assert kinds.keys() == KINDS.keys()
+    for name, kind in KINDS.items():
+        accepted, effect = kinds[name][0], " | ".join(kinds[name][1:])
+        if name != "echo_key":
+            assert accepted == {True: "yes", False: "no", None: "normal"}[kind.accepts]
+        assert set(re.findall(r"`([a-z_]+)`", effect)) == set(kind.options), name
+        for option, default in kind.options.items():
+            if isinstance(default, int | float) and option != "limit":
+                assert re.search(rf"`{option}` \({default:.0f}\)", effect), name
+    assert {"kind", *narrowing} | {option for kind in KINDS.values() for option in kind.options} == {
+        field.name for field in dataclasses.fields(Fault)
+    }
+    calls = re.findall(r"faults\.add\((\".+?)\)", TESTING.read_text())
+    assert len(calls) >= 2
+    for call in calls:
+        eval(f"Faults().add({call})", {"Faults": Faults})
+
+
+def test_the_options_of_a_callback():
+    shown = {row[0]: row[1].strip('`"') for row in table(TESTING, "Option | Default | Meaning")}
+    fields = {field.name: field.default for field in dataclasses.fields(Callback)}
+    assert set(shown) == set(fields)
+    for name, default in shown.items():
+        if default in ("yes", "no"):
+            assert fields[name] is (default == "yes")
+        elif default not in ("none", "all"):
+            assert default == (
+                f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name])
+            )
+
+
+def test_the_fixtures():
+    known = {name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")}
+    assert {row[0] for row in table(TESTING, "Fixture")} == known
