@@ -173,10 +173,9 @@ class FlowClient:
         progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
         body = request.content
         with body.opened(sent) if isinstance(body, UploadBody) else contextlib.nullcontext(body) as content:
-            message = self._message(request, content, progress)
             failure = None
             try:
-                response = self._http.send(message, stream=True)
+                response = self._http.send(self._message(request, content, progress), stream=True)
             except WorkflowAutomationError:
                 raise  # of a file
             except Exception as error:
@@ -257,10 +256,7 @@ class FlowClient:
         return request
 
     def _message(
-        self,
-        request: protocol.Request,
-        content: bytes | Iterable[bytes],
-        progress: SendProgress,
+        self, request: protocol.Request, content: bytes | Iterable[bytes], progress: SendProgress
     ) -> httpx.Request:
         headers = {
             "Content-Type": "application/json",
@@ -269,12 +265,9 @@ class FlowClient:
         }
         if request.operation.takes_key and self._api_key is not None:
             headers[protocol.API_KEY_HEADER] = self._api_key
+        extensions = {"progress": progress}
         return self._http.build_request(
-            "POST",
-            request.url,
-            headers=headers,
-            content=content,
-            extensions={"progress": progress},
+            "POST", request.url, headers=headers, content=content, extensions=extensions
         )
 
     def _result(

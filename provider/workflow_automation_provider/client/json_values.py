@@ -1,5 +1,5 @@
 """
-Encode Python values as JSON, and validate them before anything is sent.
+Encode Python values as JSON, and validate them before anything is sent; and make what a service returned storable.
 
 A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so that a DAG
 author finds the one invalid value among thousands.
@@ -20,6 +20,9 @@ from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 _MICROSECOND = timedelta(microseconds=1)
+
+# How deep a JSON value may be nested that is stored as such.
+_MAX_DEPTH = 100
 
 _FIXES = {
     "bytes": "decode it to text, or base64-encode it",
@@ -118,3 +121,28 @@ def _member(path: str, key: object) -> str:
 
 def _rejection(path: str, what: str, fix: str) -> InvalidRequestError:
     return InvalidRequestError(f"{path} {what}: {fix}.")
+
+
+# Values that a service returned -----------------------------------------------------------------------------
+
+
+def can_be_stored(document: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether Airflow's task runner can send a JSON value: no whole number of more than 64 bits, no deep nesting."""
+    if isinstance(document, int):
+        return -(2**63) <= document < 2**63
+    if not isinstance(document, dict | list):
+        return True
+    parts = document.values() if isinstance(document, dict) else document
+    return depth > 0 and all(can_be_stored(part, depth - 1) for part in parts)
+
+
+def storable(document: Any) -> Any:
+    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
+    match document:
+        case str():
+            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
+        case dict():
+            return {storable(name): storable(item) for name, item in document.items()}
+        case list():
+            return [storable(item) for item in document]
+    return document

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import httpcore
 import httpx
 
+from workflow_automation_provider.client.json_values import can_be_stored, storable
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
@@ -37,8 +38,6 @@ _MAX_RETRY_AFTER = timedelta(days=7).total_seconds()
 
 # How much of the service's response an error quotes, in characters.
 _QUOTE_LIMIT = 500
-# How deep a JSON value may be nested that is stored as such.
-_MAX_DEPTH = 100
 
 _WEB_PAGES = ("text/html", "application/xhtml+xml")
 
@@ -272,7 +271,7 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
 def _found(response: Response, request: Request, redact: Redactor) -> Run | str | ValueError:
     """Return the run, the response to an upload, or why the response does not say which run was started."""
     if request.operation is Operation.UPLOAD:
-        return redact.text(_storable(_words(response, redact)))
+        return redact.text(storable(_words(response, redact)))
     try:
         document = _read_json(response)
         is_required = request.operation is Operation.TRIGGER_BY_PATH
@@ -280,7 +279,7 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
         text = response.body.decode(errors="replace")
         # Also what it decodes to, for that is shown.
         is_secret = redact.reveals(text) or redact.reveals(json.dumps(document))
-        kept = WITHHELD if is_secret else _storable(document if _can_be_stored(document) else text.strip())
+        kept = WITHHELD if is_secret else storable(document if can_be_stored(document) else text.strip())
     except RecursionError:
         return ValueError("it is nested too deeply")
     except ValueError as error:
@@ -331,35 +330,13 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
         why = "its run_id is neither text nor a whole number"
     elif redact.reveals(text, key_only=True):
         why = "its run_id contained the API key"
-    elif _storable(text) != text:
+    elif storable(text) != text:
         why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
     if type(run_link) is not str or redact.reveals(run_link):
         run_link = None
-    return None if why else text, _storable(run_link) or None
-
-
-def _can_be_stored(document: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Return whether Airflow's task runner can send a JSON value: no whole number of more than 64 bits, no deep nesting."""
-    if isinstance(document, int):
-        return -(2**63) <= document < 2**63
-    if not isinstance(document, dict | list):
-        return True
-    parts = document.values() if isinstance(document, dict) else document
-    return depth > 0 and all(_can_be_stored(part, depth - 1) for part in parts)
-
-
-def _storable(document: Any) -> Any:
-    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
-    match document:
-        case str():
-            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
-        case dict():
-            return {_storable(name): _storable(item) for name, item in document.items()}
-        case list():
-            return [_storable(item) for item in document]
-    return document
+    return None if why else text, storable(run_link) or None
 
 
 def _words(response: Response, redact: Redactor) -> str:

@@ -34,7 +34,7 @@ def test_request_is_what_the_interface_shows(answering, attempt, key):
     assert named["content-type"] == "application/json"
     assert named.get("x-api-key") == (None if attempt.operation == "trigger_by_path" else key)
     expected: dict[str, object] = {"inputs": {"value": "é"}}
-    if attempt.uploads:
+    if attempt.operation == "upload":
         expected = {"flow_id": "demo-flow", "run_id": "1001", "files": [{"value": "é"}]}
     assert json.loads(body) == expected
 

@@ -76,7 +76,7 @@ def test_status_line_and_redirect_that_hold_the_key(raw_server, key, wire_log):
     server = raw_server(head.encode())
     with FlowClient(server.base_url, api_key=key) as client:
         failure = check(trigger_flow(client, {}), RejectedError, status=307)
-        nowhere(key, everything(failure) + repr(client.check()))
+        nowhere(key, everything(failure) + repr(client.check()) + repr(client))
     nowhere(key, wire_log.text)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -97,30 +95,18 @@ def test_a_connection_that_announced_its_end_is_not_used_again(server):
     assert counting.connections == counting.requests == 3
 
 
-def test_a_connection_that_the_server_closed_is_not_used_again(server):
+def test_a_connection_that_the_server_closed_is_not_used_again(raw_server, key):
     """The server announced nothing, but the client sees the end before it sends."""
-    closing = server(None)
     runs = itertools.count()
 
-    def respond(number):
-        threading.Timer(0.05, closing.hang_up).start()
-        return response(f"r{next(runs)}")
+    def answer(connection, _):
+        read_request(connection)
+        connection.sendall(response(f"r{next(runs)}"))
 
-    closing.respond = respond
-    sockets = []
-    serve = closing._serve
-
-    def keep_and_serve(connection):
-        sockets.append(connection)
-        serve(connection)
-
-    closing._serve = keep_and_serve
-    closing.hang_up = lambda: sockets[-1].shutdown(socket.SHUT_RDWR)
-    with client_of(closing) as client, client.keep_connections():
+    with FlowClient(raw_server(answer).base_url, api_key=key) as client, client.keep_connections():
         for number in range(3):
             assert trigger(client) == f"r{number}"
-            time.sleep(0.2)
-    assert closing.connections == 3
+            time.sleep(0.1)
 
 
 def test_a_used_connection_that_ends_without_a_response_leaves_a_doubt(server):

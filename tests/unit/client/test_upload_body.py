@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import io
 import itertools
 import json
@@ -218,19 +217,6 @@ def test_source_that_cannot_be_read(service, client, started, error):
 
     with broken_off(service, "s3://bucket/a"):
         upload_files(client, started, [{}, File("a", 9, "x/y", "s3://bucket/a", fail)], "demo-flow")
-
-
-def test_large_files_arrive_whole(service, client, started, tmp_path):
-    contents = [os.urandom(size) for size in (0, 1, CHUNK, 2_000_003)]
-    paths = [tmp_path / str(number) for number in range(len(contents))]
-    for path, content in zip(paths, contents, strict=True):
-        path.write_bytes(content)
-    upload_files(client, started, map(on_disk, paths), "demo-flow")
-    (upload,) = service.uploads
-    for content, file in zip(contents[2:], upload.files[2:], strict=True):
-        decoded = file["content"]["long_string"]["decoded"]
-        assert decoded == {"length": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    assert [f["content"] for f in upload.files[:2]] == ["", base64.b64encode(contents[1]).decode()]
 
 
 # What is handed over ------------------------------------------------------------------------------------
