@@ -98,8 +98,7 @@ def lost(operation: str, error: Exception, via: str = "", **facts: Any) -> Workf
 
 def rendered() -> str:
     """Return all that is said of failed requests."""
-    text = "\n\n".join(f"{type(error).__name__}\n{error}" for error in errors()) + "\n"
-    return text.replace("413 Content Too Large", "413 Request Entity Too Large")  # Python 3.13 and before
+    return "\n\n".join(f"{type(error).__name__}\n{error}" for error in errors()) + "\n"
 
 
 def test_words():

@@ -12,7 +12,7 @@ import errno
 import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, Protocol, get_args
 
@@ -34,8 +34,6 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
     "content": "base64",
 }
 """The file format if neither the connection nor the operator sets one."""
-
-_CONTENTS = ("base64", "data_url")
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
@@ -117,24 +115,13 @@ def check_file_format(value: object) -> FileFormat:
 
     :raises InvalidRequestError: if it is neither a word nor a mapping of field names to words
     """
-    words = get_args(FormatWord)
-    known = ", ".join(words)
-    if isinstance(value, str):
-        if value in words:
-            return value  # type: ignore[return-value]  # mypy does not narrow a str by membership
+    known = get_args(FormatWord)
+    fields = value.items() if isinstance(value, Mapping) else [("", value)]
+    if not fields or not all(isinstance(name, str) and word in known for name, word in fields):
         raise InvalidRequestError(
-            f"file_format is not supported; expected one of {known}, or a mapping of field name to one of them."
+            f"file_format is not supported; expected one of {', '.join(known)}, or a mapping of field name to one of them."
         )
-    if not isinstance(value, Mapping) or not value:
-        raise InvalidRequestError(
-            f"file_format is {kind_of(value)}: expected a mapping of field name to one of {known}."
-        )
-    for name, word in value.items():
-        if not isinstance(name, str) or not isinstance(word, str) or word not in words:
-            raise InvalidRequestError(
-                f"file_format[{name!r}] has an unsupported value; expected one of {known}."
-            )
-    return value
+    return value  # type: ignore[return-value]  # mypy does not see what was checked
 
 
 class UploadBody:
@@ -142,16 +129,14 @@ class UploadBody:
     The body of an upload request. Iterating over it reads its files, from the beginning each time.
 
     :param head: what comes before the elements
-    :param fields: of each file, see :func:`_fields`
+    :param file_format: of each file
     """
 
-    def __init__(self, head: bytes, fields: list[tuple[bytes, str]]) -> None:
+    def __init__(self, head: bytes, file_format: FileFormat) -> None:
         self.files: list[Element] = []
         """Its elements."""
         self._head = head
-        self._fields = fields
-        # Empty for a file: its JSON takes less time to write again than memory to keep.
-        self._encoded: list[bytes] = []
+        self._file_format = file_format
         self._length = len(head) + len(_TAIL)
 
     def __len__(self) -> int:
@@ -166,55 +151,44 @@ class UploadBody:
         """Return its size in bytes with another element, of the given length."""
         return self._length + length + bool(self.files)
 
-    def add(self, element: Element, encoded: bytes, length: int) -> None:
-        """Add an element; ``encoded`` is the JSON of a mapping, empty for a file."""
+    def add(self, element: Element, length: int) -> None:
+        """Add an element, whose JSON has the given length."""
         self._length = self.length_with(length)
         self.files.append(element)
-        self._encoded.append(encoded)
 
     @contextmanager
-    def opened(
-        self,
-        begun: Callable[[Element], None] = lambda _: None,
-        sent: Callable[[int], None] = lambda _: None,
-    ) -> Iterator[Iterator[bytes]]:
+    def opened(self, sent: Callable[[int], None] = lambda _: None) -> Iterator[Iterator[bytes]]:
         """
         Iterate over its bytes, and end everything that reads files when the context is left.
 
-        :param begun: called with each element before it is read
         :param sent: called with the size of each piece that was sent
         """
-        with self._reading() as reading, closing(self._pieces(reading, begun)) as pieces:
+        ahead = [part for part in self._parts() if isinstance(part, File) and part.read_ahead]
+        read_ahead = ahead[0].read_ahead if ahead else None
+        with (
+            closing(read_ahead(ahead)) if read_ahead else nullcontext() as reading,
+            closing(self._pieces(reading)) as pieces,
+        ):
             yield _joined(pieces, sent)
 
-    def _reading(self) -> AbstractContextManager[Reading | None]:
-        """Begin to read files ahead, each as often as the file format has its content."""
-        times = sum(word in _CONTENTS for _, word in self._fields)
-
-        def files() -> Iterator[File]:
-            for file in self.files:
-                if isinstance(file, File) and file.read_ahead is not None:
-                    yield from [file] * times
-
-        ahead = next((file.read_ahead for file in files()), None)
-        return closing(ahead(files())) if ahead else nullcontext()
-
-    def _pieces(self, reading: Reading | None, begun: Callable[[Element], None]) -> Generator[bytes]:
-        import pybase64  # not at the top: only uploads need it
-
+    def _parts(self) -> Iterator[bytes | File]:
         yield self._head
-        for number, (element, encoded) in enumerate(zip(self.files, self._encoded, strict=True)):
-            begun(element)
+        for number, element in enumerate(self.files):
             if number:
                 yield b","
-            for part in _parts(element, self._fields) if isinstance(element, File) else [encoded]:
-                # The body is not valid JSON before its end, which is sent only after every file was read to its
-                # expected size: the service cannot mistake a file that changed for a complete one.
-                if isinstance(part, File):
-                    yield from map(pybase64.b64encode, read_whole(part, reading))
-                else:
-                    yield part
+            yield from _parts("files", element, self._file_format)
         yield _TAIL
+
+    def _pieces(self, reading: Reading | None) -> Generator[bytes]:
+        import pybase64  # not at the top: only uploads need it
+
+        for part in self._parts():
+            # The body is not valid JSON before its end, which is sent only after every file was read to its
+            # expected size: the service cannot mistake a file that changed for a complete one.
+            if isinstance(part, File):
+                yield from map(pybase64.b64encode, read_whole(part, reading))
+            else:
+                yield part
 
 
 _TAIL = b"]}"
@@ -243,10 +217,10 @@ def upload_bodies(
     """
     ids = {"flow_id": identifier("flow_id", flow_id), "run_id": identifier("run_id", run_id)}
     head = encode("upload", ids)[:-1] + b',"files":['
-    fields = _fields(file_format)
     bodies: list[UploadBody] = []
     for number, element in enumerate(elements):
-        encoded, length = _measured(f"files[{number}]", element, fields)
+        parts = _parts(f"files[{number}]", element, file_format)
+        length = sum((part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts)
         alone = len(head) + length + len(_TAIL)
         if max_request_bytes is not None and alone > max_request_bytes:
             what = element.source if isinstance(element, File) else f"files[{number}]"
@@ -256,43 +230,36 @@ def upload_bodies(
             )
         is_full = bodies and len(bodies[-1].files) == files_per_request
         if not bodies or is_full or bodies[-1].length_with(length) > (max_request_bytes or math.inf):
-            bodies.append(UploadBody(head, fields))
-        bodies[-1].add(element, encoded, length)
+            bodies.append(UploadBody(head, file_format))
+        bodies[-1].add(element, length)
     return bodies
 
 
-def _measured(name: str, element: Element, fields: list[tuple[bytes, str]]) -> tuple[bytes, int]:
-    """Return the JSON of a mapping, empty for a file, and its length."""
+def _parts(name: str, element: Element, file_format: FileFormat) -> Iterator[bytes | File]:
+    """Yield the JSON of an element, in which a file stands for its content, in base64."""
     if isinstance(element, Mapping):
-        encoded = encode(name, element)
-        return encoded, len(encoded)
-    if not isinstance(element, File):
+        yield encode(name, element)
+    elif not isinstance(element, File):
         raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
-    parts = _parts(element, fields)
-    return b"", sum((part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts)
+    elif isinstance(file_format, str):
+        yield from _value(element, file_format)
+    else:
+        before = b"{"
+        for field_name, word in file_format.items():
+            yield before + encode("file_format", field_name) + b":"
+            yield from _value(element, word)
+            before = b","
+        yield b"}"
 
 
-def _fields(file_format: FileFormat) -> list[tuple[bytes, str]]:
-    """Return the words of a file format, each with the JSON before it, and last what ends an element."""
-    if isinstance(file_format, str):
-        return [(b"", file_format)]
-    names = [encode("file_format", name) + b":" for name in file_format]
-    ends = [b"{", *[b","] * (len(names) - 1)]
-    fields = [(end + name, word) for end, name, word in zip(ends, names, file_format.values(), strict=True)]
-    return [*fields, (b"}", "")]
-
-
-def _parts(file: File, fields: list[tuple[bytes, str]]) -> Iterator[bytes | File]:
-    """Yield the JSON of a file, in which the file itself stands for its content, in base64."""
-    for before, word in fields:
-        yield before
-        if word in _CONTENTS:
-            start = f"data:{file.content_type};base64," if word == "data_url" else ""
-            yield json.dumps(start)[:-1].encode("ascii")
-            yield file
-            yield b'"'
-        elif word:
-            yield json.dumps(getattr(file, word)).encode("ascii")
+def _value(file: File, word: str) -> Iterator[bytes | File]:
+    if word not in ("base64", "data_url"):
+        yield json.dumps(getattr(file, word)).encode("ascii")
+        return
+    start = f"data:{file.content_type};base64," if word == "data_url" else ""
+    yield json.dumps(start)[:-1].encode("ascii")
+    yield file
+    yield b'"'
 
 
 def _joined(pieces: Iterable[bytes], sent: Callable[[int], None]) -> Iterator[bytes]:

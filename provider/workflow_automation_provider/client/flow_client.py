@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import ssl
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Self, cast
@@ -16,12 +14,6 @@ import httpcore
 import httpx
 
 from workflow_automation_provider.client import protocol, responses
-from workflow_automation_provider.client.config import (
-    checked_headers,
-    checked_key,
-    environment_proxy,
-    tls_context,
-)
 from workflow_automation_provider.client.files import (
     Element,
     FileFormat,
@@ -31,7 +23,12 @@ from workflow_automation_provider.client.files import (
 )
 from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
 from workflow_automation_provider.client.settings import Settings
-from workflow_automation_provider.client.transport import SendProgress, Transport
+from workflow_automation_provider.client.transport import (
+    SendProgress,
+    Transport,
+    environment_proxy,
+    tls_context,
+)
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
@@ -61,18 +58,16 @@ class FlowClient:
         settings = Settings(**options)
         # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
-        # Hashes of the runs that were seen, while connections are kept.
-        self._seen_runs: set[bytes] | None = None
-        self._seen_lock = threading.Lock()
+        # Ids of the runs that were seen, while connections are kept.
+        self._seen_runs: dict[str, object] | None = None
         self.base_url = protocol.parse_base_url(base_url, allow_http=settings.allow_http)
-        self._api_key = checked_key(api_key)
+        self._api_key = _checked_key(api_key)
         if self._contains_key(self.base_url):
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
-        headers = checked_headers(settings.headers)
         settings = dataclasses.replace(settings, proxy=self._choose_proxy(settings.proxy))
-        self.file_format = settings.file_format
+        self._file_format = settings.file_format
         self._busy_statuses = settings.busy_statuses
         self._seconds = settings.timeout
         self._redactor = Redactor(settings.secrets(), key=self._api_key or "")
@@ -80,13 +75,12 @@ class FlowClient:
         self._transport = self._make_transport(tls_context(settings, self.base_url), settings.proxy)
         self._http = httpx.Client(
             transport=self._transport,
-            headers={**_HEADERS, **headers},
+            headers={**_HEADERS, **settings.headers},
             timeout=self._seconds,
             follow_redirects=False,
             # Requests are independent of each other, so cookies that the service sets are not kept.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             trust_env=False,
-            event_hooks={"response": [_hide_location]},
         )
 
     def _contains_key(self, text: str) -> bool:
@@ -96,7 +90,7 @@ class FlowClient:
     def _choose_proxy(self, proxy: str | None) -> str | None:
         """Return the explicit proxy, or that of the environment, which never applies to this machine itself."""
         self._via = " via the connection's proxy" if proxy else ""
-        if not proxy and not protocol.is_loopback(_host(self.base_url)):
+        if not proxy and not protocol.is_loopback(urlsplit(self.base_url).hostname or ""):
             proxy = environment_proxy(self.base_url)
             self._via = " via the proxy from the environment (HTTPS_PROXY and the like)" if proxy else ""
         return proxy
@@ -107,12 +101,9 @@ class FlowClient:
             return Transport(tls, httpx.Proxy(proxy) if proxy else None)
         except (httpx.InvalidURL, ValueError, RuntimeError):
             # Without the original message, which quotes the URL: it may contain a password.
-            name = "The proxy from the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)"
-            if "connection's" in self._via:
-                name = "proxy"
             raise InvalidRequestError(
-                f"{name} is not a usable URL: expected one such as http://proxy.example:3128 "
-                "(socks5:// requires the package httpx[socks])."
+                f"The URL of {self._via.removeprefix(' via ')} is not usable: expected one such as "
+                "http://proxy.example:3128 (socks5:// requires the package httpx[socks])."
             ) from None
 
     def __repr__(self) -> str:
@@ -155,7 +146,7 @@ class FlowClient:
 
         :param known_runs: ids of runs that were started before
         """
-        self._seen_runs = {_digest(run_id) for run_id in known_runs}
+        self._seen_runs = dict.fromkeys(known_runs)
         try:
             with self._transport.keep_alive():
                 yield
@@ -168,7 +159,6 @@ class FlowClient:
         *,
         before_last_byte: Callable[[], None] | None = None,
         sent: Callable[[int], None] = lambda _: None,
-        begun: Callable[[Element], None] = lambda _: None,
     ) -> protocol.Run | str:
         """
         Send a request, once.
@@ -176,20 +166,16 @@ class FlowClient:
         :param before_last_byte: called before the last byte is sent: until then no run can have been started,
             whatever interrupts the call
         :param sent: called with the size of each piece of an upload that was sent
-        :param begun: called with each element of an upload before it is read
         :return: the run that a trigger started, or the response to an upload
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
         """
         progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
         body = request.content
-        with (
-            body.opened(begun, sent) if isinstance(body, UploadBody) else contextlib.nullcontext(body)
-        ) as content:
-            message = self._message(request, content, progress)
+        with body.opened(sent) if isinstance(body, UploadBody) else contextlib.nullcontext(body) as content:
             failure = None
             try:
-                response = self._http.send(message, stream=True)
+                response = self._http.send(self._message(request, content, progress), stream=True)
             except WorkflowAutomationError:
                 raise  # of a file
             except Exception as error:
@@ -216,7 +202,7 @@ class FlowClient:
         :param file_format: the format of each file, by default the client's
         :param limits: those of :func:`~.files.upload_bodies`
         """
-        file_format = self.file_format if file_format is None else check_file_format(file_format)
+        file_format = self._file_format if file_format is None else check_file_format(file_format)
         bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
         return [self.checked(protocol.upload_request(self.base_url, flow_id, body)) for body in bodies]
 
@@ -242,7 +228,7 @@ class FlowClient:
             raise failure
         status = response.status_code
         if 300 <= status < 400:
-            location = self._redactor.text(response.extensions.get("location", "")) or "another URL"
+            location = self._redactor.text(response.extensions["location"]) or "another URL"
             return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
         if status >= 500:
             raise NotSentError(f"{title} returned {status}: the service is not working.", status=status)
@@ -270,10 +256,7 @@ class FlowClient:
         return request
 
     def _message(
-        self,
-        request: protocol.Request,
-        content: bytes | Iterable[bytes],
-        progress: SendProgress,
+        self, request: protocol.Request, content: bytes | Iterable[bytes], progress: SendProgress
     ) -> httpx.Request:
         headers = {
             "Content-Type": "application/json",
@@ -282,12 +265,9 @@ class FlowClient:
         }
         if request.operation.takes_key and self._api_key is not None:
             headers[protocol.API_KEY_HEADER] = self._api_key
+        extensions = {"progress": progress}
         return self._http.build_request(
-            "POST",
-            request.url,
-            headers=headers,
-            content=content,
-            extensions={"progress": progress},
+            "POST", request.url, headers=headers, content=content, extensions=extensions
         )
 
     def _result(
@@ -296,24 +276,15 @@ class FlowClient:
         result = responses.read(self._read(response, progress), request, self._redactor, self._busy_statuses)
         if not isinstance(result, protocol.Run):
             return result
-        if not self._is_new(result):
+        seen, now = self._seen_runs, object()
+        # Threads share it: setdefault() is atomic.
+        if seen is not None and result.run_id is not None and seen.setdefault(result.run_id, now) is not now:
             raise responses.unknown(
                 request, f"the response to an earlier request: run {result.run_id} was known"
             )
         # Any other response may be that to an earlier request, and that to this one may arrive next.
         progress.may_keep = result.run_id is not None
         return result
-
-    def _is_new(self, run: protocol.Run) -> bool:
-        """Return whether a run was not seen before, while connections are kept."""
-        seen = self._seen_runs
-        if seen is None or run.run_id is None:
-            return True
-        digest = _digest(run.run_id)
-        with self._seen_lock:
-            is_new = digest not in seen
-            seen.add(digest)
-        return is_new
 
     def _read(self, response: httpx.Response, progress: SendProgress) -> protocol.Response:
         """Read the response up to the limit; an error makes it incomplete, because its status is known."""
@@ -330,29 +301,19 @@ class FlowClient:
             incomplete = f"it was still arriving after {progress.seconds:g} s"
         except Exception as error:
             incomplete = f"it was cut off after {len(body)} bytes: {responses.described(error, progress, self._redactor)}"
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        if "location" in response.extensions:
-            headers["location"] = response.extensions["location"]
+        headers = {**response.headers, "location": response.extensions["location"]}
         return protocol.Response(
             response.status_code, headers, bytes(body[:_RESPONSE_LIMIT]), incomplete, early=not progress.whole
         )
 
 
-def _digest(run_id: str) -> bytes:
-    return hashlib.blake2b(run_id.encode(errors="surrogatepass"), digest_size=8).digest()
-
-
-def _host(base_url: str) -> str:
-    try:
-        return httpx.URL(base_url).host
-    except httpx.InvalidURL:
+def _checked_key(api_key: str | None) -> str | None:
+    """Return the API key without surrounding whitespace, None if there is none."""
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        # The message must not reveal any part of the key.
         raise InvalidRequestError(
-            "The base URL is not a valid URL: expected https://host[:port]/api."
-        ) from None
-
-
-def _hide_location(response: httpx.Response) -> None:
-    # httpx parses the Location header even if redirects are not followed, and raises if it is malformed: the
-    # status, which says that nothing was started, would be lost.
-    if "location" in response.headers:
-        response.extensions["location"] = response.headers.pop("location")
+            "The API key contains whitespace, a control character or a non-ASCII character, which a header cannot "
+            "carry: copy it again from the trigger section of the workflow's builder page."
+        )
+    return key or None

@@ -1,5 +1,5 @@
 """
-Encode Python values as JSON, and validate them before anything is sent.
+Encode Python values as JSON, and validate them before anything is sent; and make what a service returned storable.
 
 A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so that a DAG
 author finds the one invalid value among thousands.
@@ -21,14 +21,12 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 _MICROSECOND = timedelta(microseconds=1)
 
-# Deeper than any real document, and well below Python's recursion limit.
-_MAX_DEPTH = 200
+# How deep a JSON value may be nested that is stored as such.
+_MAX_DEPTH = 100
 
 _FIXES = {
     "bytes": "decode it to text, or base64-encode it",
-    "bytearray": "decode it to text, or base64-encode it",
     "set": "use a list, which has an order",
-    "frozenset": "use a list, which has an order",
     "XComArg": "use it only in a templated argument of the operator",
 }
 
@@ -47,28 +45,29 @@ def encode(name: str, value: object) -> bytes:
     :raises InvalidRequestError: if it contains NaN, an infinity, a key that is not a string, a lone
         surrogate, itself or a value of any other type, naming its path
     """
-    plain = _plain(value, name, ())
-    return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
+    try:
+        return json.dumps(_plain(value, name), allow_nan=False, separators=(",", ":")).encode("ascii")
+    except InvalidRequestError:
+        raise
+    except (RecursionError, ValueError):
+        what = "is nested too deeply, contains itself, or has a number of thousands of digits"
+        raise _rejection(name, what, "use a flatter value, and text for such a number") from None
 
 
-def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
+def _plain(value: object, path: str) -> Any:
     match value:
         case None | bool():
             return value
         case str():
             return _text(value, path)
         case int():
-            return _whole_number(value, path)
-        case float():
-            if not math.isfinite(value):
-                raise _rejection(path, f"is {value}, which JSON cannot represent", "use a number, or None")
+            return int(value)
+        case float() if math.isfinite(value):
             return float(value)
-        case Decimal():
-            if not value.is_finite():
-                raise _rejection(
-                    path, f"is Decimal('{value}'), which is not a finite number", "use a number, or None"
-                )
+        case Decimal() if value.is_finite():
             return str(value)
+        case float() | Decimal():
+            raise _rejection(path, f"is {value}, which JSON cannot represent", "use a number, or None")
         case datetime() | date() | time():
             return value.isoformat()
         case timedelta():
@@ -79,11 +78,9 @@ def _plain(value: object, path: str, inside: tuple[int, ...]) -> Any:
         case PurePath() | object(as_uri=_, protocol=_):
             return _text(str(value), path)
         case Mapping():
-            inside = _enter(value, path, inside)
-            return {_key(key, path): _plain(item, _member(path, key), inside) for key, item in value.items()}
+            return {_key(key, path): _plain(item, _member(path, key)) for key, item in value.items()}
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
-            inside = _enter(value, path, inside)
-            return [_plain(item, f"{path}[{number}]", inside) for number, item in enumerate(value)]
+            return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
     kind = type(value).__name__
     raise _rejection(
         path,
@@ -112,16 +109,6 @@ def _duration(value: timedelta) -> str:
     return f"{'-' if microseconds < 0 else ''}P{f'{days}D' if days else ''}{clock or ('' if days else 'T0S')}"
 
 
-def _whole_number(value: int, path: str) -> int:
-    try:
-        int.__repr__(value)
-    except ValueError:
-        raise _rejection(
-            path, "is an int with more digits than Python converts to text", "use text"
-        ) from None
-    return int(value)
-
-
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
         raise _rejection(path, f"has a key that is {kind_of(key)} ({key!r})", "JSON keys are text: use a str")
@@ -132,13 +119,30 @@ def _member(path: str, key: object) -> str:
     return f"{path}.{key}" if isinstance(key, str) and key.isidentifier() else f"{path}[{key!a}]"
 
 
-def _enter(value: object, path: str, inside: tuple[int, ...]) -> tuple[int, ...]:
-    if id(value) in inside:
-        raise _rejection(path, f"is {kind_of(value)} that contains itself", "use a copy without the loop")
-    if len(inside) >= _MAX_DEPTH:
-        raise _rejection(path, f"is nested more than {_MAX_DEPTH} levels deep", "use a flatter value")
-    return (*inside, id(value))
-
-
 def _rejection(path: str, what: str, fix: str) -> InvalidRequestError:
     return InvalidRequestError(f"{path} {what}: {fix}.")
+
+
+# Values that a service returned -----------------------------------------------------------------------------
+
+
+def can_be_stored(document: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether Airflow's task runner can send a JSON value: no whole number of more than 64 bits, no deep nesting."""
+    if isinstance(document, int):
+        return -(2**63) <= document < 2**63
+    if not isinstance(document, dict | list):
+        return True
+    parts = document.values() if isinstance(document, dict) else document
+    return depth > 0 and all(can_be_stored(part, depth - 1) for part in parts)
+
+
+def storable(document: Any) -> Any:
+    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
+    match document:
+        case str():
+            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
+        case dict():
+            return {storable(name): storable(item) for name, item in document.items()}
+        case list():
+            return [storable(item) for item in document]
+    return document

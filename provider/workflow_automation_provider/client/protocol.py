@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import httpx
+
 from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import identifier, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -27,12 +29,14 @@ NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 API_KEY_HEADER = "X-API-Key"
 """The request header that carries the API key. Follows section 5 of the interface."""
 
+_EXAMPLE = "https://service.example/api"
+
 
 class Operation(enum.Enum):
     """The three operations of the service. Follows section 4 of the interface."""
 
-    TRIGGER_BY_PATH = "trigger by path"
-    TRIGGER_BY_KEY = "trigger by key"
+    TRIGGER_BY_PATH = "path"
+    TRIGGER_BY_KEY = "key"
     UPLOAD = "upload"
 
     @property
@@ -101,79 +105,46 @@ class Response(NamedTuple):
     early: bool = False
 
 
-class BaseUrl(NamedTuple):
-    """
-    Wording for base URL validation errors.
-
-    :param name: the subject of a sentence
-    :param example: a valid one
-    :param exposed: what can be read in transit over plain http
-    :param login: what to use instead of a user name and a password
-    """
-
-    name: str
-    example: str
-    exposed: str
-    login: str
-
-
-_OF_SERVICE = BaseUrl(
-    "The base URL",
-    example="https://service.example/api",
-    exposed="the API key",
-    login="Only the API key is needed, in its own field.",
-)
-
-
-OF_CALLBACK = BaseUrl(
-    "the URL",
-    example="https://airflow.example",
-    exposed="the token of a callback",
-    login="A callback needs only its token.",
-)
-"""The base URL of Airflow's API server, in the words of errors."""
-
-
-def parse_base_url(text: str, *, allow_http: bool = False, kind: BaseUrl = _OF_SERVICE) -> str:
+def parse_base_url(text: str, *, allow_http: bool = False, name: str = "The base URL") -> str:
     """
     Validate and normalize a base URL.
 
     :param text: such as ``https://service.example/api``; a missing scheme means https
     :param allow_http: whether to allow plain http to another machine
-    :param kind: whose URL it is, by default the service's
+    :param name: what it is called in errors
     :return: the URL without a trailing slash
     :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a fragment, or
         is plain http to a host other than loopback without ``allow_http``
     """
     text = text.strip()
     if not text:
-        raise InvalidRequestError(f"{kind.name} is empty: expected one such as {kind.example}.")
+        raise InvalidRequestError(f"{name} is empty: expected one such as {_EXAMPLE}.")
     if "://" not in text:
         text = f"https://{text}"
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
-    except ValueError:
+        httpx.URL(text)
+    except (ValueError, httpx.InvalidURL):
         # Without the original message, which quotes the URL: it may contain a password.
-        raise InvalidRequestError(
-            f"{kind.name} is not a valid URL: expected one such as {kind.example}."
-        ) from None
+        raise InvalidRequestError(f"{name} is not a valid URL: expected one such as {_EXAMPLE}.") from None
     if parts.scheme not in ("http", "https"):
-        raise InvalidRequestError(f"{kind.name} has the scheme {parts.scheme!r}: use https.")
+        raise InvalidRequestError(f"{name} has the scheme {parts.scheme!r}: use https.")
     if "@" in parts.netloc:
-        raise InvalidRequestError(f"{kind.name} contains a user name or password: remove it. {kind.login}")
+        raise InvalidRequestError(
+            f"{name} contains a user name or password: remove it (the API key has its own field)."
+        )
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise InvalidRequestError(
-            f"{kind.name} has a query (?) or fragment (#): it must end with the path, such as {kind.example}."
+            f"{name} has a query (?) or fragment (#): it must end with the path, such as {_EXAMPLE}."
         )
     if not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
         raise InvalidRequestError(
-            f"{kind.name} has no host name, or contains whitespace or a backslash: expected one "
-            f"such as {kind.example}."
+            f"{name} has no host name, or contains whitespace or a backslash: expected one such as {_EXAMPLE}."
         )
     if parts.scheme == "http" and not (allow_http or is_loopback(host)):
         raise InvalidRequestError(
-            f"{kind.name} is plain http to {host}, where {kind.exposed} can be read in transit: "
+            f"{name} is plain http to {host}, where the API key or a callback's token can be read in transit: "
             "use https, or set the connection's extra allow_http to true."
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
@@ -185,18 +156,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.rstrip(".").lower() == "localhost"
-
-
-def path_segment(name: str, value: object) -> str:
-    """
-    Percent-encode ``value`` so that it is always a single segment of a path.
-
-    :param name: what the value is called in errors
-    :raises InvalidRequestError: if it is empty, or neither text nor a whole number
-    """
-    segment = quote(identifier(name, value), safe="")
-    # quote() does not encode dots, but a segment of only dots would be resolved as a relative path.
-    return segment if segment.strip(".") else segment.replace(".", "%2E")
 
 
 def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Request:
@@ -217,7 +176,9 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
     content = _trigger_body(json_values.encode("inputs", inputs))
     if flow_id is None:
         return Request(Operation.TRIGGER_BY_KEY, f"{base_url}/trigger", None, content)
-    segment = path_segment("flow_id", flow_id)
+    segment = quote(identifier("flow_id", flow_id), safe="")
+    if not segment.strip("."):  # it would be resolved as a relative path, and quote() leaves dots
+        segment = segment.replace(".", "%2E")
     return Request(Operation.TRIGGER_BY_PATH, f"{base_url}/flows/{segment}/trigger", str(flow_id), content)
 
 

@@ -13,11 +13,12 @@ import re
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
 
 import httpcore
+import httpx
 
+from workflow_automation_provider.client.json_values import can_be_stored, storable
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
@@ -37,8 +38,6 @@ _MAX_RETRY_AFTER = timedelta(days=7).total_seconds()
 
 # How much of the service's response an error quotes, in characters.
 _QUOTE_LIMIT = 500
-# How deep a JSON value may be nested that is stored as such.
-_MAX_DEPTH = 100
 
 _WEB_PAGES = ("text/html", "application/xhtml+xml")
 
@@ -68,7 +67,7 @@ class Row(NamedTuple):
     :param operations: ``path`` and ``key`` for triggers, ``upload``; empty for all
     :param facts: what else must be true
     :param outcome: the exception, None for success
-    :param code: by default that of the exception
+    :param code: by default that of the exception, for an upload of unknown outcome its own
     :param hint: what to do about it, in addition to what the code means
     """
 
@@ -103,10 +102,9 @@ _GATEWAY = (
 # fmt: off
 ROWS: tuple[Row, ...] = (
     Row("2xx", _TRIGGER, ("run",), None),
-    Row("2xx", _TRIGGER, ("early",), NotSentError, hint=f"Check {_NOT_THE_SERVICE}"),
+    Row("2xx", "", ("early",), NotSentError, hint=f"Check {_NOT_THE_SERVICE}"),
     Row("2xx", _TRIGGER, (), UnidentifiedError, hint="Sending the request again would start another run."),
-    Row("2xx", "upload", ("early",), NotSentError, hint=f"Check {_NOT_THE_SERVICE}"),
-    Row("2xx", "upload", ("page",), OutcomeUnknownError, Code.UPLOAD_UNKNOWN, f"It may be a login page: check {_NOT_THE_SERVICE}"),
+    Row("2xx", "upload", ("page",), OutcomeUnknownError, hint=f"It may be a login page: check {_NOT_THE_SERVICE}"),
     Row("2xx", "upload", (), None),
     Row("any", "", ("declared",), BusyError),
     Row("425 429", "", (), BusyError),
@@ -115,8 +113,7 @@ ROWS: tuple[Row, ...] = (
     Row("503", "upload", ("Retry-After",), BusyError),
     Row("503", "", ("early", "Retry-After"), BusyError),
     Row("302 303", "", ("early",), NotSentError, hint=_PERHAPS_MOVED),
-    Row("302 303", _TRIGGER, (), OutcomeUnknownError, hint=_PERHAPS_MOVED),
-    Row("302 303", "upload", (), OutcomeUnknownError, Code.UPLOAD_UNKNOWN, _PERHAPS_MOVED),
+    Row("302 303", "", (), OutcomeUnknownError, hint=_PERHAPS_MOVED),
     Row("3xx", "", (), RejectedError, Code.REDIRECTED, _MOVED),
     Row("400 422", _TRIGGER, (), RejectedError, hint="Compare the inputs with those that the workflow defines."),
     Row("400 422", "upload", (), RejectedError, hint="Check that file_format is what the service expects."),
@@ -132,10 +129,8 @@ ROWS: tuple[Row, ...] = (
     Row("408", _TRIGGER, (), OutcomeUnknownError, hint=_GATEWAY),
     Row("4xx", "", (), RejectedError),
     Row("any", "", ("early",), NotSentError),
-    Row("503", _TRIGGER, (), OutcomeUnknownError, hint=_GATEWAY),
-    Row("503", "upload", (), OutcomeUnknownError, Code.UPLOAD_UNKNOWN, _GATEWAY),
-    Row("any", _TRIGGER, (), OutcomeUnknownError),
-    Row("any", "upload", (), OutcomeUnknownError, Code.UPLOAD_UNKNOWN),
+    Row("503", "", (), OutcomeUnknownError, hint=_GATEWAY),
+    Row("any", "", (), OutcomeUnknownError),
 )
 # fmt: on
 """What each response means: the first row that fits. docs/if-it-fails.md has the statuses of each code."""
@@ -146,12 +141,6 @@ _MESSAGES: dict[type[WorkflowAutomationError], str] = {
     BusyError: "{title} was rejected as busy: {status}{asked}.",
     NotSentError: "{title} returned {status} before all of it was sent, and was then aborted.",
     OutcomeUnknownError: "{title} returned {status}{page}.",
-}
-
-_OPERATIONS = {
-    Operation.TRIGGER_BY_PATH: "path",
-    Operation.TRIGGER_BY_KEY: "key",
-    Operation.UPLOAD: "upload",
 }
 
 
@@ -206,7 +195,7 @@ def row_of(
         "declared": response.status in busy_statuses,
     }
     names = {str(response.status), f"{response.status // 100}xx", "any"}
-    operation = _OPERATIONS[request.operation]
+    operation = request.operation.value
     return next(
         row
         for row in ROWS
@@ -227,7 +216,7 @@ def _error(
     wait = retry_after(response.headers.get("retry-after"))
     message = _MESSAGES[kind].format(
         title=request.title,
-        status=_status(response.status),
+        status=f"{response.status} {httpx.codes.get_reason_phrase(response.status)}".rstrip(),
         asked="" if wait is None else f", with a Retry-After of {wait:.0f} s",
         page=" with a web page" if "page" in row.facts else "",
         why=why,
@@ -237,7 +226,7 @@ def _error(
         message,
         consequence=nothing_done(request) if kind.accepted is Accepted.NO else "",
         next_step=row.hint.format(status=response.status, location=ascii(location)),
-        code=row.code,
+        code=row.code or _code_of(kind, request),
         status=response.status,
         quote=_quote(response, redact),
         retry_after=wait,
@@ -245,16 +234,14 @@ def _error(
     )
 
 
+def _code_of(kind: type[WorkflowAutomationError], request: Request) -> Code | None:
+    is_unknown_upload = kind is OutcomeUnknownError and request.operation is Operation.UPLOAD
+    return Code.UPLOAD_UNKNOWN if is_unknown_upload else None
+
+
 def nothing_done(request: Request) -> str:
     """Return the consequence of an upload without any, in place of that of the code; otherwise empty."""
     return "No files were accepted." if request.operation is Operation.UPLOAD else ""
-
-
-def _status(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
 
 
 def retry_after(value: str | None, *, now: datetime | None = None) -> float | None:
@@ -284,7 +271,7 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
 def _found(response: Response, request: Request, redact: Redactor) -> Run | str | ValueError:
     """Return the run, the response to an upload, or why the response does not say which run was started."""
     if request.operation is Operation.UPLOAD:
-        return redact.text(_storable(_words(response, redact)))
+        return redact.text(storable(_words(response, redact)))
     try:
         document = _read_json(response)
         is_required = request.operation is Operation.TRIGGER_BY_PATH
@@ -292,7 +279,7 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
         text = response.body.decode(errors="replace")
         # Also what it decodes to, for that is shown.
         is_secret = redact.reveals(text) or redact.reveals(json.dumps(document))
-        kept = WITHHELD if is_secret else _storable(document if _can_be_stored(document) else text.strip())
+        kept = WITHHELD if is_secret else storable(document if can_be_stored(document) else text.strip())
     except RecursionError:
         return ValueError("it is nested too deeply")
     except ValueError as error:
@@ -311,15 +298,9 @@ def _media_type(response: Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-class _NotFinite(str):
-    """NaN or an infinity as text: no database stores one, and it is not a run_id."""
-
-    __slots__ = ()
-
-
 def _float(text: str) -> float | str:
     number = float(text)
-    return _NotFinite(text) if math.isinf(number) else number
+    return text if math.isinf(number) else number
 
 
 def _read_json(response: Response) -> Any:
@@ -331,8 +312,8 @@ def _read_json(response: Response) -> Any:
     if coding not in ("", "identity"):
         raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
-        # NaN is no reason to lose a run whose id is in the same response.
-        return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
+        # NaN, as text since no database stores it, is no reason to lose a run whose id is in the same response.
+        return json.loads(response.body, parse_float=_float, parse_constant=str)
     except ValueError:
         raise ValueError("it is not JSON") from None
 
@@ -349,35 +330,13 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
         why = "its run_id is neither text nor a whole number"
     elif redact.reveals(text, key_only=True):
         why = "its run_id contained the API key"
-    elif _storable(text) != text:
+    elif storable(text) != text:
         why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
     if type(run_link) is not str or redact.reveals(run_link):
         run_link = None
-    return None if why else text, _storable(run_link) or None
-
-
-def _can_be_stored(document: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Return whether Airflow's task runner can send a JSON value: no whole number of more than 64 bits, no deep nesting."""
-    if isinstance(document, int):
-        return -(2**63) <= document < 2**63
-    if not isinstance(document, dict | list):
-        return True
-    parts = document.values() if isinstance(document, dict) else document
-    return depth > 0 and all(_can_be_stored(part, depth - 1) for part in parts)
-
-
-def _storable(document: Any) -> Any:
-    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
-    match document:
-        case str():
-            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
-        case dict():
-            return {_storable(name): _storable(item) for name, item in document.items()}
-        case list():
-            return [_storable(item) for item in document]
-    return document
+    return None if why else text, storable(run_link) or None
 
 
 def _words(response: Response, redact: Redactor) -> str:
@@ -388,23 +347,22 @@ def _words(response: Response, redact: Redactor) -> str:
     """
     if response.incomplete:
         return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
+    if not response.body.strip():
+        return ""
     unreadable = "(not shown: it is neither JSON nor plain text)"
+    kind = _media_type(response)
     try:
-        text, kind = response.body.decode(), _media_type(response)
+        text = response.body.decode()
+        words = json.loads(text, parse_int=str)
     except UnicodeDecodeError:
         return unreadable
-    if not text.strip():
-        return ""
-    document = None
-    try:
-        document = json.loads(text, parse_int=str)
-        has_markup = False
     except (ValueError, RecursionError):
-        has_markup = _MARKUP.search(text) is not None
-    is_named = kind in ("", "text/plain") or kind.endswith("json")
-    if has_markup or not is_named:
+        words = None
+        if _MARKUP.search(text):
+            return unreadable
+    if kind not in ("", "text/plain") and not kind.endswith("json"):
         return unreadable
-    words = document if isinstance(document, str) else text.strip()
+    words = words if isinstance(words, str) else text.strip()
     return WITHHELD if redact.reveals(text) else redact.text(words)
 
 
@@ -448,7 +406,7 @@ def unknown(request: Request, instead: str) -> OutcomeUnknownError:
 
     :param instead: what came in place of the response
     """
-    code = Code.UPLOAD_UNKNOWN if request.operation is Operation.UPLOAD else None
+    code = _code_of(OutcomeUnknownError, request)
     return OutcomeUnknownError(
         f"{request.title} was sent, but got {instead}.", code=code, flow_id=request.flow_id
     )

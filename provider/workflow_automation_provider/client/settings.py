@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT, check_seconds
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, check_seconds, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ _BOOLEANS = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
+
+_HEADER = re.compile(r"[A-Za-z0-9_-]+:[ -~]*")
+
+# Set by the client itself: any other value would break the framing, change the meaning or expose the key.
+_RESERVED_HEADER = re.compile(
+    "accept-encoding|connection|content-(length|type)|expect|host|te|trailer|transfer-encoding|upgrade|x-api-key",
+    re.IGNORECASE,
+)
 
 
 # What a field may hold. Each returns the value that is meant, given what is written and the extras that were read before. It
@@ -76,16 +85,23 @@ def _certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
 
 
 def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
-    with contextlib.suppress(AttributeError, ValueError):
-        return {name.strip(): _text(text, read) for name, text in value.items()}
-    raise ValueError("an object of header names and values")
+    try:
+        headers = {name.strip(): _text(text, read) for name, text in value.items()}
+        is_valid = all(_HEADER.fullmatch(f"{name}:{text}") for name, text in headers.items())
+    except (AttributeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise ValueError("an object of header names and values, in printable ASCII,")
+    if reserved := [name for name in headers if _RESERVED_HEADER.fullmatch(name)]:
+        raise InvalidRequestError(f"{reserved[0]} is set by the provider: leave it out")
+    return headers
 
 
 def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
-    from workflow_automation_provider.client.protocol import OF_CALLBACK, parse_base_url
+    from workflow_automation_provider.client.protocol import parse_base_url
 
     # Missing only if it is invalid, which has an error of its own.
-    return parse_base_url(_text(value, read), allow_http=read.get("allow_http", True), kind=OF_CALLBACK)
+    return parse_base_url(_text(value, read), allow_http=read.get("allow_http", True), name="the URL")
 
 
 def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
@@ -113,9 +129,8 @@ class Field(NamedTuple):
     check: Callable[[Any, Mapping[str, Any]], Any]
     help: str
     """In the form."""
-    placeholder: str = ""
-    """In the form, by default the first example."""
     examples: tuple[str, ...] = ()
+    """In the form; the first is the placeholder."""
 
 
 def _field(default: Any, *described: Any, secret: bool = False, **more: Any) -> Any:
@@ -141,7 +156,6 @@ class Settings:
         "string",
         _text,
         "The workflow that the API key belongs to, so that uploads need not repeat it.",
-        placeholder="identifier of the workflow",
     )
     timeout: float = _field(
         60.0,
@@ -149,7 +163,6 @@ class Settings:
         "number",
         _seconds,
         "How long connecting, each send, and the whole response may take. Default: 60.",
-        placeholder="60",
     )
     key_expires_on: date | None = _field(  # noqa: RUF009
         None,
@@ -157,7 +170,6 @@ class Settings:
         "date",
         _date,
         "The expiry date of the API key: tasks log a warning from 14 days before, and fail after it.",
-        placeholder="2027-01-31",
     )
     file_format: FileFormat = _field(  # noqa: RUF009
         _default_file_format,
@@ -262,7 +274,7 @@ class Settings:
             raise InvalidRequestError(f"The connection's extra is not JSON ({error}).") from None
         if not isinstance(written, dict):
             raise InvalidRequestError(
-                f"The connection's extra is {_json_kind(written)}: expected a JSON object."
+                f"The connection's extra is {kind_of(written)}: expected a JSON object."
             )
         default, problems = cls(), []
         values: dict[str, Any] = {}
@@ -301,7 +313,7 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
         # Without the value, which may be a secret in the wrong field.
         such = f" such as {field.examples[0]}" if field.examples else ""
         raise InvalidRequestError(
-            f"extra {name!r} is {_json_kind(value)} that cannot be used; expected {error}{such}"
+            f"extra {name!r} is {kind_of(value)} that cannot be used; expected {error}{such}"
         ) from None
 
 
@@ -314,11 +326,6 @@ def _from_json_text(field: Field, value: object) -> object:
         except ValueError as error:
             raise InvalidRequestError(f"starts like JSON but is not: {error}") from None
     return value
-
-
-def _json_kind(value: object) -> str:
-    kinds = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "an array"}
-    return kinds.get(type(value), "an object")
 
 
 # The form ---------------------------------------------------------------------------------------------------
@@ -357,11 +364,7 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
     "placeholders": {
         "host": "https://service.example/api",
         "password": "from the trigger section of the workflow's builder page",
-        **{
-            name: placeholder
-            for name, field in FIELDS.items()
-            if (placeholder := field.placeholder or next(iter(field.examples), ""))
-        },
+        **{name: field.examples[0] for name, field in FIELDS.items() if field.examples},
     },
 }
 """How the form shows the fields that every connection has, and the placeholders of all fields."""

@@ -6,20 +6,14 @@ httpcore's network backend sees every read and write, so both are done there.
 
 Each request has its own connection, unless connections are kept for many requests that follow each other closely: with
 TLS to a distant service, each new connection costs two round trips or more. A server may close an idle connection just when a
-request is sent on it; then it is unknown whether the request was acted on. These rules make that rare:
+request is sent on it; then its outcome is *unknown*, like that of any other request without a response, and it is not sent
+again. To make that rare, a connection is used again only if
 
-- A connection is used again only if it was idle for less than a second: servers hang up after several.
-- One whose response announced ``Connection: close``, or was not read to its end, is not used again.
-- One on which something arrived while it was idle, a close notification or unsolicited bytes, is not used again.
-- One whose response did not name a new run is not used again.
-
-A response that was sent twice could be taken for that of the next request. If it has the ``run_id`` of a run that is
-known, the outcome is *unknown*. Nothing tells any other response from one that was sent twice, such as a rejection: so the
-connection ends with it, before the response to the next request is taken for that of the one after.
-
-They are enough, because nothing rests on them. A request on a used connection is never sent again either: if the
-connection ends without a response after the request was handed over, its outcome is *unknown*, like that of any
-other request. If it ends before, the server has not received the whole request.
+- it was idle for less than a second: servers hang up after several;
+- nothing arrived while it was idle, neither a close notification nor unsolicited bytes;
+- its response was read to its end, and announced no ``Connection: close``;
+- its response named a new run. One that was sent twice could be taken for that of the next request: with the ``run_id`` of
+  a run that is known, the outcome is *unknown*, but nothing tells whether another response, such as a rejection, was repeated.
 """
 
 from __future__ import annotations
@@ -29,10 +23,18 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpcore
 import httpx
+
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.settings import Settings
 
 # A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
@@ -206,12 +208,9 @@ class Transport(httpx.BaseTransport):
         :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
             belongs to another one
         """
-        if not isinstance(request.stream, httpx.SyncByteStream):
-            raise TypeError("The request's body is asynchronous.")
-        idle = self._idle
         try:
-            connection = idle.pop() if idle else _Connection(self._tls, self._proxy)
-        except IndexError:  # another thread took it
+            connection = (self._idle or []).pop()
+        except IndexError:  # there is none, or another thread took it
             connection = _Connection(self._tls, self._proxy)
         progress = connection.progress = request.extensions["progress"]
         try:
@@ -220,7 +219,7 @@ class Transport(httpx.BaseTransport):
                     request.method,
                     _core_url(request.url),
                     headers=request.headers.raw,
-                    content=request.stream,
+                    content=cast("httpx.SyncByteStream", request.stream),
                     extensions=request.extensions,
                 )
             )
@@ -230,9 +229,11 @@ class Transport(httpx.BaseTransport):
             connection.pool.close()
             raise
         body = _Body(response, lambda: self._release(connection))
-        return httpx.Response(
-            response.status, headers=response.headers, stream=body, extensions=response.extensions
-        )
+        headers = httpx.Headers(response.headers)
+        # httpx parses this header even if redirects are not followed, and raises if it is malformed: the status, which
+        # says that nothing was started, would be lost.
+        extensions = {**response.extensions, "location": headers.pop("location", "")}
+        return httpx.Response(response.status, headers=headers, stream=body, extensions=extensions)
 
     def _release(self, connection: _Connection) -> None:
         # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
@@ -356,3 +357,60 @@ def _addresses(host: str, port: int) -> list[str]:
 
 def _core_url(url: httpx.URL) -> httpcore.URL:
     return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+
+
+# TLS and proxies -----------------------------------------------------------------------------------------
+
+
+def _why(error: Exception) -> str:
+    # The operating system's message never quotes the value, which may be a whole pasted key.
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
+    """
+    Make the TLS context. The default certificates are loaded only if the service or the proxy is reached over TLS.
+
+    :raises InvalidRequestError: if a file cannot be used, naming the argument and never quoting its value
+    """
+    ca_bundle, client_cert = settings.ca_bundle, settings.client_cert
+    if ca_bundle:
+        is_directory = Path(ca_bundle).is_dir()
+        try:
+            context = ssl.create_default_context(
+                cafile=None if is_directory else ca_bundle, capath=ca_bundle if is_directory else None
+            )
+        except (OSError, ValueError) as error:
+            raise InvalidRequestError(
+                f"ca_bundle cannot be read as PEM certificates ({_why(error)}): expected a file or directory of them."
+            ) from None
+    elif any(url.lower().startswith("https:") for url in (base_url, settings.proxy or "")):
+        context = httpx.create_ssl_context(trust_env=True)
+    else:
+        # Loading the default certificates takes longer than a request. An empty context, because httpcore
+        # would load them for None.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not settings.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if client_cert:
+        certificate, key = (client_cert, None) if isinstance(client_cert, str) else client_cert
+        try:
+            # Without the password callback, OpenSSL would prompt for one on the terminal.
+            context.load_cert_chain(certificate, key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            raise InvalidRequestError(
+                f"client_cert cannot be read as a PEM certificate with its unencrypted key "
+                f"({_why(error)}): expected one file with both, or a pair of files."
+            ) from None
+    return context
+
+
+def environment_proxy(url: str) -> str | None:
+    """Return the URL of the environment's proxy for an address, None if it has none."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.hostname or "") or proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 
-from workflow_automation_provider.client.protocol import OF_CALLBACK, is_loopback, parse_base_url
+from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
 
@@ -85,7 +85,7 @@ class CallbackUrl:
                 base = parse_base_url(
                     conf.get("api", "base_url", fallback=None) or "",
                     allow_http=extra.allow_http,
-                    kind=OF_CALLBACK._replace(name=name),
+                    name=name,
                 )
             host = urlsplit(base).hostname or ""
             if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
@@ -97,7 +97,7 @@ class CallbackUrl:
                 error.message,
                 next_step=(
                     "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
-                    f"server, such as {OF_CALLBACK.example}."
+                    "server, such as https://airflow.example."
                 ),
             ) from None
         return base

@@ -66,29 +66,12 @@ class Attempt:
             "upload": "/public/upload",
         }[operation]
 
-    @property
-    def uploads(self):
-        return self.operation == "upload"
-
-    def prepare(self, service):
-        """An upload needs a run; it is in the journal before the attempt."""
-        if self.uploads:
-            with FlowClient(service.base_url) as client:
-                trigger_flow(client, {}, "demo-flow")
-
     def send(self, client, value="1"):
         if self.operation == "trigger_by_path":
             return trigger_flow(client, {"value": value}, "demo-flow")
         if self.operation == "trigger_by_key":
             return trigger_flow(client, {"value": value})
         return upload_files(client, "1001", [{"value": value}], "demo-flow")
-
-    def requests(self, service):
-        return service.journal.requests(self.operation)
-
-    def effects(self, service):
-        """How many runs or uploads the attempts have led to."""
-        return len(service.uploads) if self.uploads else len(service.runs)
 
 
 @pytest.fixture(scope="session")

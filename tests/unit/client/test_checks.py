@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT, check_seconds, kind_of, one_line
+from workflow_automation_provider.client.checks import MAX_TIMEOUT, check_seconds, one_line
 
 
 @given(st.text(st.characters()))
@@ -25,32 +25,14 @@ def test_one_line_leaves_what_can_be_shown():
     assert one_line("a\nb\0\u2028\udc80") == r"a\nb\x00\u2028\udc80"
 
 
-@pytest.mark.parametrize("value", [0, 0.5, 60, MAX_TIMEOUT])
+@pytest.mark.parametrize("value", [0, 0.5, MAX_TIMEOUT])
 def test_seconds(value):
     check_seconds("wait", value, zero=True)
     with pytest.raises(ValueError, match="more than 0") if value == 0 else nullcontext():
         check_seconds("wait", value)
 
 
-@pytest.mark.parametrize(
-    "value", [-1, -0.1, MAX_TIMEOUT + 1, float("nan"), float("inf"), True, False, "5", None, 1j]
-)
+@pytest.mark.parametrize("value", [-0.1, MAX_TIMEOUT + 1, float("nan"), False, "5", None])
 def test_what_is_no_number_of_seconds(value):
     with pytest.raises(ZeroDivisionError, match=re.escape(f"wait is {value!r}:")):
         check_seconds("wait", value, ZeroDivisionError, zero=True)
-
-
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        (None, "None"),
-        (1, "an int"),
-        ({1}, "a set"),
-        ("x", "a str"),
-        (object(), "an object"),
-        (KeyError(), "a KeyError"),
-        (IndexError(), "an IndexError"),
-    ],
-)
-def test_kind_of_a_value(value, kind):
-    assert kind_of(value) == kind

@@ -85,20 +85,12 @@ def same(connection):
     return connection
 
 
-def test_stopped_before(service, client, attempt):
-    attempt.prepare(service)
-    before = len(service.journal.requests())
-    client.stop()
-    for _ in range(2):
-        ended(attempt.send(client), "not sent")
-    assert len(service.journal.requests()) == before
-
-
 def test_stopped_client_does_not_even_connect(attempt, key):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with FlowClient(f"http://127.0.0.1:{listener.getsockname()[1]}/api", api_key=key) as client:
             client.stop()
-            ended(attempt.send(client), "not sent")
+            for _ in range(2):
+                ended(attempt.send(client), "not sent")
             with pytest.raises(NotSentError, match="task was ended"):
                 client.check()
         listener.settimeout(0.1)
@@ -106,7 +98,7 @@ def test_stopped_client_does_not_even_connect(attempt, key):
             listener.accept()
 
 
-def test_stopped_while_connecting(attempt, pool, key):
+def test_stopped_while_connecting(upload, pool, key):
     with socket.socket() as listener, contextlib.ExitStack() as others:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -116,7 +108,7 @@ def test_stopped_while_connecting(attempt, pool, key):
             other.setblocking(False)
             other.connect_ex(address)
         with FlowClient(f"http://127.0.0.1:{address[1]}/api", api_key=key, timeout=20) as client:
-            sending = pool.submit(attempt.send, client)
+            sending = pool.submit(upload.send, client)
             time.sleep(0.3)
             assert not sending.done()
             client.stop()
@@ -130,20 +122,20 @@ def test_stopped_while_connecting(attempt, pool, key):
             assert received == b""
 
 
-def test_stopped_during_the_tls_handshake(raw_server, attempt, pool, key, tmp_path):
+def test_stopped_during_the_tls_handshake(raw_server, trigger, pool, key, tmp_path):
     issued = issue_certificate("127.0.0.1", tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(issued.certfile)
     gate = Gate(same, lambda connection: context.wrap_socket(connection, server_side=True))
     base_url = raw_server(gate).base_url.replace("http:", "https:")
     with FlowClient(base_url, api_key=key, ca_bundle=str(issued.ca_bundle)) as client:
-        sending = gate.send_and_stop(client, attempt, pool)
+        sending = gate.send_and_stop(client, trigger, pool)
         ended(sending.result(), "not sent")
     assert gate.received == b""
 
 
 @pytest.mark.parametrize("by_signal", [False, True])
-def test_stopped_while_a_proxy_opens_the_tunnel(raw_server, attempt, pool, key, by_signal):
+def test_stopped_while_a_proxy_opens_the_tunnel(raw_server, trigger, pool, key, by_signal):
     def read_connect(connection):
         assert connection.recv(65536).startswith(b"CONNECT ")
         return connection
@@ -156,9 +148,9 @@ def test_stopped_while_a_proxy_opens_the_tunnel(raw_server, attempt, pool, key, 
     proxy = f"http://127.0.0.1:{raw_server(gate).port}"
     with FlowClient("https://service.example/api", api_key=key, proxy=proxy) as client:
         if by_signal:
-            outcome = gate.send_and_stop_by_signal(client, attempt, pool)
+            outcome = gate.send_and_stop_by_signal(client, trigger, pool)
         else:
-            outcome = gate.send_and_stop(client, attempt, pool).result()
+            outcome = gate.send_and_stop(client, trigger, pool).result()
     ended(outcome, "not sent via the connection's proxy")
     assert gate.received == b""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from urllib.parse import unquote
 
 import httpx
@@ -14,7 +13,7 @@ from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-from .conftest import trigger_flow, upload_files
+from .conftest import trigger_flow
 
 # Base URL -----------------------------------------------------------------------------------------------
 
@@ -26,11 +25,8 @@ from .conftest import trigger_flow, upload_files
         (" https://service.example/api// ", "https://service.example/api"),
         ("service.example", "https://service.example"),
         ("service.example:8443/api/", "https://service.example:8443/api"),
-        ("HTTPS://Service.example/API", "https://Service.example/API"),
         ("https://[2001:db8::1]:8443/api", "https://[2001:db8::1]:8443/api"),
-        ("https://münchen.example/api", "https://münchen.example/api"),
         ("http://localhost:8080/api", "http://localhost:8080/api"),
-        ("http://127.0.0.1/api", "http://127.0.0.1/api"),
         ("http://127.8.8.8/api", "http://127.8.8.8/api"),
         ("http://[::1]:1/api", "http://[::1]:1/api"),
     ],
@@ -43,24 +39,16 @@ def test_base_url(text, expected):
     ("text", "words"),
     [
         ("", "empty"),
-        ("  ", "empty"),
         ("ftp://service.example", "'ftp'"),
         ("https://", "no host"),
-        ("https:///api", "no host"),
         ("https://user:hush@service.example", "user name or password"),
-        ("hush@service.example", "user name or password"),
         ("https://user:hush@[service", "not a valid URL"),
-        ("https://u:hush@ho\u2100st", "not a valid URL"),
-        ("https://service.example/api?x=1", "query"),
         ("https://service.example/api?", "query"),
         ("https://service.example/api#x", "fragment"),
         ("https://service.example:port", "not a valid URL"),
-        ("https://service.example:99999", "not a valid URL"),
         ("https://service example", "whitespace"),
-        ("https://service.example/a\nb", "whitespace"),
         ("http://service.example/api", "allow_http"),
         ("http://localhost.evil.example/api", "allow_http"),
-        ("http://127.0.0.1.evil.example/api", "allow_http"),
     ],
 )
 def test_base_url_that_is_wrong(text, words):
@@ -77,38 +65,15 @@ def test_any_text_is_an_address_or_a_clear_error(text):
         return
     assert protocol.parse_base_url(base_url, allow_http=True) == base_url
     assert not base_url.endswith("/")
-    try:
-        url = httpx.URL(base_url)
-    except httpx.InvalidURL:
-        with pytest.raises(InvalidRequestError, match="base URL"):
-            FlowClient(base_url, allow_http=True)
-    else:
-        assert (url.userinfo, url.query, url.fragment) == (b"", b"", "")
-        assert url.host
+    url = httpx.URL(base_url)
+    assert (url.userinfo, url.query, url.fragment) == (b"", b"", "")
+    assert url.host
 
 
 # Identifiers --------------------------------------------------------------------------------------------
 
-ODD_IDENTIFIERS = [
-    "a/b",
-    "..",
-    ".",
-    "...",
-    "a?b#c",
-    "日本",
-    "a\nb",
-    "%2F",
-    " a b ",
-    "%",
-    "a\\b",
-    "../../x",
-    "a;b",
-    "\0",
-    "é+&=",
-]
 
-
-@pytest.mark.parametrize("flow_id", ODD_IDENTIFIERS)
+@pytest.mark.parametrize("flow_id", ["../../x", "..", "a?b#c\n日本", "%2F \0"])
 def test_flow_id_reaches_the_service_as_it_is(service, client, flow_id):
     trigger_flow(client, {}, flow_id)
     (run,) = service.runs
@@ -132,12 +97,3 @@ def test_body_of_a_request_is_not_in_its_repr(client):
         *client.upload_requests("1", [{"x": "hush"}], "f"),
     ]
     assert "hush" not in repr(requests)
-
-
-@pytest.mark.parametrize("flow_id", ODD_IDENTIFIERS)
-def test_run_and_flow_id_of_an_upload_stay_as_they_are(answering, flow_id, key):
-    server = answering(b'"ok"')
-    with FlowClient(server.base_url, api_key=key) as client:
-        upload_files(client, flow_id, [{}], flow_id)
-    ((_, body),) = server.requests
-    assert json.loads(body) == {"flow_id": flow_id, "run_id": flow_id, "files": [{}]}

@@ -7,7 +7,6 @@ import gzip
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.client import responses
 from workflow_automation_provider.client.files import upload_bodies
-from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import (
     Operation,
     Response,
@@ -50,9 +48,8 @@ REQUESTS = {
 
 
 def outcome_of(operation, response, *, key=KEY, secrets=()):
-    request = REQUESTS[operation]
-    assert request.operation is operation
-    return conftest.outcome_of(lambda: responses.read(response, request, Redactor(secrets, key=key)))
+    redactor = Redactor(secrets, key=key)
+    return conftest.outcome_of(lambda: responses.read(response, REQUESTS[operation], redactor))
 
 
 def read(operation, response, **redacted):
@@ -113,13 +110,7 @@ def test_the_page_names_the_statuses(kind, operation, headers):
     assert found <= named | (set(range(500, 600)) if "any other 5xx" in row else set())
 
 
-def test_run_has_the_flow_of_its_request():
-    response = Response(201, {}, b'{"run_id": "7", "flow_id": "other"}')
-    assert read(BY_PATH, response).flow_id == "demo-flow"
-    assert read(BY_KEY, response).flow_id is None
-
-
-@pytest.mark.parametrize("status", [300, 302, 399])
+@pytest.mark.parametrize("status", [300, 302])
 @pytest.mark.parametrize(
     ("location", "shown"),
     [
@@ -149,7 +140,6 @@ class BrokenRedactor(Redactor):
     [
         (BY_KEY, 429, BusyError, {"retry_after": 17, "quote": ""}),
         (BY_KEY, 599, BusyError, {"retry_after": 17, "quote": ""}),
-        (BY_KEY, 302, OutcomeUnknownError, {"retry_after": 17, "quote": ""}),
         (BY_KEY, 400, RejectedError, {"retry_after": 17, "quote": ""}),
         (BY_PATH, 201, UnidentifiedError, {}),
         (UPLOAD, 200, str, {}),
@@ -176,22 +166,15 @@ NOW = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
     [
         (None, None),
         ("0", 0),
-        (" 120 ", 120),
-        ("999999999", 604800),
         ("9" * 10_000, 604800),
         ("Sun, 06 Nov 1994 08:49:37 GMT", 7),
-        ("Sunday, 06-Nov-94 08:49:37 GMT", 7),
         ("Sun Nov  6 08:49:37 1994", 7),
         ("Sun, 06 Nov 1994 08:49:00 GMT", 0),
-        ("Sun, 06 Nov 2094 08:49:00 GMT", 604800),
         ("Sun, 06 Nov 1994 09:49:37 +0100", 7),
         ("", None),
         ("-5", None),
-        ("1.5", None),
-        ("soon", None),
         ("٣", None),
         ("Sun, 99 Nov 1994 08:49:37 GMT", None),
-        (f"Sun, 06 Nov {10**20} 08:49:37 GMT", None),
         ("Sun, 06 Nov 1994 08:49:37 +9999", None),
     ],
 )
@@ -209,14 +192,6 @@ def test_retry_after(value, seconds):
 def test_retry_after_never_fails(value):
     seconds = responses.retry_after(value)
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()
-
-
-@pytest.mark.parametrize("zone", [" GMT", " -0000", ""])
-def test_a_date_of_any_zone_is_compared_with_the_clock(zone):
-    when = format_datetime(datetime.now(UTC) + timedelta(minutes=2), usegmt=True).removesuffix(" GMT")
-    seconds = responses.retry_after(f" {when}{zone} ")
-    assert seconds is not None
-    assert 100 < seconds <= 120
 
 
 # The service's words ------------------------------------------------------------------------------------
@@ -251,11 +226,8 @@ def test_words_are_quoted_in_one_line(body, quote):
         (b"No such flow", ""),
         (b"No such flow", "text/plain; charset=utf-8"),
         (b"1 < 2, and 3 > 2", "Text/Plain"),
-        (b"No such flow", "application/json"),
-        (b'{"a": "<b>"}', "application/json"),
         (b'{"a": "<b>"}', "application/problem+json"),
         (b'"<b>"', ""),
-        ("日".encode(), ""),
         (b'{"a": "<b>", "n": ' + b"1" * 5000 + b"}", ""),
         (b"[" * 100_000, ""),
         (b"", ""),
@@ -270,15 +242,10 @@ def test_json_and_plain_text_are_shown(body, content_type):
     ("body", "content_type"),
     [
         (b"No such flow", "text/html"),
-        (b'{"a": 1}', "text/html"),
         (b"No such flow", "application/octet-stream"),
-        (b"No such flow", "text/plainer"),
-        (b"<html>No such flow", ""),
         (b"No such <B>flow", "text/plain"),
         (b"No such flow</p>", "application/json"),
-        (b"<?xml version='1.0'?>", ""),
         (b"<!-- -->", ""),
-        (b"a\xff", ""),
         ("No such flow".encode("utf-16"), "text/plain"),
     ],
 )
@@ -296,9 +263,7 @@ def test_what_is_neither_is_not_shown(body, content_type):
         (b"<html>", {}, "not JSON"),
         (b"", {}, "empty"),
         (b" \n", {}, "empty"),
-        (b'{"run_id": "7"', {}, "not JSON"),
         (b'{"run_id": "7"} x', {}, "not JSON"),
-        (b"\xff\xfe\xfd", {}, "not JSON"),
         (b'{"run_id": "\xff"}', {}, "not JSON"),
         (b'{"run_', {"incomplete": "it was cut off"}, "it was cut off"),
         (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
@@ -314,15 +279,10 @@ def test_a_run_whose_response_cannot_be_used(operation, body, options, why):
     ("body", "why"),
     [
         (b"[]", "no run_id"),
-        (b'{"run_id": null}', "no run_id"),
         (b'{"run_id": " "}', "neither text"),
-        (b'{"run_id": {}}', "neither text"),
         (b'{"run_id": true}', "neither text"),
         (b'{"run_id": 1.50}', "neither text"),
-        (b'{"run_id": NaN}', "neither text"),
-        (b'{"run_id": 1e999}', "neither text"),
         (b'{"run_id": "a\\u0000"}', "NUL"),
-        (b'{"run_id": "a\\ud800"}', "NUL"),
         (b'{"run_id": "%b"}' % KEY.encode(), "API key"),
     ],
 )
@@ -334,28 +294,16 @@ def test_a_run_id_is_needed_by_path_only(body, why):
 # The run ------------------------------------------------------------------------------------------------
 
 
-def run_of(body, *, operation=BY_PATH, headers=None):
-    return read(operation, Response(201, headers or {}, body if isinstance(body, bytes) else body.encode()))
+def run_of(body, *, operation=BY_PATH, **redacted):
+    body = body if isinstance(body, bytes) else body.encode()
+    return read(operation, Response(201, {}, body), **redacted)
 
 
 @pytest.mark.parametrize(
-    ("written", "run_id"),
-    [
-        ('"abc"', "abc"),
-        ('" a "', " a "),
-        ("7", "7"),
-        ("0", "0"),
-        ("-7", "-7"),
-        ("9007199254740993", "9007199254740993"),
-        ('"日本"', "日本"),
-    ],
+    ("written", "run_id"), [('" a "', " a "), ("-7", "-7"), ("9007199254740993", "9007199254740993")]
 )
-def test_run_id_is_kept_digit_for_digit(answering, trigger, written, run_id, key):
-    server = answering(f'{{"run_id": {written}}}'.encode())
-    with FlowClient(server.base_url, api_key=key) as client:
-        run = trigger.send(client)
-    assert run.run_id == run_id
-    assert type(run.run_id) is str
+def test_run_id_is_kept_digit_for_digit(written, run_id):
+    assert run_of(f'{{"run_id": {written}}}').run_id == run_id
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False))
@@ -363,20 +311,6 @@ def test_numbers_in_the_response_are_numbers(number):
     run = run_of(json.dumps({"run_id": "7", "n": number}))
     assert run.response == {"run_id": "7", "n": number}
     json.dumps(run.response, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("written", "run_link"),
-    [
-        ('"https://service.example/runs/7"', "https://service.example/runs/7"),
-        ('""', None),
-        ("null", None),
-        ("7", None),
-        ('["x"]', None),
-    ],
-)
-def test_run_link(written, run_link):
-    assert run_of(f'{{"run_id": "7", "run_link": {written}}}').run_link == run_link
 
 
 @pytest.mark.parametrize(
@@ -388,22 +322,16 @@ def test_run_link(written, run_link):
         ),
         (b'\xef\xbb\xbf{"run_id": "7"}', {"run_id": "7"}),
         ('{"run_id": "7"}'.encode("utf-16"), {"run_id": "7"}),
-        (b'{"run_id": "6", "run_id": "7"}', {"run_id": "7"}),
         (
             b'{"run_id": "7", "cost": NaN, "n": [-Infinity]}',
             {"run_id": "7", "cost": "NaN", "n": ["-Infinity"]},
         ),
         (b'{"run_id": "7", "n": 1e999}', {"run_id": "7", "n": "1e999"}),
-        (b'{"run_id": "7", "t": "a\\u0000\\ud800"}', {"run_id": "7", "t": "a\ufffd?"}),
     ],
 )
 def test_unusual_responses_that_name_the_run(body, response):
     run = run_of(body)
     assert (run.run_id, run.response) == ("7", response)
-
-
-def test_response_that_says_it_is_not_compressed():
-    assert read(BY_PATH, Response(201, {"content-encoding": "Identity"}, b'{"run_id": "7"}')).run_id == "7"
 
 
 # An upload ----------------------------------------------------------------------------------------------
@@ -418,7 +346,6 @@ def test_response_that_says_it_is_not_compressed():
         (b" thanks\n", "thanks"),
         (b"", ""),
         (b'{"ok": true}', '{"ok": true}'),
-        (b"7", "7"),
         (b"[" * 100_000, "[" * 100_000),
         (f'"{KEY}"'.encode(), WITHHELD),
         (KEY.encode(), WITHHELD),
@@ -428,23 +355,13 @@ def test_response_to_an_upload(body, text):
     assert read(UPLOAD, Response(200, {}, body)) == text
 
 
-@pytest.mark.parametrize("content_type", ["text/html", "Text/HTML; charset=utf-8", "application/xhtml+xml"])
-@pytest.mark.parametrize("status", [200, 201])
-def test_a_web_page_does_not_say_that_files_were_accepted(status, content_type):
-    headers = {"content-type": content_type}
-    failure = failure_of(UPLOAD, status, b"<p>Sign in</p>", headers=headers)
+def test_a_web_page_does_not_say_that_files_were_accepted():
+    """What a web page is, test_promise.py shows."""
+    headers = {"content-type": "Text/HTML; charset=utf-8"}
+    failure = failure_of(UPLOAD, 200, b"<p>Sign in</p>", headers=headers)
     check(failure, OutcomeUnknownError, "with a web page", quote=NOT_TEXT)
-    check(failure_of(UPLOAD, status, headers=headers, incomplete="it was cut off"), OutcomeUnknownError)
-
-
-@pytest.mark.parametrize("content_type", ["text/plain", "application/json", ""])
-def test_another_response_to_an_upload_does(content_type):
-    assert read(UPLOAD, Response(200, {"content-type": content_type}, b"thanks")) == "thanks"
-    assert read(UPLOAD, Response(200, {"content-type": "text/html"}, b" ")) == ""
-
-
-def test_early_response_to_an_upload():
-    check(failure_of(UPLOAD, 200, early=True), NotSentError)
+    check(failure_of(UPLOAD, 200, headers=headers, incomplete="it was cut off"), OutcomeUnknownError)
+    assert read(UPLOAD, Response(200, headers, b" ")) == ""
 
 
 @pytest.mark.parametrize(("body", "incomplete"), [(b'"2 fi', "it was cut off"), (b"2 fi\xff", "")])
@@ -459,16 +376,10 @@ def test_response_to_an_upload_that_is_not_shown(body, incomplete):
 NUMBER = "73019482650173846"
 
 
-def run_with(document, *, operation=BY_KEY, **redacted):
-    body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return read(operation, Response(201, {}, body), **redacted)
-
-
 @pytest.mark.parametrize(
     "document",
     [
         {"run_id": "7", "n": int(NUMBER)},
-        {"run_id": "7", "n": [float(NUMBER[:12])]},
         {"run_id": "7", "a": {NUMBER: None}},
         {"run_id": "7", NUMBER[:6]: NUMBER[6:]},
         {"run_id": "7", "a": base64.b64encode(NUMBER.encode()).decode()},
@@ -477,20 +388,15 @@ def run_with(document, *, operation=BY_KEY, **redacted):
 def test_kept_response_is_withheld_where_the_key_is_anywhere_in_it(document):
     key = NUMBER[:12] if "n" in document else NUMBER
     for redacted in ({"key": key}, {"key": "another-key", "secrets": [key]}):
-        run = run_with(document, **redacted)
+        run = run_of(json.dumps(document), **redacted)
         assert (run.run_id, run.response) == ("7", WITHHELD)
-
-
-def test_kept_response_of_utf_16():
-    run = run_with(json.dumps({"run_id": "7", "key": NUMBER}).encode("utf-16"), key=NUMBER)
-    assert (run.run_id, run.response) == ("7", WITHHELD)
 
 
 @pytest.mark.parametrize("echo", ["raw", "url, every character", "base64", "zero width"])
 def test_run_id_and_link_that_contain_the_key_are_withheld(echo, key):
     echoed = FORMS[echo](key)
     document = {"run_id": f"run-{echoed}", "run_link": f"https://x.example/{echoed}"}
-    run = run_with(document, key=key)
+    run = run_of(json.dumps(document), operation=BY_KEY, key=key)
     assert (run.run_id, run.run_link, run.response) == (None, None, WITHHELD)
     failure = outcome_of(BY_PATH, Response(201, {}, json.dumps(document).encode()), key=key)
     check(failure, UnidentifiedError, "API key")
@@ -500,5 +406,5 @@ def test_run_id_and_link_that_contain_the_key_are_withheld(echo, key):
 @pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])
 def test_another_secret_withholds_no_run_id(key, operation):
     document = {"run_id": "hush-1234", "run_link": "https://x.example/hush-1234"}
-    run = run_with(document, operation=operation, key=key, secrets=["Bearer hush-1234"])
+    run = run_of(json.dumps(document), operation=operation, key=key, secrets=["Bearer hush-1234"])
     assert (run.run_id, run.run_link, run.response) == ("hush-1234", None, WITHHELD)

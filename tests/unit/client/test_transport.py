@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import ssl
@@ -22,7 +23,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
 )
 
-from .conftest import Attempt, check, trigger_flow
+from .conftest import Attempt, check, read_request, trigger_flow
 
 LARGE = "x" * 20_000_000
 
@@ -44,24 +45,12 @@ def released():
     event.set()
 
 
-def read_head(connection):
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += connection.recv(65536)
-    length = (
-        int(data.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0) if b"POST" in data else 0
-    )
-    left = length - len(data.partition(b"\r\n\r\n")[2])
-    while left > 0:
-        left -= len(connection.recv(65536))
-
-
 def dripping(released, *, first=b"", again=b"x", pause=0.1):
     """Answer with ``first``, and then with ``again``, again and again."""
 
     def answer(connection, server):
         server.requests.append(1)
-        read_head(connection)
+        read_request(connection)
         connection.sendall(first)
         while not released.wait(pause):
             connection.sendall(again)
@@ -78,26 +67,17 @@ DRIPS = {
 }
 
 
-@pytest.fixture(params=DRIPS)
-def dripping_server(request, raw_server, released):
-    first, again, pause = DRIPS[request.param]
-    return raw_server(dripping(released, first=first, again=again, pause=pause))
-
-
-def test_head_of_the_response_that_drips(dripping_server, start, key):
-    with FlowClient(dripping_server.base_url, api_key=key, timeout=0.5) as client:
+@pytest.mark.parametrize("what", DRIPS)
+def test_head_of_the_response_that_drips(raw_server, released, start, key, what):
+    first, again, pause = DRIPS[what]
+    server = raw_server(dripping(released, first=first, again=again, pause=pause))
+    with FlowClient(server.base_url, api_key=key, timeout=SHORT) as client:
         begun = time.monotonic()
-        check(start.send(client), OutcomeUnknownError, "0.5 s")
-        assert time.monotonic() - begun > 0.45
-    assert len(dripping_server.requests) == 1
-
-
-def test_check_does_not_wait_for_a_head_that_drips(dripping_server, key):
-    with (
-        FlowClient(dripping_server.base_url, api_key=key, timeout=SHORT) as client,
-        pytest.raises(NotSentError, match=r"0\.25 s"),
-    ):
-        client.check()
+        check(start.send(client), OutcomeUnknownError, "0.25 s")
+        assert time.monotonic() - begun > 0.2
+        assert len(server.requests) == 1
+        with pytest.raises(NotSentError, match=r"0\.25 s"):
+            client.check()
 
 
 def test_head_and_body_have_one_deadline_together(raw_server, released, start, key):
@@ -105,7 +85,7 @@ def test_head_and_body_have_one_deadline_together(raw_server, released, start, k
     sent = []
 
     def answer(connection, _):
-        read_head(connection)
+        read_request(connection)
         released.wait(0.6)
         connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 999\r\n\r\n")
         while not released.wait(0.05):
@@ -117,26 +97,15 @@ def test_head_and_body_have_one_deadline_together(raw_server, released, start, k
         assert len(sent) < 24
 
 
-def test_slow_response_in_time_is_fine(raw_server, released, trigger, key):
-    def answer(connection, _):
-        read_head(connection)
-        for byte in b'HTTP/1.1 201 Created\r\nContent-Length: 15\r\n\r\n{"run_id": "7"}':
-            released.wait(0.005)
-            connection.sendall(bytes([byte]))
-
-    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=20) as client:
-        assert trigger.send(client).run_id == "7"
-
-
 def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, released, upload, key):
     def answer(connection, _):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        released.wait(1.2)
-        read_head(connection)
-        released.wait(1.2)
+        released.wait(0.7)
+        read_request(connection)
+        released.wait(0.7)
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
 
-    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=2.2) as client:
+    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=1.2) as client:
         assert upload.send(client, LARGE) == "fine"
 
 
@@ -172,16 +141,6 @@ def not_sent(attempt, client, *words, **facts):
     return check(attempt.send(client, LARGE), NotSentError, "aborted", *words, **facts)
 
 
-def test_service_stops_reading(raw_server, released, start, key):
-    def never_read(connection, _):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.recv(10)
-        released.wait(10)
-
-    with FlowClient(raw_server(never_read).base_url, api_key=key, timeout=SHORT) as client:
-        not_sent(start, client, "0.25 s", status=None, next_step=TOO_LARGE)
-
-
 def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key):
     def leave(connection, server):
         server.requests.append(connection.recv(65536))
@@ -194,28 +153,17 @@ def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key)
     assert len(server.requests) == 1
 
 
-def early(status, headers, released, *, body=b"too long", reads_on=False):
-    """Answer after the first bytes of a request, then read on, or stop."""
+def early(status, headers, released, *, body=b"too long"):
+    """Answer after the first bytes of a request, and read no more."""
 
     def answer(connection, server):
-        if not reads_on:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         server.requests.append(connection.recv(1024))
         head = b"HTTP/1.1 %d Early\r\nContent-Length: %d\r\n%b\r\n" % (status, len(body), headers)
         connection.sendall(head + body)
-        while reads_on and connection.recv(1 << 20):
-            pass
-        if not reads_on:
-            released.wait(10)
+        released.wait(10)
 
     return answer
-
-
-def test_rejection_of_a_request_that_is_read_on(raw_server, released, attempt, key):
-    server = raw_server(early(413, b"Connection: close\r\n", released, reads_on=True))
-    with FlowClient(server.base_url, api_key=key, timeout=10) as client:
-        check(attempt.send(client, LARGE), RejectedError, status=413, quote="too long")
-    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -230,21 +178,15 @@ def test_no_run_can_come_of_a_request_that_was_not_read_whatever_the_response(
     raw_server, released, start, status, kind, facts, key
 ):
     server = raw_server(early(status, b"Retry-After: 9\r\n", released))
-    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+    with FlowClient(server.base_url, api_key=key, timeout=SHORT) as client:
         check(start.send(client, LARGE), kind, status=status, **facts)
     assert len(server.requests) == 1
 
 
 def test_success_before_the_request_was_read_counts(raw_server, released, start, key):
     server = raw_server(early(201, b"", released, body=b'{"run_id": "7"}'))
-    with FlowClient(server.base_url, api_key=key, timeout=0.5) as client:
+    with FlowClient(server.base_url, api_key=key, timeout=SHORT) as client:
         assert start.send(client, LARGE).run_id == "7"
-
-
-def test_response_to_a_large_request_that_was_read_is_unknown(service, client, start):
-    service.faults.add("status_after", status=503)
-    check(start.send(client, LARGE), OutcomeUnknownError, status=503)
-    assert len(service.runs) == 1
 
 
 @pytest.fixture
@@ -292,7 +234,7 @@ def test_what_is_interrupted_before_its_last_byte_was_not_sent(service, key, sta
     sends.interrupt = interrupt
     with FlowClient(service.base_url, api_key=key, timeout=SHORT) as client:
         check(start.send(client, "x" * 300_000), NotSentError, "aborted")
-    assert start.effects(service) == 0
+    assert service.runs == []
 
 
 def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awaited(
@@ -314,7 +256,7 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
         assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("size", [1, 255 * 1024, 256 * 1024, 256 * 1024 + 1, 1_000_000])
+@pytest.mark.parametrize("size", [1, 256 * 1024, 1_000_000])
 def test_the_last_byte_is_announced(service, client, sends, size):
     """The inputs make a body of this size, in pieces of any size."""
     announced = []
@@ -339,54 +281,44 @@ def test_service_stops_reading_over_tls(raw_server, released, tmp_path, upload, 
 
     address = raw_server(never_read).base_url.replace("http:", "https:")
     with FlowClient(address, api_key=key, ca_bundle=str(issued.ca_bundle), timeout=0.5) as client:
-        not_sent(upload, client, "0.5 s", next_step=TOO_LARGE)
+        not_sent(upload, client, "0.5 s", status=None, next_step=TOO_LARGE)
 
 
 # Addresses ----------------------------------------------------------------------------------------------
 
 
-def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
-    listeners: list[socket.socket] = []
-    clients = []
-    for number in range(2, 22):
-        listener = socket.create_server(
-            (f"127.0.0.{number}", 0 if not listeners else listeners[0].getsockname()[1]), backlog=0
-        )
-        listeners.append(listener)
-        for _ in range(4):
-            clients.append(socket.socket())
-            clients[-1].setblocking(False)
-            clients[-1].connect_ex(listener.getsockname())
-    port = listeners[0].getsockname()[1]
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", one.getsockname()) for one in listeners]
+def resolve(monkeypatch, name, addresses):
+    """Have a name stand for several addresses."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
     real = socket.getaddrinfo
     monkeypatch.setattr(
         socket,
         "getaddrinfo",
-        lambda host, *rest, **more: found if host == "service.example" else real(host, *rest, **more),
+        lambda host, *more, **named: found if host == name else real(host, *more, **named),
     )
-    began = time.monotonic()
-    try:
-        address = f"http://service.example:{port}/api"
-        with FlowClient(address, api_key=key, allow_http=True, timeout=0.5) as client:
-            check(trigger_flow(client, {}), NotSentError, "0.5 s")
-    finally:
-        for one in (*clients, *listeners):
-            one.close()
-    assert time.monotonic() - began < 5
+
+
+def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
+    """Twenty, of which none responds, since others fill their queues."""
+    addresses = []
+    with contextlib.ExitStack() as others:
+        for number in range(2, 22):
+            port = addresses[0][1] if addresses else 0
+            listener = socket.create_server((f"127.0.0.{number}", port), backlog=0)
+            addresses.append(others.enter_context(listener).getsockname())
+            for _ in range(4):
+                other = others.enter_context(socket.socket())
+                other.setblocking(False)
+                other.connect_ex(addresses[-1])
+        resolve(monkeypatch, "service.example", addresses)
+        began = time.monotonic()
+        base_url = f"http://service.example:{addresses[0][1]}/api"
+        with FlowClient(base_url, api_key=key, allow_http=True, timeout=SHORT) as client:
+            check(trigger_flow(client, {}), NotSentError, "0.25 s")
+    assert time.monotonic() - began < 3
 
 
 def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch, key):
-    real = socket.getaddrinfo
-
-    def closed_first(host, port, *arguments, **options):
-        if host != "localhost":
-            return real(host, port, *arguments, **options)
-        return [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
-            for address in ("127.0.0.9", "127.0.0.1")
-        ]
-
-    monkeypatch.setattr(socket, "getaddrinfo", closed_first)
+    resolve(monkeypatch, "localhost", [("127.0.0.9", service.port), ("127.0.0.1", service.port)])
     with FlowClient(f"http://localhost:{service.port}/api", api_key=key) as client:
         assert trigger_flow(client, {}).run_id == "1001"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import io
 import itertools
 import json
@@ -102,7 +101,7 @@ def test_any_files_in_any_format(given_files, file_format):
             assert list(element) == list(file_format)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 2])
+@pytest.mark.parametrize("size", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 2])
 @pytest.mark.parametrize("word", ["base64", "data_url"])
 def test_chunks_join(size, word):
     content = os.urandom(size)
@@ -122,14 +121,7 @@ def test_source_that_gives_little_at_a_time():
     assert base64.b64decode(sent([file], "base64")[0]) == content
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    path = tmp_path / "large"
-    with path.open("wb") as stream:
-        stream.truncate(50_000_000)
-    assert max(map(len, body_of([on_disk(path)]))) < 1_000_000
-
-
-@pytest.mark.parametrize("element", ["a.txt", b"x", None, 7, ["a"]])
+@pytest.mark.parametrize("element", ["a.txt", None])
 def test_element_that_is_none(element):
     with nothing_sent(r"^files\[1\] is (a|an|None)\b"):
         body_of([{}, element])
@@ -149,10 +141,6 @@ def shrink(path):
     os.truncate(path, SIZE - CHUNK - 7)
 
 
-def empty(path):
-    os.truncate(path, 0)
-
-
 def rewrite(path):
     path.write_bytes(b"y" * SIZE)
     os.utime(path, ns=(1, 1))
@@ -166,7 +154,7 @@ def replace(path):
     other.replace(path)
 
 
-CHANGES = [grow, shrink, empty, rewrite, replace]
+CHANGES = [grow, shrink, rewrite, replace]
 
 
 @pytest.fixture
@@ -204,18 +192,15 @@ def changed_within(path, change):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("after", [False, True], ids=["alone", "then another"])
-def test_file_that_changes_while_it_is_sent(service, client, started, tmp_path, change, after):
+@pytest.mark.parametrize("more", [[], [{}]], ids=["alone", "then another"])
+def test_file_that_changes_while_it_is_sent(service, client, started, tmp_path, change, more):
     path = tmp_path / "data"
     path.write_bytes(b"x" * SIZE)
-    more = [in_memory(b"x")] if after else []
     with broken_off(service, path):
         upload_files(client, started, [changed_within(path, change), *more], "demo-flow")
 
 
-@pytest.mark.parametrize(
-    ("size", "change"), [(0, grow), (0, os.unlink), *((SIZE, c) for c in (grow, shrink, empty, os.unlink))]
-)
+@pytest.mark.parametrize(("size", "change"), [(0, grow), (0, os.unlink), (SIZE, grow), (SIZE, shrink)])
 def test_file_that_changed_before_it_is_sent(service, client, started, tmp_path, change, size):
     path = tmp_path / "data"
     path.write_bytes(b"x" * size)
@@ -225,9 +210,7 @@ def test_file_that_changed_before_it_is_sent(service, client, started, tmp_path,
         upload_files(client, started, [file], "demo-flow")
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(5, "Input/output error"), ValueError("x"), ConnectionError(), KeyError("k")]
-)
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyError("k")])
 def test_source_that_cannot_be_read(service, client, started, error):
     def fail():
         raise error
@@ -236,46 +219,21 @@ def test_source_that_cannot_be_read(service, client, started, error):
         upload_files(client, started, [{}, File("a", 9, "x/y", "s3://bucket/a", fail)], "demo-flow")
 
 
-def test_large_files_arrive_whole(service, client, started, tmp_path):
-    contents = [os.urandom(size) for size in (0, 1, CHUNK, 2_000_003)]
-    paths = [tmp_path / str(number) for number in range(len(contents))]
-    for path, content in zip(paths, contents, strict=True):
-        path.write_bytes(content)
-    upload_files(client, started, map(on_disk, paths), "demo-flow")
-    (upload,) = service.uploads
-    for content, file in zip(contents[2:], upload.files[2:], strict=True):
-        decoded = file["content"]["long_string"]["decoded"]
-        assert decoded == {"length": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    assert [f["content"] for f in upload.files[:2]] == ["", base64.b64encode(contents[1]).decode()]
-
-
-@pytest.mark.parametrize("elements", [[], [{}]])
-@pytest.mark.parametrize("name", ["flow_id", "run_id"])
-@pytest.mark.parametrize("value", [None, "", 1.5, True, "\ud800"])
-def test_identifier_that_is_none(elements, name, value):
-    ids = {"flow_id": "flow", "run_id": "run", name: value}
-    with nothing_sent(f"^{name} is "):
-        upload_bodies(ids["flow_id"], ids["run_id"], elements)
-
-
 # What is handed over ------------------------------------------------------------------------------------
 
 
-def test_small_files_go_out_together():
-    pieces = [*body_of([in_memory(b"x" * 1000, str(number)) for number in range(1000)])]
-    assert len(pieces) < 30
-    assert all(len(piece) >= SMALL_PIECE for piece in pieces[:-1])
-
-
-def test_progress_counts_every_byte_and_element():
+def test_pieces_are_neither_small_nor_large(tmp_path):
+    """Small files go out together, and a large one takes no more memory."""
+    path = tmp_path / "large"
+    with path.open("wb") as stream:
+        stream.truncate(5_000_000)
+    body = body_of([on_disk(path), *(in_memory(b"x" * 1000, str(number)) for number in range(1000))])
     counted: list[int] = []
-    begun: list[object] = []
-    elements = [in_memory(b"x" * 3 * CHUNK)] * 3
-    body = body_of(elements)
-    with body.opened(begun.append, counted.append) as pieces:
-        assert b"".join(pieces) == b"".join(body)
+    with body.opened(counted.append) as opened:
+        pieces = [*map(len, opened)]
+    assert all(SMALL_PIECE <= piece < 1_000_000 for piece in pieces[:-1])
+    assert counted == pieces
     assert sum(counted) == len(body)
-    assert begun == elements
 
 
 # Requests -----------------------------------------------------------------------------------------------
