@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.testing.service import LocalService
 
-__all__ = ["main"]
-
 _STOP = {signal.SIGINT, signal.SIGTERM}
 
 

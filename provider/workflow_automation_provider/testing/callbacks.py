@@ -1,25 +1,12 @@
 """
 Callbacks that a test can script: what a flow does as its last step, where a task waits for it.
 
-``callbacks.add(…)`` queues a callback. A run whose inputs hold a URL then sends ``POST`` to that URL:
+``callbacks.add(…)`` queues a callback; docs/testing.md has its options. The first in the queue that matches a run is that
+run's; a run that none matches never calls back. With the fixture ``workflow_automation_callback_base_url``, it says that
+it failed, and so does the test.
 
-.. code-block:: json
-
-    {"status": "success", "result": {"rows": 3}, "message": "…"}
-
-With ``started``, the flow has a first step that claims the start of the task, before it does anything; with
-``running``, it says how far it is before its end:
-
-.. code-block:: json
-
-    {"status": "started", "run_id": "1001", "run_link": "http://…"}
-    {"status": "running", "progress": 0.5, "message": "…", "run_id": "1001"}
-
-A run whose first step gets 200 works: :meth:`.Journal.worked` has it. One that gets 404 or 409, or nothing else for
-all its attempts, stops there, and one that gets 404 or 409 later stops then.
-
-The first callback in the queue that matches a run is that run's; a run that none matches never calls back. With the
-fixture ``workflow_automation_callback_base_url``, it says that it failed, and so does the test.
+With ``started``, a run whose first step gets 200 works: :meth:`.Journal.worked` has it. One that gets 404 or 409, or
+nothing else for all its attempts, stops there, and one that gets 404 or 409 later stops then.
 
 Whoever has the URL can report the result in the flow's place, so the value of a query parameter ``token`` is withheld
 wherever the service shows a URL: in the journal, on its pages, in a ``repr()``.
@@ -30,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -39,6 +26,7 @@ from typing_extensions import TypedDict
 
 from workflow_automation_provider.testing.scripted import (
     Count,
+    Queue,
     Seconds,
     Text,
     check_names,
@@ -48,8 +36,6 @@ from workflow_automation_provider.testing.scripted import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing.journal import Run
-
-__all__ = ["WITHHELD", "Callback", "Callbacks", "FurtherCall", "ScriptedCallback", "Word", "withhold_tokens"]
 
 WITHHELD = "(withheld)"
 """What is shown instead of a token."""
@@ -125,10 +111,8 @@ class Callback:
 
     def __post_init__(self) -> None:
         check_types(Callback, vars(self), secret={"token"})
-        if self.status is None and any("status" not in call for call in self.then):
-            raise ValueError(
-                "Each call of then needs a status, 'success' or 'failed', where the first has none"
-            )
+        if self.status is None and self.then:
+            raise ValueError("then needs a status: without one, the run never calls back")
 
     def __repr__(self) -> str:
         return f"Callback({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
@@ -148,39 +132,44 @@ class Callback:
             shown["then"] = [call | ({"token": WITHHELD} if "token" in call else {}) for call in self.then]
         return shown
 
-    def first_steps(self, run: Run, run_link: str) -> list[Callback]:
+    def first_steps(self, run: Run, run_link: str) -> list[dict[str, Any]]:
         """Return the calls of one run that claim, in order; none if the flow has no such step."""
         if self.started is None:
             return []
         named = {"run_id": run.run_id, "run_link": run_link} if self.names_run else {}
-        call = replace(self, then=(), body={"status": "started", **named}, delay=self.started)
-        return [call, *[replace(call, delay=0)] * (self.claims - 1)]
+        first = {"body": {"status": "started", **named}, "delay": self.started, "token": self.token}
+        return [first, *[{**first, "delay": 0}] * (self.claims - 1)]
 
-    def words(self, run: Run) -> list[Callback]:
+    def words(self, run: Run) -> list[dict[str, Any]]:
         """Return the calls of one run that say how far it is, in order."""
-        named = {"run_id": run.run_id} if self._names else {}
-        calls = []
-        for word in self.running:
-            said = {name: value for name, value in word.items() if name != "delay"}
-            body = {"status": "running", **said, **named}
-            calls.append(replace(self, then=(), body=body, delay=word.get("delay", 0)))
-        return calls
+        words = [{"status": "running", **word, **self._named(run)} for word in self.running]
+        return [{"delay": word.pop("delay", 0), "body": word, "token": self.token} for word in words]
 
-    @property
-    def _names(self) -> bool:
-        return self.started is not None and self.names_run
-
-    @property
-    def calls(self) -> list[Callback]:
-        """The calls of one run that say how it ended, in order, each without those that follow it."""
+    def ends(self) -> list[dict[str, Any]]:
+        """Return the calls of one run that say how it ended, in order."""
         if self.status is None:
             return []
-        first = replace(self, then=())
+        names = ("status", "result", "message", "body", "delay", "token")
+        first = {name: getattr(self, name) for name in names}
         # An answer replaces the body that the first call has instead of one.
-        changes: list[dict[str, Any]] = [
-            ({} if call.keys() <= {"delay", "token"} else {"body": None}) | {**call} for call in self.then
-        ]
-        return [first, *(replace(first, **change) for change in changes)]
+        bodies = [{} if call.keys() <= {"delay", "token"} else {"body": None} for call in self.then]
+        return [first, *({**first, **body, **call} for body, call in zip(bodies, self.then, strict=True))]
+
+    def _named(self, run: Run) -> dict[str, Any]:
+        return {"run_id": run.run_id} if self.started is not None and self.names_run else {}
+
+    def body_of(self, call: dict[str, Any], run: Run) -> Any:
+        """
+        Return what a run sends.
+
+        :return: a string, to be sent as it is, or any other JSON value
+        :raises Exception: if ``result`` is a function that raises it
+        """
+        if call["body"] is not None:
+            return call["body"]
+        result = call["result"](run) if callable(call["result"]) else call["result"]
+        answer = {"status": call["status"], "result": result, "message": call["message"], **self._named(run)}
+        return {name: value for name, value in answer.items() if value is not None}
 
     def url_in(self, inputs: Any) -> str | None:
         """Return the URL that the inputs of a run hold for this callback, ``None`` if they hold none."""
@@ -193,21 +182,7 @@ class Callback:
             return None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             return None
-        return url if self.token is None else _TOKEN.sub(lambda match: f"{match[1]}{self.token}", url)
-
-    def body_of(self, run: Run) -> Any:
-        """
-        Return what a run sends.
-
-        :return: a string, to be sent as it is, or any other JSON value
-        :raises Exception: if ``result`` is a function that raises it
-        """
-        if self.body is not None:
-            return self.body
-        result = self.result(run) if callable(self.result) else self.result
-        run_id = run.run_id if self._names else None
-        answer = {"status": self.status, "result": result, "message": self.message, "run_id": run_id}
-        return {name: value for name, value in answer.items() if value is not None}
+        return url
 
     def matches(self, flow_id: str, inputs: dict[str, Any]) -> bool:
         """Return whether a run calls back like this."""
@@ -237,11 +212,11 @@ class ScriptedCallback:
         return {**shown, "remaining": self.remaining, "applied": self.applied}
 
 
-class Callbacks:
+class Callbacks(Queue[ScriptedCallback]):
     """The callbacks of a service, in order; any thread may add to them and remove them."""
 
     def __init__(self) -> None:
-        self._queue: list[ScriptedCallback] = []
+        super().__init__()
         # Set by the fixture that serves this endpoint, where a run that never calls back would keep a test waiting.
         self.endpoint: str | None = None
         self.missing: list[str] = []
@@ -267,29 +242,24 @@ class Callbacks:
         self._queue.append(scripted)
         return scripted
 
-    def all(self) -> list[ScriptedCallback]:
-        """Return all callbacks since the last :meth:`clear`, including those that are used up."""
-        return [*self._queue]
-
-    def clear(self) -> None:
-        """Remove all callbacks; runs that were started before still call back."""
-        self._queue.clear()
-
     def take(self, flow_id: str, inputs: dict[str, Any]) -> Callback | None:
         """Return the callback of a new run, and count it; for the thread that serves."""
-        for scripted in self.all():
-            if scripted.remaining != 0 and scripted.callback.matches(flow_id, inputs):
-                scripted.applied += 1
-                if scripted.remaining is not None:
-                    scripted.remaining -= 1
-                return scripted.callback
-        return None
+        scripted = self._first(lambda scripted: scripted.callback.matches(flow_id, inputs))
+        if scripted is None:
+            return None
+        scripted.applied += 1
+        return scripted.callback
+
+
+def with_token(url: str, token: str) -> str:
+    """Return a URL with this value of its query parameter ``token``."""
+    return _TOKEN.sub(lambda match: f"{match[1]}{token}", url)
 
 
 def withhold_tokens(value: Any) -> Any:
     """Return a JSON value without the values of query parameters named ``token``."""
     if isinstance(value, str):
-        return _TOKEN.sub(rf"\1{WITHHELD}", value)
+        return with_token(value, WITHHELD)
     if isinstance(value, list):
         return [withhold_tokens(element) for element in value]
     if isinstance(value, dict):

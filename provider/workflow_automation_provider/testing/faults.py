@@ -1,15 +1,9 @@
 """
 Faults that a test can script, one request at a time; docs/testing.md has a table of their kinds and options.
 
-``faults.add(kind, …)`` queues a fault. It strikes the first request that it matches; where several faults
-match, the first in the queue does.
-
 A fault *accepts* a request if it takes effect: if a run is started or files are accepted, and written to the journal
 before the service responds. An accepting fault only matches a request that would be accepted, so a request that is
 rejected with 400 does not use it up.
-
-``body`` is a string, sent as it is, or any JSON value. ``headers`` is a mapping of strings, and may replace
-``Content-Type``. The usual status is 201 for a trigger and 200 for an upload.
 """
 
 from __future__ import annotations
@@ -21,9 +15,14 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, Field, PlainValidator
 
 from workflow_automation_provider.testing.journal import Operation  # noqa: TC001 - of an annotation that is checked
-from workflow_automation_provider.testing.scripted import Count, Seconds, check_names, check_types, includes
-
-__all__ = ["KINDS", "Fault", "Faults", "Kind", "ScriptedFault", "Target"]
+from workflow_automation_provider.testing.scripted import (
+    Count,
+    Queue,
+    Seconds,
+    check_names,
+    check_types,
+    includes,
+)
 
 
 class Kind(NamedTuple):
@@ -189,11 +188,8 @@ class ScriptedFault:
         return {**shown, "times": self.fault.times, "remaining": self.remaining, "struck": self.struck}
 
 
-class Faults:
+class Faults(Queue[ScriptedFault]):
     """The faults of a service, in order; any thread may add to them and remove them."""
-
-    def __init__(self) -> None:
-        self._queue: list[ScriptedFault] = []
 
     def add(self, kind: str, **options: Any) -> ScriptedFault:
         """
@@ -209,20 +205,10 @@ class Faults:
         self._queue.append(scripted)
         return scripted
 
-    def all(self) -> list[ScriptedFault]:
-        """Return all faults since the last :meth:`clear`, including those that are used up."""
-        return [*self._queue]
-
-    def clear(self) -> None:
-        """Remove all faults."""
-        self._queue.clear()
-
     def take(self, target: Target) -> Fault | None:
         """Return the fault that strikes a request, and count it; for the thread that serves."""
-        for scripted in self.all():
-            if scripted.remaining != 0 and scripted.fault.matches(target):
-                scripted.struck += 1
-                if scripted.remaining is not None:
-                    scripted.remaining -= 1
-                return scripted.fault
-        return None
+        scripted = self._first(lambda scripted: scripted.fault.matches(target))
+        if scripted is None:
+            return None
+        scripted.struck += 1
+        return scripted.fault

@@ -1,9 +1,8 @@
 """
 The journal: what the local service accepted, and every request that it received, readable from any process.
 
-The journal is a JSON Lines file. The ``event`` of a line is ``run``, ``upload``, ``request``, ``callback`` or ``work``;
-its other fields are those of :class:`Run`, :class:`Upload`, :class:`Request`, :class:`SentCallback` or :class:`Work`. A last line without a newline is not
-read: its writer was killed before it responded to the request.
+It is a JSON Lines file. Each line is a record, with its ``event``. A last line without a newline is not read: its writer
+was killed before it responded to the request.
 """
 
 from __future__ import annotations
@@ -16,27 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 if TYPE_CHECKING:
     import os
 
-__all__ = [
-    "OPERATIONS",
-    "Journal",
-    "JournalError",
-    "Operation",
-    "Outcome",
-    "Record",
-    "RecordT",
-    "Request",
-    "Run",
-    "SentCallback",
-    "Upload",
-    "Work",
-    "decode_lines",
-]
-
 Operation = Literal["trigger_by_path", "trigger_by_key", "upload"]
 """The name of an operation."""
-
-OPERATIONS: tuple[Operation, ...] = ("trigger_by_path", "trigger_by_key", "upload")
-"""The names of all operations."""
 
 Outcome = Literal["responded", "no response", "client left", "closed unread"]
 """How a request ended."""
@@ -51,7 +31,6 @@ class Run:
     """
     A run that was started.
 
-    :param run_id: a string or a number, as in the response
     :param inputs: as received, without the values of query parameters named ``token``
     :param by: whether the path or the key identified the flow
     :param key: the name of the key, ``None`` for a trigger by path
@@ -59,7 +38,7 @@ class Run:
     """
 
     event: ClassVar[str] = "run"
-    run_id: str | int
+    run_id: str
     flow_id: str
     inputs: dict[str, Any]
     by: Literal["path", "key"]
@@ -79,10 +58,10 @@ class Upload:
     ``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present
     only if the string looks like base64: the number of decoded bytes, and their hash.
 
-    :param run_id: as the client sent it; ``None`` if the body was too large to be parsed and did not begin
-        with it
-    :param flow_id: as the client sent it; ``None`` as for ``run_id``
-    :param files: the elements of ``files``; ``None`` if the body was too large to be parsed
+    :param run_id: as the client sent it; ``None``, as are ``flow_id`` and ``files``, if the body was larger than 64 MiB
+        and so was not parsed
+    :param flow_id: as the client sent it
+    :param files: the elements of ``files``
     :param key: the name of the key
     :param size: bytes of the whole body
     :param sha256: the hash of the whole body
@@ -123,7 +102,7 @@ class Request:
     path: str
     operation: Operation | None
     flow_id: str | None
-    run_id: str | int | None
+    run_id: str | None
     status: int | None
     fault: str | None
     outcome: Outcome
@@ -148,7 +127,7 @@ class SentCallback:
     """
 
     event: ClassVar[str] = "callback"
-    run_id: str | int
+    run_id: str
     flow_id: str
     url: str
     body: Any
@@ -169,7 +148,7 @@ class Work:
     """
 
     event: ClassVar[str] = "work"
-    run_id: str | int
+    run_id: str
     flow_id: str
     inputs: dict[str, Any]
     at: str
@@ -182,25 +161,6 @@ RecordT = TypeVar("RecordT", Run, Upload, Request, SentCallback, Work)
 """One kind of entry."""
 
 _EVENTS = {kind.event for kind in (Run, Upload, Request, SentCallback, Work)}
-
-
-def decode_lines(data: bytes) -> list[dict[str, Any]]:
-    """
-    Read the complete lines of a journal.
-
-    :raises JournalError: if a complete line is not one of a journal
-    """
-    lines = []
-    # What follows the last newline is empty or incomplete.
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise JournalError(f"line {number} is not JSON") from error
-        if not isinstance(value, dict) or value.get("event") not in _EVENTS:
-            raise JournalError(f"line {number} is not an event")
-        lines.append(value)
-    return lines
 
 
 class Journal:
@@ -241,20 +201,21 @@ class Journal:
 
     def _records(self, record: type[RecordT]) -> list[RecordT]:
         try:
-            data = self.path.read_bytes()
+            # What follows the last newline is empty or incomplete.
+            lines = self.path.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
             return []
-        try:
-            lines = decode_lines(data)
-        except JournalError as error:
-            raise JournalError(f"{self.path} is not a journal: {error}") from error
         records = []
-        for line in lines:
-            if line.pop("event") == record.event:
-                try:
-                    records.append(record(**line))
-                except TypeError as error:
-                    raise JournalError(
-                        f"{self.path} is not a journal of this version: a {record.event} line has other fields"
-                    ) from error
+        for number, line in enumerate(lines, start=1):
+            try:
+                fields = json.loads(line)
+                event = fields.pop("event")
+                if event not in _EVENTS:
+                    raise ValueError(event)
+                if event == record.event:
+                    records.append(record(**fields))
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                raise JournalError(
+                    f"{self.path} is not a journal: line {number} is no event of it"
+                ) from error
         return records

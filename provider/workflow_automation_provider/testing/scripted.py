@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, get_type_hints
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-
-__all__ = ["Count", "Seconds", "Text", "check_names", "check_types", "includes"]
 
 Text = Annotated[str, Field(min_length=1)]
 """A name."""
@@ -71,3 +69,37 @@ def includes(actual: Any, wanted: Any) -> bool:
             name in actual and includes(actual[name], value) for name, value in wanted.items()
         )
     return bool(actual == wanted)
+
+
+class Scripted(Protocol):
+    """A fault or a callback in the queue, and the number of requests or runs it will still apply to."""
+
+    remaining: int | None
+
+
+ScriptedT = TypeVar("ScriptedT", bound=Scripted)
+"""One of the two."""
+
+
+class Queue(Generic[ScriptedT]):
+    """What is scripted, in order; any thread may add to it and remove it."""
+
+    def __init__(self) -> None:
+        self._queue: list[ScriptedT] = []
+
+    def all(self) -> list[ScriptedT]:
+        """Return all since the last :meth:`clear`, including what is used up."""
+        return [*self._queue]
+
+    def clear(self) -> None:
+        """Remove all; runs that were started before still call back."""
+        self._queue.clear()
+
+    def _first(self, matches: Callable[[ScriptedT], bool]) -> ScriptedT | None:
+        """Return the first that is not used up and matches, and count it; for the thread that serves."""
+        for scripted in self.all():
+            if scripted.remaining != 0 and matches(scripted):
+                if scripted.remaining is not None:
+                    scripted.remaining -= 1
+                return scripted
+        return None

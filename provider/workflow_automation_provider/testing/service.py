@@ -20,9 +20,8 @@ from pydantic import AfterValidator, Field, InstanceOf
 from workflow_automation_provider.testing._server.api import Api
 from workflow_automation_provider.testing._server.app import Guard, make_app
 from workflow_automation_provider.testing._server.callback_sender import CallbackSender
-from workflow_automation_provider.testing._server.journal_writer import JournalWriter
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
-from workflow_automation_provider.testing._server.state import RunIdType, State
+from workflow_automation_provider.testing._server.state import State
 from workflow_automation_provider.testing.callbacks import Callbacks
 from workflow_automation_provider.testing.faults import Faults
 from workflow_automation_provider.testing.journal import Journal
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from workflow_automation_provider.testing.journal import Run, Upload
-
-__all__ = ["CallbackEndpoint", "LocalService"]
 
 
 def _url(value: str) -> str:
@@ -120,18 +117,14 @@ class LocalService(_Server):
     Started again after a stop, it listens on the same port and continues the same journal.
 
     :param keys: the API keys that it accepts
-    :param flows: the flow IDs that it knows, besides those of the keys; by default every flow is known
     :param journal: the journal's file; by default a temporary one
     :param host: the address to listen on
     :param port: 0 for any free port
     :param certfile: a certificate, to serve HTTPS
     :param keyfile: the certificate's private key, unless it is in ``certfile``
-    :param run_id_type: the JSON type of the run IDs in responses, ``"string"`` or ``"number"``
-    :param first_run_id: the ID of the first run, however large
     :param public_url: the base of the run links, where clients reach the service by another URL than
         :attr:`url`. Requests for its host are accepted, besides those for loopback and ``host``; with a
         ``host`` of ``0.0.0.0`` or ``::``, so are those for any IP address
-    :param parse_limit: bytes; larger bodies are counted and hashed, not parsed
     :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same flow and
         name
     """
@@ -139,17 +132,13 @@ class LocalService(_Server):
     def __init__(
         self,
         keys: Sequence[InstanceOf[Key]] = (DEMO_KEY,),
-        flows: Sequence[Text] | None = None,
         journal: str | os.PathLike[str] | None = None,
         host: Text = "127.0.0.1",
         port: Annotated[int, Field(ge=0, le=65535)] = 0,
         *,
         certfile: str | os.PathLike[str] | None = None,
         keyfile: str | os.PathLike[str] | None = None,
-        run_id_type: RunIdType = "string",
-        first_run_id: Annotated[int, Field(ge=0)] = 1001,
         public_url: Annotated[str, AfterValidator(_url)] | None = None,
-        parse_limit: Annotated[int, Field(ge=0)] = 64 * 1024 * 1024,
     ) -> None:
         # An item of the keys may be the value of one.
         check_types(LocalService.__init__, locals(), secret={"keys"})
@@ -160,11 +149,8 @@ class LocalService(_Server):
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
         self._keys = tuple(keys)
-        self._flows = flows
         super().__init__(host, port, certfile, keyfile)
-        self._run_ids = (run_id_type, first_run_id)
         self._public_url = public_url
-        self._parse_limit = parse_limit
         self.faults = Faults()
         self.callbacks = Callbacks()
         if journal is None:
@@ -219,14 +205,11 @@ class LocalService(_Server):
         return {**connection, "extra": {**extras, **(extra or {})}}
 
     def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
-        writer = JournalWriter(self.journal.path)
-        undo.callback(writer.close)
-        url = (self._public_url or self.url).rstrip("/")
-        state = State(self._keys, self._flows, *self._run_ids, url, self.journal, writer)
-        sender = CallbackSender(self.callbacks, state)
-        api = Api(state, self.faults, sender, stopping, self._parse_limit)
+        state = State(self._keys, (self._public_url or self.url).rstrip("/"), self.journal)
+        undo.callback(state.close)
+        api = Api(state, self.faults, CallbackSender(self.callbacks, state), stopping)
         guard = Guard(self.host, self._public_url)
-        return make_app(api, state, self.faults, self.callbacks, self.journal, guard)
+        return make_app(api, self.faults, self.callbacks, self.journal, guard)
 
 
 class CallbackEndpoint(_Server):

@@ -10,20 +10,10 @@ rules keep such a page out:
 - What a control endpoint does, it does on ``DELETE`` or for ``application/json``, which a browser sends to another
   site only if that site allows it. This one never does.
 
-The control endpoints are for tests in another process, via :class:`~..control_client.ControlClient` or curl. They
-require no key: every program that can reach the service may use them, which is why the service listens on a loopback
-address by default.
-
-=======================  ========  ===================================================================
-Path                     Method    Action
-=======================  ========  ===================================================================
-``/_control/health``     GET       returns ``{"status": "ok"}``
-``/_control/journal``    GET       returns ``runs``, ``uploads``, ``requests``, ``callbacks`` and ``worked``
-``/_control/faults``     GET       returns ``faults``, each with the number of requests it will still strike
-``/_control/faults``     POST      queues a fault: a JSON object with the fields of :class:`~..faults.Fault`
-``/_control/faults``     DELETE    removes all faults
-``/_control/callbacks``            the same for callbacks, with the fields of :class:`~..callbacks.Callback`
-=======================  ========  ===================================================================
+The control endpoints are for tests in another process, via :class:`~..control_client.ControlClient` or curl:
+``/_control/`` and ``health``, ``journal``, ``faults`` or ``callbacks``. The last two are listed by GET, added to by POST, and
+removed by DELETE. They require no key: every program that can reach the service may use them, which is why the service
+listens on a loopback address by default.
 """
 
 from __future__ import annotations
@@ -33,6 +23,7 @@ import functools
 import ipaddress
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -49,12 +40,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.api import Api
-    from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.callbacks import Callbacks
     from workflow_automation_provider.testing.faults import Faults
     from workflow_automation_provider.testing.journal import Journal
-
-__all__ = ["Guard", "make_app"]
 
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+)(?::[0-9]+)?")
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104 - only compared
@@ -102,11 +90,9 @@ def _plain(name: str) -> str:
         return name.rstrip(".").lower()
 
 
-def make_app(
-    api: Api, state: State, faults: Faults, callbacks: Callbacks, journal: Journal, guard: Guard
-) -> ASGIApp:
+def make_app(api: Api, faults: Faults, callbacks: Callbacks, journal: Journal, guard: Guard) -> ASGIApp:
     """Combine the parts of the service."""
-    pages = Pages(state)
+    pages = Pages(journal)
     queues: dict[str, Faults | Callbacks] = {"faults": faults, "callbacks": callbacks}
     site = Starlette(
         routes=[
@@ -114,14 +100,7 @@ def make_app(
             Route("/runs/{run_id}", pages.run),
             Route("/_control/health", _health),
             Route("/_control/journal", functools.partial(_journal, journal)),
-            *(
-                Route(
-                    f"/_control/{name}",
-                    functools.partial(_queue, name, queue),
-                    methods=["GET", "POST", "DELETE"],
-                )
-                for name, queue in queues.items()
-            ),
+            Route("/_control/{name}", functools.partial(_queue, queues), methods=["GET", "POST", "DELETE"]),
         ]
     )
 
@@ -132,7 +111,7 @@ def make_app(
         if host is not None and not guard.answers_to(host.decode("latin-1")):
             # The body is read first, because a client that is still sending may not read the response.
             with contextlib.suppress(ClientLeftError):
-                await receive_body(receive, limit=0)
+                await receive_body(receive)
                 await json_response(421, {"error": _FOREIGN})(scope, receive, send)
         elif raw_path == b"/" or raw_path.startswith((b"/runs/", b"/_control/")):
             await site(scope, receive, send)
@@ -152,7 +131,11 @@ async def _journal(journal: Journal, _: Request) -> Response:
     return json_response(200, {kind: [vars(record) for record in getattr(journal, kind)()] for kind in kinds})
 
 
-async def _queue(name: str, queue: Faults | Callbacks, request: Request) -> Response:
+async def _queue(queues: Mapping[str, Faults | Callbacks], request: Request) -> Response:
+    name = request.path_params["name"]
+    queue = queues.get(name)
+    if queue is None:
+        return json_response(404, {"error": "no such path"})
     if request.method == "POST":
         return await _add(queue, request)
     if request.method == "DELETE":

@@ -7,14 +7,15 @@ import concurrent.futures
 import ssl
 import threading
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
+
+import httpx
 
 from workflow_automation_provider.testing._server.calls import LONG_STRING, summarize
 from workflow_automation_provider.testing._server.responses import encode_body
 from workflow_automation_provider.testing._server.state import now
-from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, withhold_tokens
+from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, with_token, withhold_tokens
 from workflow_automation_provider.testing.journal import SentCallback, Work
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.callbacks import Callbacks
     from workflow_automation_provider.testing.journal import Run
 
-__all__ = ["CallbackSender"]
-
 _T = TypeVar("_T")
 
 _TIMEOUT = 30.0
@@ -34,6 +33,7 @@ _MAX_RESPONSE = 64 * 1024
 _RETRIED = {408, 429, *range(500, 600)} - {501}
 # httpx would load the default certificates for None, which takes longer than a call.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_HEADERS = {"Content-Type": "application/json", "User-Agent": "workflow-automation-local-service"}
 
 
 class CallbackSender:
@@ -84,33 +84,30 @@ class CallbackSender:
         return None
 
     async def _play(self, callback: Callback, run: Run, inputs: dict[str, Any]) -> None:
+        url = callback.url_in(inputs) or ""  # never empty: else the run would not match
         for call in callback.first_steps(run, self._state.run_link(run.run_id)):
-            if await self._send(call, run, inputs) != 200 and callback.obeys:
+            if await self._send(callback, call, run, url) != 200 and callback.obeys:
                 return
         if callback.started is not None:
             self._state.add(Work(run.run_id, run.flow_id, run.inputs, now()))
         for call in callback.words(run):
-            if await self._send(call, run, inputs) in (404, 409) and callback.obeys:
+            if await self._send(callback, call, run, url) in (404, 409) and callback.obeys:
                 return
-        for call in callback.calls:
-            await self._send(call, run, inputs)
+        for call in callback.ends():
+            await self._send(callback, call, run, url)
 
-    async def _send(self, call: Callback, run: Run, inputs: dict[str, Any]) -> int | None:
+    async def _send(self, callback: Callback, call: dict[str, Any], run: Run, own: str) -> int | None:
         """Send a call until it is accepted or given up, and journal it; return the last status."""
-        urls = [replace(call, token=None).url_in(inputs), call.url_in(inputs)]
-        own, url = (url or "" for url in urls)  # never empty: else the run would not match
-        attempt = _Attempt()
-        body: Any = None
-        attempts = 0
+        url = own if call["token"] is None else with_token(own, call["token"])
+        attempt, attempts, body = _Attempt(), 0, None
         try:
-            await asyncio.sleep(call.delay)
-            body = await _in_thread(lambda: call.body_of(run))
-            content = encode_body(body)
-            wait = call.wait
+            await asyncio.sleep(call["delay"])
+            body = await _in_thread(lambda: callback.body_of(call, run))
+            content, wait = encode_body(body), callback.wait
             while True:
                 attempts += 1
-                attempt = await self._attempt(url, content)
-                if attempt.wait is None or attempts == call.attempts:
+                attempt = await _attempt(url, content)
+                if attempt.wait is None or attempts == callback.attempts:
                     break
                 await asyncio.sleep(min(max(wait, attempt.wait), _MAX_WAIT))
                 wait *= 2
@@ -121,7 +118,7 @@ class CallbackSender:
             attempt = _Attempt(error=f"result: {type(error).__name__}: {error}")
         finally:
             response = attempt.response
-            for secret in [*_tokens(own), *_tokens(url)]:
+            for secret in filter(None, [*parse_qs(urlsplit(own).query).get("token", []), call["token"]]):
                 response = response.replace(secret, WITHHELD)
             self._state.add(
                 SentCallback(
@@ -138,47 +135,6 @@ class CallbackSender:
             )
         return attempt.status
 
-    async def _attempt(self, url: str, content: bytes) -> _Attempt:
-        """Send a call once."""
-        import httpx
-
-        headers = {"Content-Type": "application/json", "User-Agent": "workflow-automation-local-service"}
-        timeout = httpx.Timeout(_TIMEOUT).as_dict()
-        status, body = None, b""
-        try:
-            request = httpx.Request(
-                "POST", url, headers=headers, content=content, extensions={"timeout": timeout}
-            )
-            tls = self._tls if url.startswith("https:") else _NO_TLS
-            # Not a client, which logs each URL, and the token with it.
-            async with (
-                asyncio.timeout(_TIMEOUT),
-                httpx.AsyncHTTPTransport(verify=tls, trust_env=False) as transport,
-            ):
-                response = await transport.handle_async_request(request)
-                status = response.status_code
-                async for part in response.aiter_bytes():
-                    body += part
-                    if len(body) > _MAX_RESPONSE:
-                        break
-                await response.aclose()
-        except Exception as error:
-            # Without its text, which may quote the URL.
-            is_lost = isinstance(error, httpx.TransportError | TimeoutError)
-            return _Attempt(status=status, error=type(error).__name__, wait=0.0 if is_lost else None)
-        wait = None
-        if status in _RETRIED:
-            seconds = response.headers.get("retry-after", "")
-            wait = float(seconds) if seconds.isascii() and seconds.isdecimal() else 0.0
-        return _Attempt(status=status, response=body.decode("utf-8", errors="replace"), wait=wait)
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        # Here and above, not at the top: only a service with callbacks needs it.
-        import httpx
-
-        return httpx.create_ssl_context()
-
 
 @dataclass(frozen=True)
 class _Attempt:
@@ -194,8 +150,34 @@ class _Attempt:
     wait: float | None = None
 
 
-def _tokens(url: str) -> list[str]:
-    return parse_qs(urlsplit(url).query).get("token", [])
+async def _attempt(url: str, content: bytes) -> _Attempt:
+    """Send a call once."""
+    timeout = httpx.Timeout(_TIMEOUT).as_dict()
+    status, body = None, b""
+    try:
+        request = httpx.Request(
+            "POST", url, headers=_HEADERS, content=content, extensions={"timeout": timeout}
+        )
+        # Not a client, which logs each URL, and the token with it.
+        tls = httpx.create_ssl_context() if url.startswith("https:") else _NO_TLS
+        transport = httpx.AsyncHTTPTransport(verify=tls, trust_env=False)
+        async with asyncio.timeout(_TIMEOUT), transport:
+            response = await transport.handle_async_request(request)
+            status = response.status_code
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > _MAX_RESPONSE:
+                    break
+            await response.aclose()
+    except Exception as error:
+        # Without its text, which may quote the URL.
+        is_lost = isinstance(error, httpx.TransportError | TimeoutError)
+        return _Attempt(status=status, error=type(error).__name__, wait=0.0 if is_lost else None)
+    wait = None
+    if status in _RETRIED:
+        seconds = response.headers.get("retry-after", "")
+        wait = float(seconds) if seconds.isascii() and seconds.isdecimal() else 0.0
+    return _Attempt(status=status, response=body.decode("utf-8", errors="replace"), wait=wait)
 
 
 async def _in_thread(function: Callable[[], _T]) -> _T:

@@ -15,29 +15,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
+from starlette.exceptions import HTTPException
+
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from workflow_automation_provider.testing.journal import Operation
 
-__all__ = [
-    "LONG_STRING",
-    "Body",
-    "BodyError",
-    "Call",
-    "ClientLeftError",
-    "decode_segment",
-    "find_operation",
-    "read_call",
-    "receive_body",
-    "says_json",
-    "summarize",
-]
-
 LONG_STRING = 256
 """Characters; longer strings are summarized."""
 
-_HEAD = 64 * 1024
+MAX_PARSED = 64 * 1024 * 1024
+"""Bytes; a larger body is counted and hashed, not parsed."""
+
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
@@ -53,68 +43,46 @@ class ClientLeftError(Exception):
         self.size = size
 
 
-class BodyError(Exception):
-    """The body is not what the operation requires."""
-
-
 @dataclass(frozen=True)
 class Body:
     """
     A received body.
 
     :param size: in bytes
-    :param data: the whole body, ``None`` if it is too large to be kept
-    :param head: the beginning of the body, at most 64 KiB
+    :param data: the whole body, ``None`` if it is too large to be parsed
     """
 
     size: int
     sha256: str
     data: bytes | None
-    head: bytes
 
     @cached_property
     def fields(self) -> dict[str, Any]:
         """
         The fields of the body, a JSON object.
 
-        :raises BodyError: if the body is anything else, or too large
+        :raises HTTPException: if the body is anything else, or too large
         """
         if self.data is None:
-            raise BodyError("too large to be parsed")
+            raise HTTPException(413, "the body is too large for the local service")
         try:
             # Decoded here because json.loads also accepts UTF-16 and UTF-32.
             value = json.loads(self.data.decode("utf-8"), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            raise BodyError("not JSON") from error
+            raise HTTPException(400, "the body is not JSON") from error
         if not isinstance(value, dict):
-            raise BodyError("not a JSON object")
+            raise HTTPException(400, "the body is not a JSON object")
         return value
-
-    def leading_fields(self) -> dict[str, Any]:
-        """Return the complete fields at the beginning of a body that is too large to be parsed."""
-        decoder = json.JSONDecoder()
-        text = self.head.decode("utf-8", errors="replace")
-        fields: dict[str, Any] = {}
-        field = re.compile(r"\s*[{,]\s*(\"(?:[^\"\\]|\\.)*\")\s*:\s*")
-        end = 0
-        while match := field.match(text, end):
-            try:
-                value, end = decoder.raw_decode(text, match.end())
-                fields[json.loads(match[1])] = value
-            except (ValueError, RecursionError):
-                break
-        return fields
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-async def receive_body(receive: Receive, limit: int) -> Body:
+async def receive_body(receive: Receive) -> Body:
     """
     Receive a whole body.
 
-    :param limit: bytes; of a larger body, only the size, the hash and the beginning are kept
     :raises ClientLeftError: if the client closes the connection first
     """
     digest = hashlib.sha256()
@@ -127,15 +95,12 @@ async def receive_body(receive: Receive, limit: int) -> Body:
         chunk: bytes = message.get("body", b"")
         digest.update(chunk)
         size += len(chunk)
-        if size <= limit:
+        if size <= MAX_PARSED:
             kept += chunk
-        elif len(kept) < _HEAD:
-            kept += chunk[: _HEAD - len(kept)]
         else:
-            del kept[_HEAD:]
+            kept.clear()
         if not message.get("more_body", False):
-            break
-    return Body(size, digest.hexdigest(), bytes(kept) if size <= limit else None, bytes(kept[:_HEAD]))
+            return Body(size, digest.hexdigest(), bytes(kept) if size <= MAX_PARSED else None)
 
 
 def summarize(value: Any) -> Any:
@@ -183,11 +148,6 @@ class Call:
     key_value: bytes | None
     content_type: str
     body: Body
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the request declares a JSON body."""
-        return says_json(self.content_type)
 
 
 def says_json(content_type: str) -> bool:

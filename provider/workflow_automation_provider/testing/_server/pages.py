@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from html import escape
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from starlette.responses import Response
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from workflow_automation_provider.testing._server.state import State
-    from workflow_automation_provider.testing.journal import SentCallback, Upload
-
-__all__ = ["Pages"]
+    from workflow_automation_provider.testing.journal import Journal, SentCallback, Upload
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width"><style>
@@ -32,26 +28,27 @@ _ALL_RUNS = '<p><a href="/">All runs</a></p>'
 class Pages:
     """The web pages of a service."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     async def index(self, _: Request) -> Response:
         """Show the runs, newest first."""
         rows = "".join(
-            f'<tr><td><a href="/runs/{quote(str(run.run_id))}">{_text(run.run_id)}</a></td>'
+            f'<tr><td><a href="/runs/{run.run_id}">{run.run_id}</a></td>'
             f"<td>{_text(run.flow_id)}</td><td>{_time(run.at)}</td></tr>"
-            for run in reversed(self._state.runs.values())
+            for run in reversed(self._journal.runs())
         )
         table = f"<table><tr><th>Run</th><th>Flow</th><th>At (UTC)</th></tr>{rows}</table>"
         return _page("Runs", table if rows else "<p>No run has been started yet.</p>")
 
     async def run(self, request: Request) -> Response:
         """Show one run with its inputs, files and callbacks."""
-        run = self._state.runs.get(request.path_params["run_id"])
+        run_id = request.path_params["run_id"]
+        run = next((run for run in self._journal.runs() if run.run_id == run_id), None)
         if run is None:
             return _page("No such run", _ALL_RUNS, status=404)
-        callbacks = [sent for sent in self._state.callbacks if str(sent.run_id) == str(run.run_id)]
-        uploads = [upload for upload in self._state.uploads if upload.run_id == str(run.run_id)]
+        callbacks = [sent for sent in self._journal.callbacks() if sent.run_id == run_id]
+        uploads = [upload for upload in self._journal.uploads() if upload.run_id == run_id]
         started_by = "path" if run.by == "path" else f"key “{run.key}”"
         body = (
             f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"

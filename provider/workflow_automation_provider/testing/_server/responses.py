@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing._server.calls import Call
     from workflow_automation_provider.testing.faults import Fault
 
-__all__ = ["ClientConnection", "Exchange", "encode_body", "faulty_response", "json_response", "send_faulty"]
-
 _SCOPE_KEY = "workflow_automation.connection"
 _ENDLESS_PART = b" " * 65_536
 

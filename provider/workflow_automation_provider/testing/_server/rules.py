@@ -9,10 +9,10 @@ Status When
 ====== ====================================================================================================
 400    the body of a trigger by key or of an upload is not exactly the documented object
 401    the key is missing or unknown
-403    the key has expired, has started its maximum number of runs, or belongs to another flow
-404    no such path, no such flow (only where the flows are listed), no such run
+403    the key has started its maximum number of runs, or belongs to another flow
+404    no such path, no such run
 405    the method is not POST
-413    the inputs are too large to be parsed here
+413    the inputs are larger than 64 MiB
 415    the Content-Type is not ``application/json``
 ====== ====================================================================================================
 
@@ -25,51 +25,40 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
-from workflow_automation_provider.testing._server.calls import BodyError, summarize
-from workflow_automation_provider.testing._server.state import now
+from workflow_automation_provider.testing._server.calls import Call, says_json, summarize
+from workflow_automation_provider.testing._server.state import State, now
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.journal import Run, Upload
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.testing._server.calls import Call
-    from workflow_automation_provider.testing._server.state import State
     from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["judge"]
 
-
-def judge(call: Call, state: State) -> Run | Upload:
-    """
-    Return what a request leads to, without changing anything.
-
-    :raises HTTPException: if it is not accepted
-    """
-    if call.operation is None:
-        raise HTTPException(404, "no such path")
-    if call.method != "POST":
-        raise HTTPException(405, "only POST", {"allow": "POST"})
-    if not call.is_json:
-        raise HTTPException(415, "the Content-Type must be application/json")
+def judge(call: Call, state: State) -> Run | Upload | HTTPException:
+    """Return what a request leads to, or why it is not accepted, without changing anything."""
     try:
+        if call.operation is None:
+            raise HTTPException(404, "no such path")
+        if call.method != "POST":
+            raise HTTPException(405, "only POST", {"allow": "POST"})
+        if not says_json(call.content_type):
+            raise HTTPException(415, "the Content-Type must be application/json")
         return (_judge_upload if call.operation == "upload" else _judge_trigger)(call, state)
+    except HTTPException as rejection:
+        return rejection
     except RecursionError:
         # The JSON parser allows deeper nesting than what follows.
-        raise HTTPException(400, "the body is nested too deeply") from None
+        return HTTPException(400, "the body is nested too deeply")
 
 
 def _judge_trigger(call: Call, state: State) -> Run:
     key = _good_key(call, state) if call.operation == "trigger_by_key" else None
-    flow_id = key.flow_id if key else call.path_flow_id
-    if flow_id is None or not state.knows_flow(flow_id):
-        raise HTTPException(404, "no such flow")
-    if call.body.data is None:
-        raise HTTPException(413, "the inputs are too large for the local service")
     inputs = _fields(call, inputs=dict)["inputs"]
     if key and state.exhausted(key):
         raise HTTPException(403, "the key has started its maximum number of runs")
     return Run(
         run_id=state.next_run_id(),
-        flow_id=flow_id,
+        flow_id=key.flow_id if key else call.path_flow_id or "",
         inputs=withhold_tokens(inputs),
         by="key" if key else "path",
         key=key.name if key else None,
@@ -79,26 +68,21 @@ def _judge_trigger(call: Call, state: State) -> Run:
 
 def _judge_upload(call: Call, state: State) -> Upload:
     key = _good_key(call, state)
-    files = None
-    if call.body.data is None:
-        # Too large to be parsed: only the fields before the files are checked.
-        fields = call.body.leading_fields()
-    else:
+    fields: dict[str, Any] = {"flow_id": None, "run_id": None, "files": None}
+    # Of one that is too large to be parsed, the key is all that is checked.
+    if call.body.data is not None:
         fields = _fields(call, flow_id=str, run_id=str, files=list)
-        files = summarize(fields["files"])
-    flow_id, run_id = fields.get("flow_id"), fields.get("run_id")
-    if flow_id is not None and flow_id != key.flow_id:
-        raise HTTPException(403, "the key belongs to another flow")
-    if run_id is not None:
-        run = state.runs.get(run_id) if isinstance(run_id, str) else None
+        if fields["flow_id"] != key.flow_id:
+            raise HTTPException(403, "the key belongs to another flow")
+        run = state.runs.get(fields["run_id"])
         if run is None:
             raise HTTPException(404, "no such run")
         if run.flow_id != key.flow_id:
             raise HTTPException(403, "the run belongs to another flow")
     return Upload(
-        run_id=run_id,
-        flow_id=flow_id,
-        files=files,
+        run_id=fields["run_id"],
+        flow_id=fields["flow_id"],
+        files=summarize(fields["files"]),
         key=key.name,
         size=call.body.size,
         sha256=call.body.sha256,
@@ -107,19 +91,14 @@ def _judge_upload(call: Call, state: State) -> Upload:
 
 
 def _good_key(call: Call, state: State) -> Key:
-    key = state.find_key(call.key_value)
+    key = state.keys.get(call.key_value)
     if key is None:
         raise HTTPException(401, "the key is missing or unknown")
-    if key.expired():
-        raise HTTPException(403, "the key has expired")
     return key
 
 
 def _fields(call: Call, **types: type) -> dict[str, Any]:
-    try:
-        body = call.body.fields
-    except BodyError as error:
-        raise HTTPException(400, f"the body is {error}") from error
+    body = call.body.fields
     if body.keys() != types.keys():
         raise HTTPException(400, f"the body must have exactly the fields {', '.join(types)}")
     for name, wanted in types.items():

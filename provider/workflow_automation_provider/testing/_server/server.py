@@ -18,8 +18,6 @@ from workflow_automation_provider.testing._server.responses import ClientConnect
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["BackgroundServer", "listen"]
-
 # A pooled connection of a client must only become stale through a fault.
 _KEEP_ALIVE = 300
 _LAST_TASKS = 2.0

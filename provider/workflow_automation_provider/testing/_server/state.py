@@ -1,24 +1,20 @@
-"""What the running service knows: flows, keys, and what has happened, also before a restart."""
+"""What the running service knows: its keys and runs, and the journal that it writes so that they survive a kill."""
 
 from __future__ import annotations
 
-from collections import Counter
+import fcntl
+import json
+import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from workflow_automation_provider.testing.journal import Run, SentCallback, Upload
+from workflow_automation_provider.testing.journal import Journal, JournalError, Record, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from workflow_automation_provider.testing._server.journal_writer import JournalWriter
-    from workflow_automation_provider.testing.journal import Journal, Record
     from workflow_automation_provider.testing.keys import Key
 
-__all__ = ["RunIdType", "State", "now"]
-
-RunIdType = Literal["string", "number"]
-"""The JSON type of the run IDs in responses."""
+_FIRST_RUN_ID = 1001
 
 
 def now() -> str:
@@ -28,69 +24,75 @@ def now() -> str:
 
 class State:
     """
-    The flows and keys of a service, and its journal.
+    The keys and the runs of a service, and its journal, which has one writer at a time.
 
-    :param flows: the known flows, besides those of the keys; ``None`` if every flow is known
     :param url: the address of the pages, for the run links
+    :param journal: its file is created if it does not exist
+    :raises JournalError: if the file is not a journal, or another service is writing it
     """
 
-    def __init__(
-        self,
-        keys: Iterable[Key],
-        flows: Iterable[str] | None,
-        run_id_type: RunIdType,
-        first_run_id: int,
-        url: str,
-        journal: Journal,
-        writer: JournalWriter,
-    ) -> None:
+    def __init__(self, keys: Iterable[Key], url: str, journal: Journal) -> None:
         self.keys = {key.value.encode("utf-8"): key for key in keys}
-        self.flows = None if flows is None else {*flows, *(key.flow_id for key in self.keys.values())}
-        self.run_id_type = run_id_type
         self.url = url
-        self.runs: dict[str, Run] = {}
-        self.uploads: list[Upload] = []
-        self.callbacks: list[SentCallback] = []
-        self._next_run_id = first_run_id
-        self._started: Counter[tuple[str, str | None]] = Counter()
-        self._writer = writer
-        for records in (journal.runs(), journal.uploads(), journal.callbacks()):
-            for record in records:
-                self._keep(record)
+        self.journal = journal
+        self._fd = os.open(journal.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._lock()
+            self.runs = {run.run_id: run for run in journal.runs()}
+            self._drop_half_written_line()
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def add(self, *records: Record) -> None:
-        """Write to the journal what has happened, at once, and keep it."""
-        self._writer.write(*records)
-        for record in records:
-            self._keep(record)
+        """
+        Keep what has happened, and write it to the journal; once this returns, it survives a kill.
 
-    def _keep(self, record: Record) -> None:
-        match record:
-            case Run():
-                self.runs[str(record.run_id)] = record
-                self._next_run_id = max(self._next_run_id, int(record.run_id) + 1)
-                self._started[record.flow_id, record.key] += 1  # the key of a run by path is None
-            case Upload():
-                self.uploads.append(record)
-            case SentCallback():
-                self.callbacks.append(record)
+        The records of one request are written at once, so that a kill cannot separate them.
+        """
+        lines = [json.dumps({"event": record.event, **vars(record)}) + "\n" for record in records]
+        data = "".join(lines).encode("ascii")
+        size = os.fstat(self._fd).st_size
+        if os.write(self._fd, data) != len(data):
+            # The disk is full. Half a line in the middle would make the rest unreadable.
+            os.ftruncate(self._fd, size)
+            raise OSError(f"The journal {self.journal.path} could not be written; is the disk full?")
+        os.fsync(self._fd)
+        self.runs |= {record.run_id: record for record in records if isinstance(record, Run)}
 
-    def knows_flow(self, flow_id: str) -> bool:
-        """Return whether there is such a flow."""
-        return self.flows is None or flow_id in self.flows
-
-    def find_key(self, value: bytes | None) -> Key | None:
-        """Return the key that has this value."""
-        return None if value is None else self.keys.get(value)
+    def close(self) -> None:
+        """Close the journal."""
+        # Unlocked explicitly: a process forked in the meantime would otherwise keep the lock.
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
 
     def exhausted(self, key: Key) -> bool:
         """Return whether a key has started its maximum number of runs."""
-        return key.max_runs is not None and self._started[key.flow_id, key.name] >= key.max_runs
+        started = [run for run in self.runs.values() if (run.flow_id, run.key) == (key.flow_id, key.name)]
+        return key.max_runs is not None and len(started) >= key.max_runs
 
-    def next_run_id(self) -> str | int:
-        """Return the ID of the next run, in the type of the response."""
-        return str(self._next_run_id) if self.run_id_type == "string" else self._next_run_id
+    def next_run_id(self) -> str:
+        """Return the ID of the next run."""
+        return str(_FIRST_RUN_ID + len(self.runs))
 
-    def run_link(self, run_id: str | int) -> str:
+    def run_link(self, run_id: str) -> str:
         """Return the URL of a run's page."""
         return f"{self.url}/runs/{run_id}"
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalError(
+                f"Another service is writing the journal {self.journal.path}; stop it, or use another file"
+            ) from error
+
+    def _drop_half_written_line(self) -> None:
+        data = self.journal.path.read_bytes()
+        end = data.rfind(b"\n") + 1
+        # A file that is not a journal must stay as it is, byte for byte.
+        if not b'{"event": "'.startswith(data[end : end + 11]):
+            raise JournalError(
+                f"{self.journal.path} is not a journal: it ends in something other than an event"
+            )
+        os.ftruncate(self._fd, end)
