@@ -300,7 +300,7 @@ def resolve(monkeypatch, name, addresses):
 
 def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
     """Twenty, of which none responds, since others fill their queues."""
-    addresses = []
+    addresses: list[tuple[str, int]] = []
     with contextlib.ExitStack() as others:
         for number in range(2, 22):
             port = addresses[0][1] if addresses else 0
