@@ -44,7 +44,7 @@ class Rows:
     def __init__(self, dag: Any, task_id: str, map_index: int = -1) -> None:
         self._dag = dag
         self._task_id = task_id
-        self._map_index = map_index
+        self.map_index = map_index
         self._backend = get_state_backend()
         self._state: list[Any] = []  # as last read, until something changes it
         with create_session() as session:
@@ -55,7 +55,7 @@ class Rows:
     @contextmanager
     def _ti(self) -> Iterator[tuple[Any, Any]]:
         query = select(TaskInstance).options(lazyload("*"))
-        query = query.filter_by(run_id=self.run_id, task_id=self._task_id, map_index=self._map_index)
+        query = query.filter_by(run_id=self.run_id, task_id=self._task_id, map_index=self.map_index)
         if IS_3_4:
             query = query.filter_by(working_set=True)
         self._state = []

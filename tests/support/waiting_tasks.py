@@ -80,7 +80,7 @@ class WaitingTask:
         from airflow_rows import Rows
 
         self.rows = Rows(dag, task_id, map_index)
-        self.task_id, self.map_index, self.run_id = task_id, map_index, self.rows.run_id
+        self.task_id, self.run_id = task_id, self.rows.run_id
         self.change(**{"state": "awaiting_input", "max_tries": 2, **values})
         self.max_tries = self.ti.max_tries
         self._starts = 0

@@ -202,6 +202,22 @@ class Inner:
         return getattr(self.inner, name)
 
 
+def failing(operation, *, of=lambda _: True, error=None):
+    """Return what puts a store that fails in front of another one, at some values."""
+
+    def make(inner):
+        def fail(key, value=None, **options):
+            if of(value):
+                raise error or RuntimeError("The store is gone")
+            return getattr(inner, operation)(key, value, **options)
+
+        store = Inner(inner)
+        setattr(store, operation, fail)
+        return store
+
+    return make
+
+
 def select_failed(tmp_path, items, output):
     """Return the items that the documented recipe selects."""
     batch = tmp_path / "batch.jsonl"
@@ -340,14 +356,8 @@ def test_the_log_has_the_response_that_no_entry_holds(batch, service, log):
     service.faults.add("response", inputs={"n": 0}, body={"ticket": "first-ticket"})
     service.faults.add("response", inputs={"n": 1}, body={"ticket": "second-ticket", "more": "x" * 5000})
 
-    class Fails(Inner):
-        def set(self, key, value, *, retention=None):
-            if value.get("results"):
-                raise RuntimeError("The store is gone")
-            self.inner.set(key, value, retention=retention)
-
     with pytest.raises(WorkflowAutomationError):
-        batch(rows(2), store=Fails)
+        batch(rows(2), store=failing("set", of=lambda value: value.get("results")))
     text = log()
     assert "first-ticket" in text
     assert "second-ticket" in text
@@ -356,15 +366,10 @@ def test_the_log_has_the_response_that_no_entry_holds(batch, service, log):
 def test_the_log_has_the_response_that_the_record_of_a_start_lacks(workflow_automation_context, service, log):
     service.faults.add("response", body={"ticket": "first-ticket"})
 
-    class Fails(Inner):
-        def set(self, key, value, *, retention=None):
-            if value.get("state") == "started":
-                raise RuntimeError("The store is gone")
-            self.inner.set(key, value, retention=retention)
-
+    fails = failing("set", of=lambda value: value.get("kind") == "run")
     task = TriggerFlowOperator(task_id="trigger", inputs={}, retries=3)
     context = workflow_automation_context(task)
-    context["task_state_store"] = Fails(context["task_state_store"])
+    context["task_state_store"] = fails(context["task_state_store"])
     assert task.execute(context)["response"] == {"ticket": "first-ticket"}
     assert "first-ticket" in log()
 
@@ -378,12 +383,8 @@ def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, servic
     started = len(service.runs)
     assert started
 
-    class Unreadable(Inner):
-        def get(self, key, default=None):
-            raise error
-
     with pytest.raises(WorkflowAutomationError) as caught:
-        batch(items, store=Unreadable, try_number=4)
+        batch(items, store=failing("get", error=error), try_number=4)
     assert caught.value.accepted is Accepted.MAYBE
     assert caught.value.code == ("batch-interrupted" if isinstance(items, list) else "invalid-request")
     assert "workflow_automation_batch_000000" in caught.value.next_step
@@ -391,12 +392,8 @@ def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, servic
 
 
 def test_an_unreadable_record_of_a_first_try_says_nothing_of_earlier_ones(batch, service):
-    class Unreadable(Inner):
-        def get(self, key, default=None):
-            raise RuntimeError("The store is gone")
-
     with pytest.raises(WorkflowAutomationError) as caught:
-        batch(rows(3), store=Unreadable)
+        batch(rows(3), store=failing("get"))
     assert caught.value.accepted is Accepted.NO
     assert service.journal.requests() == []
 

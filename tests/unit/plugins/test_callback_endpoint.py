@@ -277,7 +277,7 @@ def test_mapped(waiting, say):
     assert say(task.url, "success") == 200
     assert task.spoken.end
     assert task.seconds_left() < 6
-    task.map_index = 2
+    task.rows.map_index = 2
     assert task.spoken == NOTHING
     assert task.ti.trigger_timeout is None
 

@@ -124,7 +124,9 @@ class Task(WaitingTask):
     @property
     def query(self) -> str:
         at = {"dag_id": self.ti.dag_id, "run_id": self.run_id, "task_id": self.task_id}
-        return urlencode({**at, "map_index": "{MAP_INDEX}" if self.map_index < 0 else self.map_index})
+        return urlencode(
+            {**at, "map_index": "{MAP_INDEX}" if self.rows.map_index < 0 else self.rows.map_index}
+        )
 
 
 @pytest.fixture(scope="session")
