@@ -105,20 +105,22 @@ class Response(NamedTuple):
     early: bool = False
 
 
-def parse_base_url(text: str, *, allow_http: bool = False, name: str = "The base URL") -> str:
+def parse_base_url(
+    text: str, *, allow_http: bool = False, name: str = "The base URL", example: str = _EXAMPLE
+) -> str:
     """
     Validate and normalize a base URL.
 
     :param text: such as ``https://service.example/api``; a missing scheme means https
     :param allow_http: whether to allow plain http to another machine
-    :param name: what it is called in errors
+    :param name: what it is called in errors, which show an ``example``
     :return: the URL without a trailing slash
     :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a fragment, or
         is plain http to a host other than loopback without ``allow_http``
     """
     text = text.strip()
     if not text:
-        raise InvalidRequestError(f"{name} is empty: expected one such as {_EXAMPLE}.")
+        raise InvalidRequestError(f"{name} is empty: expected one such as {example}.")
     if "://" not in text:
         text = f"https://{text}"
     try:
@@ -127,7 +129,7 @@ def parse_base_url(text: str, *, allow_http: bool = False, name: str = "The base
         httpx.URL(text)
     except (ValueError, httpx.InvalidURL):
         # Without the original message, which quotes the URL: it may contain a password.
-        raise InvalidRequestError(f"{name} is not a valid URL: expected one such as {_EXAMPLE}.") from None
+        raise InvalidRequestError(f"{name} is not a valid URL: expected one such as {example}.") from None
     if parts.scheme not in ("http", "https"):
         raise InvalidRequestError(f"{name} has the scheme {parts.scheme!r}: use https.")
     if "@" in parts.netloc:
@@ -136,11 +138,11 @@ def parse_base_url(text: str, *, allow_http: bool = False, name: str = "The base
         )
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise InvalidRequestError(
-            f"{name} has a query (?) or fragment (#): it must end with the path, such as {_EXAMPLE}."
+            f"{name} has a query (?) or fragment (#): it must end with the path, such as {example}."
         )
     if not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
         raise InvalidRequestError(
-            f"{name} has no host name, or contains whitespace or a backslash: expected one such as {_EXAMPLE}."
+            f"{name} has no host name, or contains whitespace or a backslash: expected one such as {example}."
         )
     if parts.scheme == "http" and not (allow_http or is_loopback(host)):
         raise InvalidRequestError(

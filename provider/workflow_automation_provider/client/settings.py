@@ -21,6 +21,9 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import FileFormat
 
+CALLBACK_EXAMPLE = "https://airflow.example"
+"""Where a service could reach Airflow."""
+
 _SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
 
 _BOOLEANS = {
@@ -101,7 +104,9 @@ def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
     from workflow_automation_provider.client.protocol import parse_base_url
 
     # Missing only if it is invalid, which has an error of its own.
-    return parse_base_url(_text(value, read), allow_http=read.get("allow_http", True), name="the URL")
+    return parse_base_url(
+        _text(value, read), allow_http=read.get("allow_http", True), name="the URL", example=CALLBACK_EXAMPLE
+    )
 
 
 def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
@@ -235,7 +240,7 @@ class Settings:
         _callback_base_url,
         "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of a run. "
         "Default: Airflow's option [api] base_url.",
-        examples=("https://airflow.example",),
+        examples=(CALLBACK_EXAMPLE,),
     )
     busy_statuses: frozenset[int] = _field(
         frozenset(),

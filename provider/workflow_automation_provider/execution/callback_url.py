@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
+from workflow_automation_provider.client.settings import CALLBACK_EXAMPLE
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
 
@@ -86,6 +87,7 @@ class CallbackUrl:
                     conf.get("api", "base_url", fallback=None) or "",
                     allow_http=extra.allow_http,
                     name=name,
+                    example=CALLBACK_EXAMPLE,
                 )
             host = urlsplit(base).hostname or ""
             if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
@@ -97,7 +99,7 @@ class CallbackUrl:
                 error.message,
                 next_step=(
                     "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
-                    "server, such as https://airflow.example."
+                    f"server, such as {CALLBACK_EXAMPLE}."
                 ),
             ) from None
         return base

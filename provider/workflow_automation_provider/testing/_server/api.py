@@ -120,7 +120,7 @@ class Api:
     def _flow_id(self, call: Call) -> str | None:
         if call.operation == "trigger_by_path":
             return call.path_flow_id
-        key = self._state.keys.get(call.key_value)
+        key = self._state.keys.get(call.key_value or b"")
         if key is not None:
             return key.flow_id
         named = _fields(call).get("flow_id") if call.operation == "upload" else None

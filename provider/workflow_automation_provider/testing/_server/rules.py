@@ -91,7 +91,7 @@ def _judge_upload(call: Call, state: State) -> Upload:
 
 
 def _good_key(call: Call, state: State) -> Key:
-    key = state.keys.get(call.key_value)
+    key = state.keys.get(call.key_value or b"")
     if key is None:
         raise HTTPException(401, "the key is missing or unknown")
     return key
