@@ -56,6 +56,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have one process of pytest-xdist alone start an Airflow, which takes longer than a hundred other tests."""
     for item in items:
