@@ -77,7 +77,7 @@ def run_cell(airflow: str, version: str) -> str:
     cell = (airflow, version)
     tests: tuple[str, ...] = ("tests/unit", "tests/integration") if cell in WHOLE else SMOKE
     tests += WITHOUT_AIRFLOW if cell in WITH_ALL else ()
-    options = ("-n", "2", "--dist", "loadgroup") if cell in WHOLE else ("-n", "0", "-m", "'not since_3_3'")
+    options = ("-n", "2", "--dist", "worksteal") if cell in WHOLE else ("-n", "0", "-m", "'not since_3_3'")
     began = time.monotonic()
     done = run_tests(airflow, version, python, *tests, *options)
     print(f"=== {name}\n{done.stdout}", flush=True)
