@@ -28,7 +28,7 @@ help: ## List the targets
 setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
 
-test: ARGS ?= -n logical --dist loadgroup
+test: ARGS ?= -n logical --dist worksteal
 test: $(STAMP) ## Run the unit and integration tests (about 4 minutes); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
@@ -38,7 +38,7 @@ test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them t
 # On one Airflow, for some code is for the others. Tracing Airflow's own code takes a third as long again, so of the
 # integration tests there are only those of what no unit test can run.
 coverage: $(STAMP) ## Check the coverage of the unit tests, with more examples for each property
-	@$(RUN) pytest -n logical --dist loadgroup --hypothesis-profile=thorough --cov --cov-report=term tests/unit
+	@$(RUN) pytest -n logical --dist worksteal --hypothesis-profile=thorough --cov --cov-report=term tests/unit
 
 test-matrix: $(STAMP) ## Run the tests, or some, on every supported Airflow and Python; CELLS="3.2-py3.12 …" for some
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)

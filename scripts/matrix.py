@@ -67,7 +67,7 @@ def run_cell(airflow: str, version: str) -> str:
     tests = [*SMOKE, *WITHOUT_AIRFLOW] if cell == WITH_LIBRARIES else [*SMOKE]
     options = ["-n", "0", "-m", "'not since_3_3'"]
     if cell == WHOLE:
-        tests, options = ["tests/unit", "tests/integration"], ["-n", "2", "--dist", "loadgroup"]
+        tests, options = ["tests/unit", "tests/integration"], ["-n", "2", "--dist", "worksteal"]
     arguments = [*tests, *options, "-q", "-p", "no:cacheprovider", "--hypothesis-profile=matrix"]
     command = ["make", "--no-print-directory", "test", f"AIRFLOW={airflow}", f"PYTHON={python}"]
     command += [f"VENV=.venv-{airflow}-py{version}", f"ARGS={' '.join(arguments)}"]

@@ -58,10 +58,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one process of pytest-xdist alone start an Airflow, which takes longer than a hundred other tests."""
-    for item in items:
-        if {"airflow_home", "dag", "world"} & {*getattr(item, "fixturenames", ())}:
-            item.add_marker(pytest.mark.xdist_group("airflow"))
+    """
+    Begin with what needs an Airflow, which takes longer to start than a hundred tests.
+
+    Of two processes of pytest-xdist, only the first then starts one: the other takes over what comes last.
+    """
+    items.sort(key=lambda item: not {"airflow_home", "dag", "world"} & {*getattr(item, "fixturenames", ())})
 
 
 def pytest_unconfigure() -> None:
