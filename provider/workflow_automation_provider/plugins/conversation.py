@@ -213,34 +213,33 @@ def _batch(task: Task) -> Run:
 
 def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     """Return a start; as unknown if an entry is not what we write, is too large, or is only a reference to one."""
-    place, name = place_of(key), key[3] or ""
+    place, named = place_of(key), {"name": key[3] or "", "try_number": int(key[1])}
     try:
         start = Start.of(place, task.entry(key[0]))
         if start.is_damaged:
             raise ValueError("It says nothing of the start.")
         at, is_current = start.at.astimezone(UTC), is_last and start.max_tries == task.row.max_tries
         told = _told(task, key[0], start)
-        return Run(task=task, at=at, name=name, try_number=place[0], is_current=is_current, **told)
+        return Run(task=task, at=at, is_current=is_current, **named, **told)
     except Exception:
-        unknown: dict[str, Any] = {"state": State.UNKNOWN, "at": task.at, "is_current": is_last}
-        return Run(task=task, name=name, try_number=place[0], **unknown)
+        return Run(task=task, state=State.UNKNOWN, at=task.at, is_current=is_last, **named)
 
 
 def _told(task: Task, key: str, start: Start) -> dict[str, Any]:
     """Return what the entries of a start tell: fields of its run."""
-    token = start.token or "-"  # the keys of none
-    outcome, word = task.entry(f"{OUTCOME}{key.removeprefix(START)}"), task.entry(word_key(token))
+    said, word, frozen = (
+        task.entry(of(start.token)) if start.token else {} for of in (run_key, word_key, frozen_key)
+    )
+    outcome = task.entry(f"{OUTCOME}{key.removeprefix(START)}")
     facts = Facts(
         start=start,
         outcome=Outcome.of(outcome) if outcome else None,
-        spoken=Spoken.of(task.entry(run_key(token))),
-        is_frozen=frozen_key(token) in task.entries,
+        spoken=Spoken.of(said),
+        is_frozen=start.token is not None and frozen_key(start.token) in task.entries,
     )
     state = _state(task, start, facts)
-    told = [*_sent(start, facts, is_starting=state is State.STARTING), *_heard(start, facts.spoken, word)]
-    if facts.is_frozen:
-        told.append(Step(_utc(task.entry(frozen_key(token))["at"]), "Closed: no run may claim it any more"))
-    steps = sorted((step._replace(at=step.at.astimezone(UTC)) for step in told), key=lambda step: step.at)
+    steps = [step._replace(at=step.at.astimezone(UTC)) for step in _steps(start, facts, state, word, frozen)]
+    steps.sort(key=lambda step: step.at)
     claim, run = facts.spoken.claim, {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
     return {
         "state": state,
@@ -290,19 +289,17 @@ def _state(task: Task, start: Start, facts: Facts) -> State:
     return State.DOUBT if facts.text else State.IDLE
 
 
-def _sent(start: Start, facts: Facts, *, is_starting: bool) -> Iterator[Step]:
-    """Yield what the task did."""
+def _steps(
+    start: Start, facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
+) -> Iterator[Step]:
+    """Yield what the task did, and what the run has said and was told."""
+    outcome, spoken, claim, end = facts.outcome, facts.spoken, facts.spoken.claim, facts.spoken.end
     if start.run:
         yield Step(start.at, "A person entered the run", start.run)
     else:
-        yield Step(start.at, "Sent" if facts.outcome or is_starting else "Sent. No response")
-    if outcome := facts.outcome:
+        yield Step(start.at, "Sent" if outcome or state is State.STARTING else "Sent. No response")
+    if outcome:
         yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
-
-
-def _heard(start: Start, spoken: Spoken, word: dict[str, Any]) -> Iterator[Step]:
-    """Yield what the run has said, and was told."""
-    claim, end = spoken.claim, spoken.end
     if claim:
         yield Step(claim.at, "Claimed by the run", claim.run_id, said="claimed")
     if word:
@@ -316,3 +313,5 @@ def _heard(start: Start, spoken: Spoken, word: dict[str, Any]) -> Iterator[Step]
         yield Step(spoken.stopped, "Told to stop")
     if spoken.refused:
         yield Step((claim or end or start).at, "Other runs were told to stop", ", ".join(spoken.refused))
+    if facts.is_frozen:
+        yield Step(_utc(frozen["at"]), "Closed: no run may claim it any more")
