@@ -213,7 +213,8 @@ def _batch(task: Task) -> Run:
 
 def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
     """Return a start; as unknown if an entry is not what we write, is too large, or is only a reference to one."""
-    place, named = place_of(key), {"name": key[3] or "", "try_number": int(key[1])}
+    place = place_of(key)
+    named: dict[str, Any] = {"name": key[3] or "", "try_number": place[0]}
     try:
         start = Start.of(place, task.entry(key[0]))
         if start.is_damaged:

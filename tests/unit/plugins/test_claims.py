@@ -50,13 +50,6 @@ def test_only_the_run_that_claimed_goes_on(starting, say):
     assert say(task.url, "started", run_id="7") == 404
 
 
-def test_claim_takes_the_first_run_id(starting, say):
-    task = starting()
-    assert [say(task.url, "started"), say(task.url, progress=0.5, run_id="7")] == [200, 200]
-    assert (task.spoken.claim.run_id, task.word["progress"]) == ("7", 0.5)
-    assert say(task.url, run_id="8") == 409
-
-
 def test_codes(starting, http):
     task = starting()
     first, *others = (
@@ -108,19 +101,6 @@ def test_stop(waiting, say, state, has_claimed, status):
     assert (task.spoken, task.spoken.end) == (stopped, None)
 
 
-def test_another_run_is_not_stopped_in_place_of_the_tasks_own(waiting, say):
-    task = waiting()
-    assert say(task.url, "started", run_id="7") == 200
-    task.change(state="failed")
-    assert say(task.url, "started", run_id="8") == 404
-    assert (task.spoken.stopped, task.spoken.refused) == (None, ("8",))
-
-
-def test_task_that_is_green_and_does_not_wait(starting, say):
-    task = starting("success")
-    assert [say(task.url, status) for status in EVERY] == [200, 200, 200]
-
-
 @pytest.mark.parametrize("state", [*UNFINISHED, "failed", "success", "restarting", "cleared"])
 def test_every_end_is_kept(waiting, say, state):
     """It stops nobody, and who clears the task with that run entered gets its result."""
@@ -130,15 +110,6 @@ def test_every_end_is_kept(waiting, say, state):
     assert say(task.url, "success", result=3) == 200
     assert task.spoken.end.result == 3
     assert (task.ti.trigger_timeout is not None) == (state == "awaiting_input")
-
-
-def test_end_of_an_earlier_start(waiting, say):
-    task = waiting()
-    url, token = task.url, task.token
-    task.give()
-    assert say(url, "success") == 404
-    task.token = token
-    assert (task.spoken.end, task.spoken.stopped is None) == (None, False)
 
 
 def test_clear(waiting, say):

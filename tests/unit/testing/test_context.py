@@ -64,13 +64,9 @@ def operators():
     return pytest.importorskip("workflow_automation_provider.operators.flows")
 
 
+@pytest.mark.usefixtures("workflow_automation_connection")
 def test_operators_run_without_a_database(
-    operators,
-    workflow_automation_service,
-    workflow_automation_connection,
-    workflow_automation_context,
-    tmp_path,
-    monkeypatch,
+    operators, workflow_automation_service, workflow_automation_context, tmp_path, monkeypatch
 ):
     """The trigger and the upload, with templates; any connection to a database fails the test."""
 
@@ -92,19 +88,13 @@ def test_operators_run_without_a_database(
 
     (run,) = workflow_automation_service.runs
     assert run.inputs == {"day": "2026-01-31"}
-    assert context["ti"].xcoms == {}
     (uploaded,) = workflow_automation_service.uploads
     assert [file["name"] for file in uploaded.files] == ["2026-01-31.csv"]
 
 
 @pytest.mark.since_3_3
-def test_a_retry_and_a_new_task_instance(
-    operators,
-    workflow_automation_service,
-    workflow_automation_connection,
-    workflow_automation_context,
-    caplog,
-):
+@pytest.mark.usefixtures("workflow_automation_connection")
+def test_a_retry_and_a_new_task_instance(operators, workflow_automation_context):
     def execute(try_number, task_id="trigger"):
         trigger = operators.TriggerFlowOperator(task_id=task_id, inputs={}, retries=1)
         return trigger.execute(workflow_automation_context(trigger, try_number=try_number))["run_id"]
