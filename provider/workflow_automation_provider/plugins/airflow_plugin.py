@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 _PREFIX = PATH.rpartition("/")[0]
-_RUNS_PREFIX = f"{_PREFIX}/runs"
 
 # Relative to Airflow's base URL, which may have a path.
-_RUNS = f"{_RUNS_PREFIX.lstrip('/')}/"
+_RUNS = f"{_PREFIX}/runs/".lstrip("/")
+_OF_A_TASK = "task?dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
 _VIEWS = [
     {
         "name": "Flow runs",
@@ -33,7 +33,7 @@ _VIEWS = [
     },
     {
         "name": "Flow run",
-        "href": f"{_RUNS}task?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}&map_index={{MAP_INDEX}}",
+        "href": f"{_RUNS}{_OF_A_TASK}",
         "destination": "task_instance",
         "url_route": "flow-run",
     },
@@ -50,7 +50,7 @@ def _mounted(module: str, prefix: str, name: str) -> dict[str, Any]:
 
 # The page first: whatever is below the prefix of the other would be taken for a callback.
 _APPS = [
-    _mounted("page", _RUNS_PREFIX, "flow runs"),
+    _mounted("page", f"{_PREFIX}/runs", "flow runs"),
     _mounted("callback_endpoint", _PREFIX, "callbacks"),
 ]
 

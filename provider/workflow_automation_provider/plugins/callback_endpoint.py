@@ -36,7 +36,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
@@ -69,24 +69,21 @@ _CONNECTIONS = threading.BoundedSemaphore(4)
 # How many callbacks may be waiting for the database.
 _PENDING = threading.BoundedSemaphore(64)
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# Of each verdict: the status, the words, and a code where they would have to be read otherwise.
-_RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
+# Of each verdict: the status, and the words.
+_RESPONSES = {
     Verdict.STOP: (404, "No task wants this run: stop."),
     Verdict.CLAIM: (200, "The run has the task: go on."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
-    Verdict.CLAIM_FIRST: (
-        409,
-        "This run has not claimed the task: send the status 'started' first.",
-        "claim_first",
-    ),
-    Verdict.OTHER_RUN: (409, "Another run has the task: stop.", "other_run"),
+    Verdict.CLAIM_FIRST: (409, "This run has not claimed the task: send the status 'started' first."),
+    Verdict.OTHER_RUN: (409, "Another run has the task: stop."),
     Verdict.END: (200, "The answer is stored."),
     Verdict.SAME_END: (200, "The answer is stored."),
     Verdict.WAIT: (503, "The task is deciding: call again."),
 }
+# Where the words would have to be read otherwise.
+_CODES = {Verdict.CLAIM_FIRST: "claim_first", Verdict.OTHER_RUN: "other_run"}
 
 
 async def _callback(request: Request) -> Response:
@@ -132,7 +129,7 @@ def _response(
     return JSONResponse(content, status, {"cache-control": "no-store", **again, **(headers or {})})
 
 
-async def _in_thread(function: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
     """
     Call a function off the event loop.
 
@@ -143,7 +140,7 @@ async def _in_thread(function: Callable[_P, _T], *args: _P.args, **options: _P.k
         if not _CONNECTIONS.acquire(timeout=_TIMEOUT):
             raise TimeoutError
         try:
-            return function(*args, **options)
+            return function(*args)
         finally:
             _CONNECTIONS.release()
 
@@ -168,7 +165,7 @@ def _settle(token: str, body: bytes) -> Response:
         return _response(
             409, f"The task has the answer {end.status!r} from {at}; this one is {said.status!r}{other}."
         )
-    return _response(*_RESPONSES[verdict])
+    return _response(*_RESPONSES[verdict], _CODES.get(verdict, ""))
 
 
 async def _body(request: Request) -> bytes:

@@ -7,10 +7,11 @@ entries with. Anybody who may edit a task can write an entry: what cannot be rea
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -127,8 +128,8 @@ class Run:
     """
 
     task: Task
-    state: State
     at: datetime
+    state: State = State.UNKNOWN
     name: str = ""
     try_number: int = 0
     is_current: bool = True
@@ -183,71 +184,68 @@ def conversations(task: Task) -> list[Run]:
     """Return all starts of a task, in order, or its batch."""
     starts = sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
     last = {key[3]: key for key in starts}
-    runs = [_run(task, key, is_last=last[key[3]] is key) for key in starts]
-    return [*runs, _batch(task)] if BATCH in task.entries else runs
+    runs = []
+    for key in starts:
+        named: dict[str, Any] = {"name": key[3] or "", "try_number": int(key[1])}
+        run = Run(task=task, at=task.at, is_current=last[key[3]] is key, **named)
+        runs.append(_known(run, _start, key))
+    return [*runs, _known(Run(task=task, at=task.at), _batch)] if BATCH in task.entries else runs
 
 
-def _batch(task: Task) -> Run:
-    """Return a batch, as its last entry counts it."""
-    try:
-        entry = task.entry(BATCH)
-        counts = {**entry["counts"]}
-        others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
-        said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
-        state = State.DOUBT if counts["unknown"] else State.ENDED
-        last = Step(_utc(entry["at"]), "Last count", said, said)
-        return Run(
-            task=task,
-            state=state if task.has_ended else State.STARTING,
-            at=task.at,
-            is_current=entry["max_tries"] == task.row.max_tries,
-            flow=entry.get("flow_id"),
-            conn_id=entry.get("conn_id"),
-            last=last,
-            progress=_part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None,
-            steps=[last],
-        )
-    except Exception:
-        return Run(task=task, state=State.UNKNOWN, at=task.at)
+def _known(run: Run, tell: Callable[..., dict[str, Any]], *key: re.Match[str]) -> Run:
+    """Return a run with what is told of it, if each of its entries is what we write: none too large, or a reference."""
+    with contextlib.suppress(Exception):
+        return replace(run, **tell(run, *key))
+    return run
 
 
-def _run(task: Task, key: re.Match[str], *, is_last: bool) -> Run:
-    """Return a start; as unknown if an entry is not what we write, is too large, or is only a reference to one."""
-    place, name = place_of(key), key[3] or ""
-    try:
-        start = Start.of(place, task.entry(key[0]))
-        if start.is_damaged:
-            raise ValueError("It says nothing of the start.")
-        at, is_current = start.at.astimezone(UTC), is_last and start.max_tries == task.row.max_tries
-        told = _told(task, key[0], start)
-        return Run(task=task, at=at, name=name, try_number=place[0], is_current=is_current, **told)
-    except Exception:
-        unknown: dict[str, Any] = {"state": State.UNKNOWN, "at": task.at, "is_current": is_last}
-        return Run(task=task, name=name, try_number=place[0], **unknown)
+def _batch(run: Run) -> dict[str, Any]:
+    """Return what the last entry of a batch tells: fields of its run."""
+    entry = run.task.entry(BATCH)
+    counts = {**entry["counts"]}
+    others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
+    said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
+    state = State.DOUBT if counts["unknown"] else State.ENDED
+    last = Step(_utc(entry["at"]), "Last count", said, said)
+    return {
+        "state": state if run.task.has_ended else State.STARTING,
+        "is_current": entry["max_tries"] == run.task.row.max_tries,
+        "flow": entry.get("flow_id"),
+        "conn_id": entry.get("conn_id"),
+        "last": last,
+        "progress": _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None,
+        "steps": [last],
+    }
 
 
-def _told(task: Task, key: str, start: Start) -> dict[str, Any]:
+def _start(run: Run, key: re.Match[str]) -> dict[str, Any]:
     """Return what the entries of a start tell: fields of its run."""
-    token = start.token or "-"  # the keys of none
-    outcome, word = task.entry(f"{OUTCOME}{key.removeprefix(START)}"), task.entry(word_key(token))
+    task = run.task
+    start = Start.of(place_of(key), task.entry(key[0]))
+    if start.is_damaged:
+        return {}
+    said, word, frozen = (
+        task.entry(of(start.token)) if start.token else {} for of in (run_key, word_key, frozen_key)
+    )
+    outcome = task.entry(f"{OUTCOME}{key[0].removeprefix(START)}")
     facts = Facts(
         start=start,
         outcome=Outcome.of(outcome) if outcome else None,
-        spoken=Spoken.of(task.entry(run_key(token))),
-        is_frozen=frozen_key(token) in task.entries,
+        spoken=Spoken.of(said),
+        is_frozen=start.token is not None and frozen_key(start.token) in task.entries,
     )
     state = _state(task, start, facts)
-    told = [*_sent(start, facts, is_starting=state is State.STARTING), *_heard(start, facts.spoken, word)]
-    if facts.is_frozen:
-        told.append(Step(_utc(task.entry(frozen_key(token))["at"]), "Closed: no run may claim it any more"))
-    steps = sorted((step._replace(at=step.at.astimezone(UTC)) for step in told), key=lambda step: step.at)
-    claim, run = facts.spoken.claim, {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
+    steps = [step._replace(at=step.at.astimezone(UTC)) for step in _steps(start, facts, state, word, frozen)]
+    steps.sort(key=lambda step: step.at)
+    claim, ids = facts.spoken.claim, {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
     return {
         "state": state,
-        "flow": start.flow_id or run.get("flow_id"),
+        "at": start.at.astimezone(UTC),
+        "is_current": run.is_current and start.max_tries == task.row.max_tries,
+        "flow": start.flow_id or ids.get("flow_id"),
         "conn_id": start.conn_id,
-        "run_id": facts.spoken.run_id or run.get("run_id"),
-        "run_link": (claim and claim.run_link) or run.get("run_link"),
+        "run_id": facts.spoken.run_id or ids.get("run_id"),
+        "run_link": (claim and claim.run_link) or ids.get("run_link"),
         "last": next((step for step in reversed(steps) if step.said is not None), None),
         "progress": None if facts.spoken.end else _part(word.get("progress")),
         "steps": steps,
@@ -290,19 +288,17 @@ def _state(task: Task, start: Start, facts: Facts) -> State:
     return State.DOUBT if facts.text else State.IDLE
 
 
-def _sent(start: Start, facts: Facts, *, is_starting: bool) -> Iterator[Step]:
-    """Yield what the task did."""
+def _steps(
+    start: Start, facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
+) -> Iterator[Step]:
+    """Yield what the task did, and what the run has said and was told."""
+    outcome, spoken, claim, end = facts.outcome, facts.spoken, facts.spoken.claim, facts.spoken.end
     if start.run:
         yield Step(start.at, "A person entered the run", start.run)
     else:
-        yield Step(start.at, "Sent" if facts.outcome or is_starting else "Sent. No response")
-    if outcome := facts.outcome:
+        yield Step(start.at, "Sent" if outcome or state is State.STARTING else "Sent. No response")
+    if outcome:
         yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
-
-
-def _heard(start: Start, spoken: Spoken, word: dict[str, Any]) -> Iterator[Step]:
-    """Yield what the run has said, and was told."""
-    claim, end = spoken.claim, spoken.end
     if claim:
         yield Step(claim.at, "Claimed by the run", claim.run_id, said="claimed")
     if word:
@@ -316,3 +312,5 @@ def _heard(start: Start, spoken: Spoken, word: dict[str, Any]) -> Iterator[Step]
         yield Step(spoken.stopped, "Told to stop")
     if spoken.refused:
         yield Step((claim or end or start).at, "Other runs were told to stop", ", ".join(spoken.refused))
+    if facts.is_frozen:
+        yield Step(_utc(frozen["at"]), "Closed: no run may claim it any more")

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.callback import Said
 
-COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
+_PLACE = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
+COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))
 """Where a task instance is, and its entries: a mapped task has either a map_index or, from Airflow 3.4 on, a region."""
 
 # The scheduler has handled the executor's message about the parked task by then.
@@ -102,19 +103,16 @@ def _respond(token: str, said: Said, *, locks: bool) -> tuple[Verdict, End | Non
         ti = _find(session, token)
         if ti and locks:
             ti = _lock(session, ti, digest)
-        found = ti and _look(session, ti, digest)
-        if not ti or not found:
+        if ti is None or (found := _look(session, ti, digest)) is None:
             return None
-        before = found[1].spoken
         verdict, after = decide(said, found[1], now)
-        if after != before:
+        if after != found[1].spoken:
             if not locks:
                 return None
             _write(session, ti, run_key(digest), entry_of(after))
         if isinstance(said, Running) and verdict is Verdict.GO_ON:
             word = {"at": now.isoformat(), "message": said.message, "progress": said.progress}
-            known = {name: value for name, value in word.items() if value is not None}
-            _write(session, ti, word_key(digest), known)
+            _write(session, ti, word_key(digest), {k: v for k, v in word.items() if v is not None})
         if isinstance(said, Ended) and verdict in (Verdict.END, Verdict.SAME_END):
             _wake(ti)
         return verdict, after.end
@@ -136,7 +134,7 @@ def _find(session: Session, token: str) -> TaskInstance | None:
 
 def _place(ti: Any) -> dict[str, Any]:
     """Return where a task instance and its entries are."""
-    return {name: getattr(ti, name) for name in COORDINATES if hasattr(Store, name)}
+    return {name: getattr(ti, name) for name in COORDINATES}
 
 
 def _current(session: Session, place: Mapping[str, Any], *, lock: bool = False) -> TaskInstance | None:
@@ -170,7 +168,7 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
     said = Store.key.in_([run_key(digest), frozen_key(digest)])
     query = select(Store.key, Store.value).filter_by(**_place(ti))
     query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
-    entries = {entry.key: _object(entry.value) for entry in session.execute(query)}
+    entries = {entry.key: json_object(entry.value) or {} for entry in session.execute(query)}
     starts = [
         Start.of(place_of(place), value)
         for key, value in entries.items()
@@ -196,11 +194,13 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
     )
 
 
-def _object(value: str) -> dict[str, Any]:
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(value)
-        return found if isinstance(found, dict) else {}
-    return {}
+def json_object(text: str | None) -> dict[str, Any] | None:
+    """Return the value of an entry, None if it is no JSON object."""
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _wake(ti: TaskInstance) -> None:

@@ -34,11 +34,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment
 from markupsafe import Markup
 from sqlalchemy import and_, case, exists, func, or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.client.checks import web_link
 from workflow_automation_provider.execution.ledger import PREFIX
 from workflow_automation_provider.plugins.conversation import BATCH, State, Task, conversations
-from workflow_automation_provider.plugins.metadata import COORDINATES
+from workflow_automation_provider.plugins.metadata import COORDINATES, json_object
 
 PATH = "/workflow-automation/runs"
 """Where it is mounted."""
@@ -57,9 +58,7 @@ _COLUMNS = (
     *("try_number", "max_tries", "start_date", "end_date", "next_kwargs"),
 )
 _IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
-_IS_ITS = and_(
-    *(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES if hasattr(Store, name))
-)
+_IS_ITS = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES))
 
 
 # Read -------------------------------------------------------------------------------------------------------
@@ -87,16 +86,8 @@ def _read(*conditions: Any) -> tuple[list[Task], bool]:
         have_starts = TaskInstance.id.in_(tasks.keys() - batches.keys())
         for conditions in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
             for ti_id, key, text in session.execute(entries.where(*conditions)):
-                tasks[ti_id].entries[BATCH if ti_id in batches else key] = _object(text)
+                tasks[ti_id].entries[BATCH if ti_id in batches else key] = json_object(text)
     return [*tasks.values()], len(rows) > MAX_TASKS
-
-
-def _object(text: str | None) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text or "")
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 # Draw -------------------------------------------------------------------------------------------------------
@@ -184,7 +175,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
     )
     runs = [run for task in tasks for run in conversations(task) if run.is_current]
     runs = [run for run in runs if run.state is State.DOUBT or not run.task.has_ended]
-    found = [run for run in runs if not q or run.matches(q)]
+    found = [run for run in runs if run.matches(q)]
     return _page(
         title="Flow runs",
         base=_base(request),
@@ -222,6 +213,12 @@ async def _failed(request: Request, error: HTTPException) -> Response:
         return RedirectResponse(login, HTTPStatus.SEE_OTHER, headers=HEADERS)
     words = error.detail if error.status_code != HTTPStatus.FORBIDDEN else "You may not read this."
     return _page(error.status_code, title="Flow runs", message=words)
+
+
+@app.exception_handler(SQLAlchemyError)
+async def _unavailable(_request: Request, _error: Exception) -> Response:
+    words = "Airflow's database cannot be read now: try again."
+    return _page(HTTPStatus.SERVICE_UNAVAILABLE, title="Flow runs", message=words)
 
 
 def _base(request: Request) -> str:

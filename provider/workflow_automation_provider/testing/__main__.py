@@ -42,12 +42,10 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         service = _make_service(options)
         service.start()
-    except ModuleNotFoundError as error:
-        return _fail(str(error))
     except OSError as error:
         what = f" ({error.filename})" if error.filename else ""
         return _fail(f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}{what}")
-    except (JournalError, ValueError) as error:
+    except (JournalError, ModuleNotFoundError, ValueError) as error:
         return _fail(str(error))
     try:
         _announce(service)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["ControlClient"]
@@ -36,8 +35,7 @@ class ControlClient:
 
     def faults(self) -> list[dict[str, Any]]:
         """Return all faults since the last :meth:`clear_faults`."""
-        faults: list[dict[str, Any]] = self._request("GET", "/faults")["faults"]
-        return faults
+        return [*self._request("GET", "/faults")["faults"]]
 
     def clear_faults(self) -> None:
         """Remove all faults."""
@@ -54,8 +52,7 @@ class ControlClient:
 
     def callbacks(self) -> list[dict[str, Any]]:
         """Return all callbacks since the last :meth:`clear_callbacks`."""
-        callbacks: list[dict[str, Any]] = self._request("GET", "/callbacks")["callbacks"]
-        return callbacks
+        return [*self._request("GET", "/callbacks")["callbacks"]]
 
     def clear_callbacks(self) -> None:
         """Remove all callbacks; runs that were started before still call back."""
@@ -87,7 +84,5 @@ class ControlClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -83,20 +83,18 @@ def impatient(dag):
     engine.dispose()
 
 
-@contextlib.contextmanager
-def _locked():
-    """Hold SQLite's lock for writing, or other databases' locks of all task instances."""
+@pytest.fixture
+def locked_database(dag):
+    """Return a context manager that holds SQLite's lock for writing, or other databases' locks of all task instances."""
     from airflow import settings
     from sqlalchemy import text
 
-    with settings.get_engine().connect() as other:
-        is_sqlite = other.dialect.name == "sqlite"
-        other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
-        yield
-        other.rollback()
+    @contextlib.contextmanager
+    def lock():
+        with settings.get_engine().connect() as other:
+            is_sqlite = other.dialect.name == "sqlite"
+            other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
+            yield
+            other.rollback()
 
-
-@pytest.fixture
-def locked_database(dag):
-    """Return a context manager that holds the locks that any claim needs."""
-    return _locked
+    return lock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import runpy
@@ -12,7 +11,6 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from workflow_automation_provider.execution.callback import PATH
 from workflow_automation_provider.plugins.airflow_plugin import WorkflowAutomationPlugin
 
 ENTRY_POINT = "workflow_automation_provider.plugins.airflow_plugin:WorkflowAutomationPlugin"
@@ -66,38 +64,8 @@ def test_mounted_only_where_airflow_has_a_store(monkeypatch, has_store):
 
 
 @pytest.mark.since_3_3
-def test_mounted_in_this_airflow():
-    assert len(WorkflowAutomationPlugin.fastapi_apps) == 2
-
-
-@pytest.mark.since_3_3
 def test_airflow_shows_the_page(airflow_home):
     from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 
     for view in WorkflowAutomationPlugin.external_views:
         assert ExternalViewResponse.model_validate(view).href.startswith("workflow-automation/runs/")
-
-
-@pytest.mark.since_3_3
-@pytest.mark.parametrize(("path", "status"), [(PATH, 405), ("/workflow-automation/other", 404)])
-def test_mounted_application(path, status):
-    mounted = WorkflowAutomationPlugin.fastapi_apps[-1]
-    assert mounted["url_prefix"] == "/workflow-automation"
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    async def receive():
-        return {"type": "http.request"}
-
-    scope = {
-        "type": "http",
-        "method": "PUT",
-        "path": path,
-        "root_path": "",
-        "query_string": b"",
-        "headers": [],
-    }
-    asyncio.run(mounted["app"](scope, receive, send))
-    assert sent[0]["status"] == status

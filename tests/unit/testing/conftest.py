@@ -7,12 +7,13 @@ from airflow_launcher import processes
 from workflow_automation_provider.testing import Key, LocalService
 
 KEY = Key("s3cret/+ key", "demo-flow", name="demo")
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
 def service(tmp_path):
     keys = [KEY, Key("other", "other-flow", name="other")]
-    with LocalService(keys=keys, journal=tmp_path / "journal.jsonl", parse_limit=100_000) as running:
+    with LocalService(keys=keys, journal=tmp_path / "journal.jsonl") as running:
         yield running
 
 
@@ -51,23 +52,6 @@ class Caller:
 @pytest.fixture
 def call(http):
     return Caller(http)
-
-
-@pytest.fixture
-def serve(tmp_path):
-    services = []
-
-    def start(**options):
-        service = LocalService(**{"journal": tmp_path / "other.jsonl", **options})
-        service.start()
-        http = httpx.Client(base_url=service.url, trust_env=False, timeout=60)
-        services.append((service, http))
-        return service, Caller(http)
-
-    yield start
-    for service, http in services:
-        http.close()
-        service.stop()
 
 
 @pytest.fixture(scope="session")

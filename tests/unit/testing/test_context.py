@@ -29,11 +29,8 @@ def test_the_variables():
     assert (dag_run.start_date, dag_run.clear_number) == (datetime(2026, 1, 1, tzinfo=UTC), 0)
 
 
-def test_without_a_state_store():
-    assert set(make_context(TASK, store=None)) == {"ti", "dag_run", "task"}
-
-
 def test_the_state_store_is_there_if_given_and_variables_can_be_replaced():
+    assert set(make_context(TASK, store=None)) == {"ti", "dag_run", "task"}
     store = StateStore()
     context = make_context(TASK, store=store, dag_run="mine")
     assert context["task_state_store"] is store
@@ -54,19 +51,12 @@ def test_the_store_returns_what_was_set(key, value):
     assert store.get(key) is None
     assert store.get(key, "default") == "default"
     store.set(key, value, retention="any")
-    assert store.get(key, "default") == value
+    found = store.get(key, "default")
+    assert found == value
+    assert found is not value or not isinstance(value, list | dict)
     store.delete(key)
     store.delete(key)
     assert store.get(key) is None
-
-
-def test_the_store_returns_copies():
-    store = StateStore()
-    value: dict[str, list[int]] = {"a": []}
-    store.set("key", value)
-    value["a"].append(1)
-    store.get("key")["a"].append(2)
-    assert store.get("key") == {"a": []}
 
 
 @pytest.fixture
@@ -74,13 +64,9 @@ def operators():
     return pytest.importorskip("workflow_automation_provider.operators.flows")
 
 
+@pytest.mark.usefixtures("workflow_automation_connection")
 def test_operators_run_without_a_database(
-    operators,
-    workflow_automation_service,
-    workflow_automation_connection,
-    workflow_automation_context,
-    tmp_path,
-    monkeypatch,
+    operators, workflow_automation_service, workflow_automation_context, tmp_path, monkeypatch
 ):
     """The trigger and the upload, with templates; any connection to a database fails the test."""
 
@@ -102,19 +88,13 @@ def test_operators_run_without_a_database(
 
     (run,) = workflow_automation_service.runs
     assert run.inputs == {"day": "2026-01-31"}
-    assert context["ti"].xcoms == {}
     (uploaded,) = workflow_automation_service.uploads
     assert [file["name"] for file in uploaded.files] == ["2026-01-31.csv"]
 
 
 @pytest.mark.since_3_3
-def test_a_retry_and_a_new_task_instance(
-    operators,
-    workflow_automation_service,
-    workflow_automation_connection,
-    workflow_automation_context,
-    caplog,
-):
+@pytest.mark.usefixtures("workflow_automation_connection")
+def test_a_retry_and_a_new_task_instance(operators, workflow_automation_context):
     def execute(try_number, task_id="trigger"):
         trigger = operators.TriggerFlowOperator(task_id=task_id, inputs={}, retries=1)
         return trigger.execute(workflow_automation_context(trigger, try_number=try_number))["run_id"]
@@ -127,10 +107,6 @@ def test_there_is_a_store_where_airflow_has_one(workflow_automation_context):
     has_one = find_spec("airflow.models.task_state_store") is not None
     for context in (workflow_automation_context(TASK), make_context(TASK)):
         assert ("task_state_store" in context) is has_one
-
-
-@pytest.mark.since_3_3
-def test_each_context_has_a_store_of_its_own():
-    first, second = make_context(TASK)["task_state_store"], make_context(TASK)["task_state_store"]
-    first.set("key", 1)
-    assert second.get("key") is None
+    if has_one:
+        make_context(TASK)["task_state_store"].set("key", 1)
+        assert make_context(TASK)["task_state_store"].get("key") is None

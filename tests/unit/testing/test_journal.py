@@ -1,6 +1,7 @@
+"""The journal: it survives a kill of the service at any moment, and has one writer."""
+
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -9,13 +10,12 @@ import sys
 import httpx
 import pytest
 
-from workflow_automation_provider.testing import Journal
-from workflow_automation_provider.testing._server.journal_writer import JournalWriter
+from workflow_automation_provider.testing import Journal, JournalError, LocalService
+from workflow_automation_provider.testing._server.state import State
 from workflow_automation_provider.testing.journal import Run
 
 from .conftest import Caller
 
-COMMAND = [sys.executable, "-m", "workflow_automation_provider.testing"]
 RUN = Run("1001", "f", {"é": "\ud800"}, "path", None, "2024-05-01T12:00:00+00:00")
 
 
@@ -24,36 +24,62 @@ def path(tmp_path):
     return tmp_path / "written.jsonl"
 
 
-def test_reader_gives_back_what_was_written(path):
+def write(path):
+    state = State([], "", Journal(path))
+    try:
+        state.add(RUN)
+    finally:
+        state.close()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 20, -1])
+def test_a_half_written_last_line_is_passed_over_and_dropped(path, kept):
     assert Journal(path).runs() == []
-    writer = JournalWriter(path)
-    writer.write(RUN)
+    write(path)
+    line = path.read_bytes()
+    path.write_bytes(line + line[:kept])
     assert Journal(path).runs() == [RUN]
     assert (Journal(path).uploads(), Journal(path).requests()) == ([], [])
-    writer.close()
+    write(path)
+    assert path.read_bytes() == line * 2
 
 
-def test_every_line_is_one_event_with_the_fields_of_its_record(service, call):
-    call.by_key({"a": "b"})
-    run, request = [json.loads(line) for line in service.journal.path.read_text().splitlines()]
-    assert run.pop("at")
-    assert run == {
-        "event": "run",
-        "run_id": "1001",
-        "flow_id": "demo-flow",
-        "inputs": {"a": "b"},
-        "by": "key",
-        "key": "demo",
-    }
-    assert (request["event"], request["status"]) == ("request", 201)
+@pytest.mark.parametrize(
+    "content", [b"hello\n", b"hello", b"[]\n", b'{"event": "other"}\n', b'{"event": "run", "x": 1}\n', b"\n"]
+)
+def test_another_file_is_rejected_and_left_alone(path, content):
+    path.write_bytes(content)
+    with pytest.raises(JournalError, match="is not a journal"):
+        write(path)
+    assert path.read_bytes() == content
+
+
+def test_one_writer_only(service):
+    with pytest.raises(JournalError, match="Another service"):
+        LocalService(journal=service.journal.path).start()
+
+
+def test_a_failed_write_leaves_no_half_line(path, monkeypatch):
+    write(path)
+    whole = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: whole(fd, data[:10]))
+        with pytest.raises(OSError, match="could not be written"):
+            write(path)
+    write(path)
+    assert Journal(path).runs() == [RUN, RUN]
+
+
+def test_it_is_synced_before_the_response(call, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    call.by_path()
+    assert len(synced) == 1
 
 
 def start(path):
-    process = subprocess.Popen(
-        [*COMMAND, "--port", "0", "--journal", path],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "workflow_automation_provider.testing", "--port", "0", "--journal", path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     base_url = process.stdout.readline().split()[-1]
     return process, httpx.Client(base_url=base_url.removesuffix("/api"), trust_env=False)

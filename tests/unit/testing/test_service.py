@@ -3,22 +3,24 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
+from workflow_automation_provider import testing
 from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
 
 from .conftest import Caller
 
-COMMAND = [sys.executable, "-m", "workflow_automation_provider.testing"]
-
 
 def test_stopped_and_started_again_it_keeps_its_port(service, call):
+    assert service.base_url == f"http://127.0.0.1:{service.port}/api"
     call.by_path()
     url = service.url
+    with pytest.raises(RuntimeError, match="running already"):
+        service.start()
     service.stop()
     with pytest.raises(httpx.ConnectError):
         call.by_path()
@@ -26,15 +28,6 @@ def test_stopped_and_started_again_it_keeps_its_port(service, call):
     service.start()
     assert service.url == url
     assert call.by_path().json()["run_id"] == "1002"
-
-
-def test_base_url(service):
-    assert service.base_url == f"http://127.0.0.1:{service.port}/api"
-
-
-def test_it_cannot_be_started_twice(service):
-    with pytest.raises(RuntimeError):
-        service.start()
 
 
 def test_a_taken_port_is_an_error_and_leaves_the_journal_free(service, tmp_path):
@@ -64,11 +57,8 @@ def test_a_bad_certificate_is_an_error_of_start(tmp_path):
 
 
 def test_https_with_faults(certificate, tmp_path):
-    service = LocalService(
-        journal=tmp_path / "journal.jsonl",
-        certfile=str(certificate / "cert.pem"),
-        keyfile=str(certificate / "key.pem"),
-    )
+    files = {"certfile": str(certificate / "cert.pem"), "keyfile": str(certificate / "key.pem")}
+    service = LocalService(journal=tmp_path / "journal.jsonl", **files)
     context = ssl.create_default_context(cafile=str(certificate / "authority.pem"))
     with service, httpx.Client(base_url=service.url, verify=context, trust_env=False, timeout=60) as http:
         call = Caller(http)
@@ -84,17 +74,11 @@ def test_https_with_faults(certificate, tmp_path):
         assert len(service.runs) == 5
 
 
-def test_many_requests_at_once(service):
-    from concurrent.futures import ThreadPoolExecutor
-
-    with (
-        httpx.Client(base_url=service.url, trust_env=False, timeout=60) as http,
-        ThreadPoolExecutor(8) as pool,
-    ):
-        call = Caller(http)
-        ids = list(pool.map(lambda _: call.by_path().json()["run_id"], range(100)))
-    assert len(set(ids)) == 100
-    assert len(service.runs) == 100
+def test_many_requests_at_once(service, call):
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(lambda _: call.by_path().json()["run_id"], range(50)))
+    assert {*ids} == {run.run_id for run in service.runs}
+    assert len(service.runs) == 50
 
 
 def test_requests_over_a_kept_connection_wait_for_nothing(service):
@@ -112,27 +96,36 @@ def test_requests_over_a_kept_connection_wait_for_nothing(service):
     assert min(taken) < 0.03
 
 
-def test_service_without_a_journal_path_has_one_of_its_own():
-    with LocalService() as one, LocalService() as two:
-        assert one.journal.path != two.journal.path
-        assert one.journal.path.exists()
+def test_exhausted_key_still_uploads_and_stays_exhausted_after_a_restart():
+    """A service without a path for its journal has one of its own."""
+    service = LocalService(keys=[Key("k", "f", max_runs=2)], public_url="http://localhost:99/")
+    with (
+        service,
+        httpx.Client(base_url=service.url, trust_env=False, timeout=60) as http,
+        LocalService() as other,
+    ):
+        assert service.journal.path != other.journal.path
+        call = Caller(http)
+        started = [call.by_key(key="k") for _ in range(3)]
+        assert [response.status_code for response in started] == [201, 201, 403]
+        assert started[0].json()["run_link"] == "http://localhost:99/runs/1001"
+        assert call.by_path(flow_id="f").status_code == 201
+        assert call.upload("1001", key="k", flow_id="f").status_code == 200
+        service.stop()
+        service.start()
+        assert call.by_key(key="k").status_code == 403
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"keys": "demo-key"}, "keys is str;"),
-        ({"keys": DEMO_KEY}, "keys is Key;"),
         ({"keys": [DEMO_KEY, "demo-key"]}, "keys[1] is str;"),
-        ({"flows": "demo-flow"}, "flows is 'demo-flow';"),
-        ({"flows": ["a", ""]}, "flows[1] is '';"),
+        ({"keys": [Key("same", "a"), Key("same", "b")]}, "Two keys have the same value"),
+        ({"keys": [Key("a", "same"), Key("b", "same")]}, "Two keys of one flow"),
         ({"host": None}, "host is None;"),
         ({"port": "8070"}, "port is '8070';"),
         ({"port": 65536}, "port is 65536;"),
-        ({"port": True}, "port is True;"),
-        ({"first_run_id": -1}, "first_run_id is -1;"),
-        ({"parse_limit": 1.5}, "parse_limit is 1.5;"),
-        ({"run_id_type": "text"}, "run_id_type is 'text';"),
         ({"public_url": "//x"}, "public_url is '//x';"),
         ({"public_url": "http://["}, "public_url is 'http://[';"),
         ({"keyfile": "key.pem"}, "keyfile needs a certfile"),
@@ -143,29 +136,37 @@ def test_bad_arguments_are_named(options, message):
         LocalService(**options)
 
 
-def test_an_airflow_connection_to_it(tmp_path):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"value": ""}, "value is str"),
+        ({"value": 31337}, "value is int"),
+        ({"flow_id": None}, "flow_id is None"),
+        ({"name": ""}, "name is ''"),
+        ({"max_runs": -1}, "max_runs is -1"),
+        ({"max_runs": True}, "max_runs is True"),
+    ],
+)
+def test_bad_fields_of_a_key_are_named(fields, message):
+    with pytest.raises(ValueError, match=f"^{message};"):
+        Key(**{"value": "v", "flow_id": "f", **fields})
+
+
+def test_an_airflow_connection_to_it():
     other = Key("other", "other-flow", name="other")
-    with LocalService(keys=[DEMO_KEY, other], journal=tmp_path / "j") as service:
-        plain = {"conn_type": "workflow_automation", "host": service.base_url}
-        demo = {**plain, "password": "demo-key", "extra": {"flow_id": "demo-flow"}}
-        assert service.airflow_connection() == service.airflow_connection(DEMO_KEY) == demo
-        assert service.airflow_connection(other, {"timeout": 5, "flow_id": "mine"}) == {
-            **plain,
-            "password": "other",
-            "extra": {"flow_id": "mine", "timeout": 5},
-        }
-        with pytest.raises(ValueError, match="keys of the service") as caught:
-            service.airflow_connection(Key("s3cret", "x"))
-        assert "s3cret" not in str(caught.value)
-
-
-def test_an_airflow_connection_without_keys(tmp_path):
-    with LocalService(keys=[], journal=tmp_path / "j") as service:
-        assert service.airflow_connection() == {
-            "conn_type": "workflow_automation",
-            "host": service.base_url,
-            "extra": {},
-        }
+    service = LocalService(keys=[DEMO_KEY, other])
+    plain = {"conn_type": "workflow_automation", "host": service.base_url}
+    demo = {**plain, "password": "demo-key", "extra": {"flow_id": "demo-flow"}}
+    assert service.airflow_connection() == service.airflow_connection(DEMO_KEY) == demo
+    assert service.airflow_connection(other, {"timeout": 5, "flow_id": "mine"}) == {
+        **plain,
+        "password": "other",
+        "extra": {"flow_id": "mine", "timeout": 5},
+    }
+    with pytest.raises(ValueError, match="keys of the service") as caught:
+        service.airflow_connection(Key("s3cret", "x"))
+    assert "s3cret" not in str(caught.value)
+    assert LocalService(keys=[]).airflow_connection() == {**plain, "extra": {}}
 
 
 @pytest.mark.parametrize(
@@ -181,3 +182,8 @@ def test_an_airflow_connection_without_keys(tmp_path):
 def test_plain_http_beyond_this_machine_is_allowed_in_the_connection(options, extra):
     found = LocalService(**options).airflow_connection()["extra"]
     assert found == {"flow_id": "demo-flow", **extra}
+
+
+def test_unknown_names_of_the_package():
+    with pytest.raises(AttributeError):
+        testing.nonsense  # noqa: B018

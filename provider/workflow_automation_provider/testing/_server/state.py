@@ -32,7 +32,7 @@ class State:
     """
 
     def __init__(self, keys: Iterable[Key], url: str, journal: Journal) -> None:
-        self.keys = {key.value.encode("utf-8"): key for key in keys}
+        self.keys: dict[bytes | None, Key] = {key.value.encode("utf-8"): key for key in keys}
         self.url = url
         self.journal = journal
         self._fd = os.open(journal.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
