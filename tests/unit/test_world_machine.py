@@ -62,8 +62,8 @@ AT = st.sampled_from(
         ("delete", 0),
     ]
 )
-# What others do may fall between any two calls.
-BETWEEN = st.tuples(st.just("any"), st.integers(0, 5) | st.integers(0, 14))
+# What others do may fall between any two calls; most often, where a retry decides.
+BETWEEN = st.tuples(st.just("any"), st.sampled_from([*range(15), *[*range(3, 10)] * 2]))
 # Most often the response arrives, or is lost.
 FAULT = st.sampled_from([*range(20), *[0] * 4, *[2, 3] * 6])
 WORDS = st.tuples(
@@ -84,8 +84,9 @@ ORPHANED = st.tuples(
 CLAIM = st.just(("says", 0, "started"))
 SCRIPT = st.lists(
     st.one_of(
-        st.tuples(AT, FAULTY), *[st.tuples(BETWEEN, act) for act in (FAULTY | ORPHANED, CLAIM, OTHERS)]
+        st.tuples(AT, FAULTY), *[st.tuples(BETWEEN, act) for act in (FAULTY | ORPHANED, CLAIM, CLAIM, OTHERS)]
     ),
+    min_size=1,
     max_size=2,
 )
 TRY = st.tuples(st.just("try"), FAULT, SCRIPT)
