@@ -35,7 +35,6 @@ SIDE_BY_SIDE = 2
 # batches and retries; but for what needs the task state store of Airflow 3.3.
 SMOKE = (
     "tests/unit/hooks/test_workflow_automation.py",
-    "tests/unit/hooks/test_workflow_automation_form.py",
     "tests/unit/plugins/test_airflow_plugin.py",
     "tests/unit/test_get_provider_info.py",
     "tests/unit/test_imports.py",
