@@ -80,6 +80,10 @@ class BatchStarter:
     :param output_path: where to write the results; None to return them
     """
 
+    _has_more = True
+    _left = 0  # by earlier tries
+    _stop: WorkflowAutomationError | None = None  # why the batch ends before its end
+
     def __init__(
         self,
         record: BatchRecord,
@@ -114,15 +118,12 @@ class BatchStarter:
         self._open: dict[int, _Job] = {}
         self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: SimpleQueue[None] = SimpleQueue()  # wakes the main thread
-        self._has_more = True
-        self._stop: WorkflowAutomationError | None = None  # why the batch ends before its end
         # While the service is busy, one thread has the gate and asks it again, and all others wait.
         self._gate = Lock()
         self._interval = 1 / max_starts_per_second if max_starts_per_second else 0.0
         self._next_at, self._resumed_at = time.monotonic(), 0.0
         self._streak, self._streak_lock = 0, Lock()
         self._began = self._logged = time.monotonic()
-        self._left = 0  # by earlier tries
 
     def start(self) -> list[BatchItem] | BatchSummary:
         """
