@@ -34,7 +34,6 @@ WHOLE, WITH_LIBRARIES = ("3.4", "3.13"), ("lowest", "3.11")
 # batches and retries; but for what needs the task state store of Airflow 3.3.
 SMOKE = (
     "tests/unit/hooks/test_workflow_automation.py",
-    "tests/unit/hooks/test_workflow_automation_form.py",
     "tests/unit/plugins/test_airflow_plugin.py",
     "tests/unit/test_get_provider_info.py",
     "tests/unit/test_imports.py",

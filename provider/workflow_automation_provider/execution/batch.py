@@ -13,28 +13,24 @@ the XComs and the log of the progress.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Literal
 
-from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.protocol import with_inputs
 from workflow_automation_provider.exceptions import (
     BatchInterruptedError,
     BusyError,
     Code,
     FileUnavailableError,
-    InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
-    RejectedError,
-    UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch_record import counts_text
+from workflow_automation_provider.execution.batch_record import counts_text, started, status_of
 from workflow_automation_provider.execution.batch_source import BatchSource, check_output, write_output
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW, SendRetrier
 
@@ -42,12 +38,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.batch_record import (
-        BatchItem,
-        BatchRecord,
-        BatchSummary,
-        ItemStatus,
-    )
+    from workflow_automation_provider.execution.batch_record import BatchItem, BatchRecord, BatchSummary
     from workflow_automation_provider.execution.batch_source import Batch, Item
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -61,20 +52,8 @@ PROGRESS_XCOM = "progress"
 _MAX_CHUNK, _MAX_CHUNK_BYTES = 256, 8 * 1024**2
 
 # In seconds: how long a result may be unrecorded, how long a task that was interrupted waits for the responses to what it has
-# sent, and between two lines of progress.
-_MAX_UNRECORDED, _MAX_LAST_RESPONSES, _PROGRESS_INTERVAL = 1.0, 5.0, 5.0
-
-# Seconds between two looks at whether something has ended.
-_POLL_INTERVAL = 0.1
-
-# Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
-_ENDS_BATCH = frozenset({401, 402, 404, 405, 407, 410})
-
-# About the key, or about one item that a firewall dislikes.
-_FORBIDDEN = 403
-
-# How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
-_MAX_RESPONSE = 2000
+# sent, between two lines of progress, and between two looks at whether something has ended.
+_MAX_UNRECORDED, _MAX_LAST_RESPONSES, _PROGRESS_INTERVAL, _POLL_INTERVAL = 1.0, 5.0, 5.0, 0.1
 
 
 class _Job:
@@ -97,10 +76,13 @@ class BatchStarter:
     :param hook: sends the requests; closed afterwards
     :param retrier: how long the service may be busy or unreachable without interruption
     :param context: of the task, for the XComs
-    :param start_again: whether the next try sends what is unknown
     :param fails_if_rejected: whether the batch fails if the service rejected items
     :param output_path: where to write the results; None to return them
     """
+
+    _has_more = True
+    _left = 0  # by earlier tries
+    _stop: WorkflowAutomationError | None = None  # why the batch ends before its end
 
     def __init__(
         self,
@@ -113,7 +95,6 @@ class BatchStarter:
         flow_id: str | None,
         max_concurrency: int,
         max_starts_per_second: float | None,
-        start_again: bool,
         fails_if_rejected: bool,
         output_path: str | None,
     ) -> None:
@@ -130,7 +111,6 @@ class BatchStarter:
         self._chunk = min(4 * max_concurrency, _MAX_CHUNK)  # items in flight
         # Whether Airflow has a retry left that goes on with what this try recorded.
         self._is_continued = record.outlives_try and not record.is_last_try
-        self._start_again = start_again
         self._fails_if_rejected = fails_if_rejected
         self._asked_output = output_path
         self._output: str | None = None  # the same, once it is known that it can be written
@@ -138,15 +118,12 @@ class BatchStarter:
         self._open: dict[int, _Job] = {}
         self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: SimpleQueue[None] = SimpleQueue()  # wakes the main thread
-        self._has_more = True
-        self._stop: WorkflowAutomationError | None = None  # why the batch ends before its end
         # While the service is busy, one thread has the gate and asks it again, and all others wait.
         self._gate = Lock()
         self._interval = 1 / max_starts_per_second if max_starts_per_second else 0.0
         self._next_at, self._resumed_at = time.monotonic(), 0.0
         self._streak, self._streak_lock = 0, Lock()
         self._began = self._logged = time.monotonic()
-        self._left = 0  # by earlier tries
 
     def start(self) -> list[BatchItem] | BatchSummary:
         """
@@ -174,35 +151,17 @@ class BatchStarter:
             self._log.warning("%s %s", counts_text(self._record.counts), self._record.where())
             raise
 
-    # Read ---------------------------------------------------------------------------------------------------
-
     def _check(self) -> int:
         """Read what earlier tries recorded, and check all items of the batch; return how many are to be sent."""
         self._record.read()
         missing = self._record.check(self._source)
-        self._left = self._record.counts["remaining"]
-        if self._left < self._record.total:
-            self._log.info("Earlier tries: %s", counts_text(self._record.counts))
+        counts = self._record.counts
+        self._left = counts["remaining"]
+        if self._left < counts["total"]:
+            self._log.info("Earlier tries: %s", counts_text(counts))
         elif self._record.was_cleared:
             self._log.warning("The task has been cleared since an earlier try: starting all items again.")
         return missing
-
-    def _items_to_send(self) -> Iterator[Item]:
-        number = 0
-        for number, item in enumerate(self._source, start=1):  # noqa: B007 - used after the loop
-            place = item.place
-            if not self._record.has(item):
-                break
-            if self._record.is_missing(item):
-                yield item
-        else:
-            if number == self._record.total:
-                return
-            place = self._source.place_of(number)
-        raise InvalidRequestError(
-            f"{place} changed while the batch was read.",
-            next_step="Let the batch be complete before this task begins.",
-        )
 
     # Open and record ----------------------------------------------------------------------------------------
 
@@ -220,7 +179,7 @@ class BatchStarter:
             "try, look in the workflow's list of runs.",
             min(self._chunk, missing),
         )
-        items = self._items_to_send()
+        items = self._record.to_send(self._source)
         with self._running_threads(threads, template):
             try:
                 while self._has_more or self._open:
@@ -316,22 +275,24 @@ class BatchStarter:
     def _work(self, template: Request) -> None:
         while job := self._waiting.get():
             try:
-                job.result = self._started(job.item.index, self._request(job, template))
+                job.result = started(job.item.index, self._request(job, template), self._log)
                 self._look_at(None)
             except BaseException as error:
                 # Of others without the text, which nothing has redacted.
                 what = f"{type(error).__name__} while it was sent."
                 known = error if isinstance(error, WorkflowAutomationError) else OutcomeUnknownError(what)
                 self._look_at(known)
-                self._end_without_run(job, _status_of(known), known.reason)
+                job.result = self._record.without_run(job.item.index, status_of(known), known.reason)
             self._done.put(None)
-
-    def _end_without_run(self, job: _Job, status: ItemStatus, why: str) -> None:
-        job.result = self._record.of_all_tries({"index": job.item.index, "status": status, "why": why})
 
     def _request(self, job: _Job, template: Request) -> Run:
         """Send an item until the service has acted on it."""
         request = with_inputs(template, job.item.inputs)
+
+        def send_in_turn() -> Run:
+            self._await_turn(job)
+            return self._hook.send_trigger(request)
+
         while True:
             with self._gate:
                 self._await_turn(job)
@@ -341,19 +302,12 @@ class BatchStarter:
             except (BusyError, NotSentError) as error:
                 job.may_be_sent = False
                 with self._gate:
-                    # Unless another thread has waited meanwhile.
-                    if sent_at > self._resumed_at:
-                        return self._ask_again(job, request, error)
-
-    def _ask_again(self, job: _Job, request: Request, error: WorkflowAutomationError) -> Run:
-        def send() -> Run:
-            self._await_turn(job)
-            return self._hook.send_trigger(request)
-
-        try:
-            return self._retrier.send(send, after=error)
-        finally:
-            self._resumed_at = time.monotonic()
+                    if sent_at <= self._resumed_at:  # another thread has waited meanwhile
+                        continue
+                    try:
+                        return self._retrier.send(send_in_turn, after=error)
+                    finally:
+                        self._resumed_at = time.monotonic()
 
     def _await_turn(self, job: _Job) -> None:
         """
@@ -369,24 +323,11 @@ class BatchStarter:
         if not self._goes_on:
             raise NotSentError("The batch was stopped.")
 
-    def _started(self, index: int, run: Run) -> BatchItem:
-        item: BatchItem = {"index": index, "status": "started"}
-        if run.run_id is not None:
-            item["run_id"] = run.run_id
-        if run.run_link is not None:
-            item["run_link"] = run.run_link
-        if run.run_id is None and run.response is not None:
-            text = json.dumps(run.response)
-            item["response"] = run.response
-            if len(text) > _MAX_RESPONSE:
-                item["response"] = f"(not kept: it has {len(text)} characters, see the log)"
-                self._log.info("The response for batch[%d]: %s", index, one_line(text))
-        return item
-
     def _look_at(self, error: WorkflowAutomationError | None) -> None:
         """End the batch if the outcome of a request says so."""
-        status = _status_of(error) if error else "started"
-        is_forbidden = error is not None and error.status == _FORBIDDEN
+        status = status_of(error) if error else "started"
+        # It is about the key, or about one item that a firewall dislikes.
+        is_forbidden = error is not None and error.status == HTTPStatus.FORBIDDEN
         with self._streak_lock:
             if error and status == "not started":
                 # Airflow may have ended the wait for a busy service.
@@ -418,11 +359,11 @@ class BatchStarter:
         """Record and log the results of the items in flight, now that the batch is stopped."""
         lost = []
         for job in self._in_flight():
+            status, why = "not started", "The batch was interrupted."
             if job.may_be_sent:
                 lost.append(f"batch[{job.item.index}]")
-                self._end_without_run(job, "unknown", "It had no response when the batch was interrupted.")
-            else:
-                self._end_without_run(job, "not started", "The batch was interrupted.")
+                status, why = "unknown", "It had no response when the batch was interrupted."
+            job.result = self._record.without_run(job.item.index, status, why)
         results = self._results()
         try:
             # Twice: a write that was interrupted may yet take the place of the first one.
@@ -444,8 +385,8 @@ class BatchStarter:
         text = ""
         with contextlib.suppress(Exception):  # some errors have no text, and some connections no client
             text = self._hook.get_conn().redact(f": {error}")
-        happened = kind(f"The batch was interrupted by {type(error).__name__}{text}")
-        interruption = kind(happened.reason, code=Code.BATCH_INTERRUPTED)
+        reason = kind(f"The batch was interrupted by {type(error).__name__}{text}").reason
+        interruption = kind(reason, code=Code.BATCH_INTERRUPTED)
         interruption.__cause__ = error
         return interruption
 
@@ -454,10 +395,8 @@ class BatchStarter:
     def _report(self) -> list[BatchItem] | BatchSummary:
         self._show_progress(at_the_end=True)
         error = self._stop or self._record.worst(fails_if_rejected=self._fails_if_rejected)
-        also = (OutcomeUnknownError,) if self._start_again else ()
-        is_retried = (
-            isinstance(error, (*LEFT_TO_AIRFLOW, BatchInterruptedError, *also)) and not self._is_ended()
-        )
+        retried = (*LEFT_TO_AIRFLOW, BatchInterruptedError, *[OutcomeUnknownError] * self._record.start_again)
+        is_retried = isinstance(error, retried) and not self._is_ended()
         # Left to the next try, which may be running already: it starts more than an earlier file would say.
         if not (self._is_continued and is_retried):
             failure = self._write_output()
@@ -503,11 +442,3 @@ class BatchStarter:
             self._ti.xcom_push(key=PROGRESS_XCOM, value=counts)
         except Exception:
             self._log.warning("The progress could not be stored as an XCom.", exc_info=True)
-
-
-def _status_of(error: WorkflowAutomationError) -> ItemStatus:
-    if isinstance(error, RejectedError):
-        return "not started" if error.status in _ENDS_BATCH or error.code is Code.REDIRECTED else "rejected"
-    if isinstance(error, UnidentifiedError):
-        return "unidentified"
-    return "not started" if isinstance(error, BusyError | NotSentError) else "unknown"

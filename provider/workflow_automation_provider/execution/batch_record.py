@@ -32,7 +32,10 @@ from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     Accepted,
+    BusyError,
+    Code,
     InvalidRequestError,
+    NotSentError,
     OutcomeUnknownError,
     RejectedError,
     UnidentifiedError,
@@ -44,14 +47,21 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.execution.batch_source import Item
+    from workflow_automation_provider.client.protocol import Run
+    from workflow_automation_provider.execution.batch_source import BatchSource, Item
 
 _BATCH = "workflow_automation_batch"
 
 _MAX_ENTRY_BYTES = 16 * 1024
 
+# Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
+_ENDS_BATCH = frozenset({401, 402, 404, 405, 407, 410})
+
 # What people read in a log or a notification: the rest is in the output file.
 _MAX_ROWS, _MAX_WIDTH = 20, 160
+
+# How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
+_MAX_RESPONSE = 2000
 
 # How many runs a line of the log names.
 _MAX_RUNS_IN_A_LINE = 200
@@ -118,7 +128,7 @@ class BatchRecord(TaskRecord):
 
     def __init__(self, context: Context, *, start_again: bool = False, **target: str | None) -> None:
         super().__init__(context)
-        self._start_again = start_again
+        self.start_again = start_again
         self._target = target
         self._written = 0  # entries
         self._is_read = False
@@ -215,15 +225,37 @@ class BatchRecord(TaskRecord):
     def is_missing(self, item: Item) -> bool:
         """Return whether an item is to be sent, of which nothing is known by this try."""
         status = self._status(item.index)
-        return status == "not started" or (status == "unknown" and self._start_again)
+        return status == "not started" or (status == "unknown" and self.start_again)
 
-    def of_all_tries(self, item: BatchItem) -> BatchItem:
+    def to_send(self, source: BatchSource) -> Iterator[Item]:
+        """
+        Yield the items that are to be sent, from a batch that was checked.
+
+        :raises InvalidRequestError: if it has changed since then
+        """
+        number = 0
+        for number, item in enumerate(source, start=1):  # noqa: B007 - used after the loop
+            place = item.place
+            if not self.has(item):
+                break
+            if self.is_missing(item):
+                yield item
+        else:
+            if number == self.total:
+                return
+            place = source.place_of(number)
+        raise InvalidRequestError(
+            f"{place} changed while the batch was read.",
+            next_step="Let the batch be complete before this task begins.",
+        )
+
+    def without_run(self, index: int, status: str, why: str) -> BatchItem:
         """Return an item's result in all tries: of a start in doubt, one that starts nothing says nothing."""
-        earlier = self._result(item["index"])
-        if not earlier or earlier["status"] != "unknown" or item["status"] not in ("rejected", "not started"):
-            return item
-        if item["status"] == "rejected":
-            earlier["why"] = OutcomeUnknownError(f"{earlier['why']} Later rejected: {item['why']}").reason
+        earlier = self._result(index)
+        if not earlier or earlier["status"] != "unknown" or status not in ("rejected", "not started"):
+            return {"index": index, "status": cast("ItemStatus", status), "why": why}
+        if status == "rejected":
+            earlier["why"] = OutcomeUnknownError(f"{earlier['why']} Later rejected: {why}").reason
         return earlier
 
     def put(self, item: BatchItem) -> None:
@@ -342,6 +374,31 @@ class BatchRecord(TaskRecord):
         if len(failed) > _MAX_ROWS:
             rows.append(f"… and {len(failed) - _MAX_ROWS} more.")
         return "\n".join(rows)
+
+
+def started(index: int, run: Run, log: Logger) -> BatchItem:
+    """Return the result of an item whose run was started; a very long response is only logged."""
+    item: BatchItem = {"index": index, "status": "started"}
+    if run.run_id is not None:
+        item["run_id"] = run.run_id
+    if run.run_link is not None:
+        item["run_link"] = run.run_link
+    if run.run_id is None and run.response is not None:
+        text = json.dumps(run.response)
+        item["response"] = run.response
+        if len(text) > _MAX_RESPONSE:
+            item["response"] = f"(not kept: it has {len(text)} characters, see the log)"
+            log.info("The response for batch[%d]: %s", index, one_line(text))
+    return item
+
+
+def status_of(error: WorkflowAutomationError) -> ItemStatus:
+    """Return the status of an item whose start ended in an error."""
+    if isinstance(error, RejectedError):
+        return "not started" if error.status in _ENDS_BATCH or error.code is Code.REDIRECTED else "rejected"
+    if isinstance(error, UnidentifiedError):
+        return "unidentified"
+    return "not started" if isinstance(error, BusyError | NotSentError) else "unknown"
 
 
 def _changed(what: str) -> InvalidRequestError:

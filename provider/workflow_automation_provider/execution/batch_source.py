@@ -26,11 +26,11 @@ from airflow.sdk import ObjectStoragePath
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
-from workflow_automation_provider.client.files import is_wrong_path, reason
+from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.sources import stored_at
+from workflow_automation_provider.hooks.stores import stored_at, unusable
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
@@ -182,8 +182,7 @@ class BatchSource:
         except InvalidRequestError:
             raise
         except Exception as error:  # object stores raise all kinds of exceptions
-            kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
-            raise kind(f"batch is {_shown(self._batch)}, which cannot be read: {reason(error)}.") from None
+            raise unusable(f"batch is {_shown(self._batch)}, which cannot be read", error) from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -235,11 +234,10 @@ def check_output(path: str, source: BatchSource) -> None:
     except InvalidRequestError:
         raise
     except Exception as error:  # object stores raise all kinds of exceptions
-        what = _unwritable(path, error)
+        failed = unusable(f"output_path is {_shown(path)}, which cannot be written", error)
         if isinstance(error, FileNotFoundError):
-            raise InvalidRequestError(what, next_step="Create its folder or bucket first.") from None
-        kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
-        raise kind(what) from None
+            failed = InvalidRequestError(failed.message, next_step="Create its folder or bucket first.")
+        raise failed from None
 
 
 def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
@@ -267,11 +265,8 @@ def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
                         fs.rm_file(written)
                 raise
     except Exception as error:  # object stores raise all kinds of exceptions
-        raise FileUnavailableError(_unwritable(path, error)) from error
-
-
-def _unwritable(path: str, error: Exception) -> str:
-    return f"output_path is {_shown(path)}, which cannot be written: {reason(error)}."
+        what = f"output_path is {_shown(path)}, which cannot be written: {reason(error)}."
+        raise FileUnavailableError(what) from error
 
 
 def _beside(key: str) -> str:

@@ -110,7 +110,6 @@ class Uploader:
         self._files = files
         self._file_format = file_format
         self._limits = limits
-        self._prepared: list[Element] | None = None
         self.elements: Sequence[Element] = ()
         """The files, for lineage: those of earlier tries as well."""
 
@@ -121,9 +120,8 @@ class Uploader:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        elements = resolve(self._files)
-        self._requests(_ANY_RUN, flow_id, elements)
-        self._prepared = elements
+        self.elements = resolve(self._files)
+        self._requests(_ANY_RUN, flow_id)
 
     def upload(self, run_id: object, flow_id: str | None) -> UploadResult:
         """
@@ -141,9 +139,11 @@ class Uploader:
                 raise told from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:
-        elements = self.elements = resolve(self._files) if self._prepared is None else self._prepared
-        requests = self._requests(run_id, flow_id, elements)
-        self._log.info("Uploading %s for run %s: %s.", _count_of(elements), run_id, _names_of(elements))
+        elements = self.elements = self.elements or resolve(self._files)
+        requests = self._requests(run_id, flow_id)
+        size = _size_of(elements)
+        what = f"{len(elements):,} file{'s' * (len(elements) > 1)} of {mebibytes(size)}"
+        self._log.info("Uploading %s for run %s: %s.", what, run_id, _names_of(elements))
         file_format = self._file_format or self._hook.extra.file_format
         digest = _digest([requests[0].flow_id, run_id, file_format, self._max_tries], requests)
         done, responses = self._confirmed(digest, len(requests))
@@ -158,7 +158,7 @@ class Uploader:
         return {
             "run_id": run_id,
             "files": len(elements),
-            "bytes": _size_of(elements),
+            "bytes": size,
             "request_count": len(requests),
             "requests": [
                 {
@@ -171,9 +171,9 @@ class Uploader:
             ],
         }
 
-    def _requests(self, run_id: str, flow_id: str | None, elements: Sequence[Element]) -> list[Request]:
+    def _requests(self, run_id: str, flow_id: str | None) -> list[Request]:
         return self._hook.prepare_uploads(
-            run_id, elements, flow_id, file_format=self._file_format, **self._limits
+            run_id, self.elements, flow_id, file_format=self._file_format, **self._limits
         )
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
@@ -266,12 +266,6 @@ def _digest(target: list[Any], requests: Sequence[Request]) -> str:
 def mebibytes(size: float) -> str:
     """Format a number of bytes in MiB, or in bytes below 0.1 MiB."""
     return f"{size / _MIB:,.1f} MiB" if size >= _MIB / 10 else f"{size:.0f} bytes"
-
-
-def _count_of(elements: Sequence[Element]) -> str:
-    """Return the number and the size of elements, as text."""
-    count = len(elements)
-    return f"{count:,} file{'' if count == 1 else 's'} of {mebibytes(_size_of(elements))}"
 
 
 def _size_of(elements: Iterable[Element]) -> int:

@@ -142,13 +142,7 @@ class WorkflowAutomationHook(BaseHook):
         return run
 
     def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
-        """
-        Build the request that starts a run and validate it and the connection, without sending anything.
-
-        :param inputs: as for :meth:`trigger_flow`, and so is ``flow_id``
-        :return: the request, without the API key, for :meth:`send_trigger`; its ``flow_id`` may be the connection's
-        :raises InvalidRequestError: if a value or a field of the connection is invalid, naming it
-        """
+        """Build and check the request of :meth:`trigger_flow`, without the API key, for :meth:`send_trigger`."""
         with self._locating(flow_id):
             client = self.get_conn()
             request = client.checked(trigger_request(client.base_url, inputs, flow_id))
@@ -157,13 +151,7 @@ class WorkflowAutomationHook(BaseHook):
         return dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id)
 
     def send_trigger(self, request: Request, *, before_last_byte: Callable[[], None] | None = None) -> Run:
-        """
-        Send a request from :meth:`prepare_trigger`, once.
-
-        :param before_last_byte: called before the last byte is sent: until then no run can have been started
-        :return: the run, with the ``flow_id`` if that is known
-        :raises WorkflowAutomationError: if the request did not succeed
-        """
+        """Send a request from :meth:`prepare_trigger`, once: until ``before_last_byte`` is called, it starts no run."""
         run = cast("Run", self.get_conn().send(request, before_last_byte=before_last_byte))
         return dataclasses.replace(run, flow_id=request.flow_id)
 
@@ -204,16 +192,7 @@ class WorkflowAutomationHook(BaseHook):
         file_format: FileFormat | None = None,
         **limits: int | None,
     ) -> list[Request]:
-        """
-        Build the requests that upload files and validate them and the connection, without sending anything.
-
-        :param files: as :func:`~workflow_automation_provider.hooks.sources.resolve` returns them; ``run_id`` and
-            ``flow_id`` as for :meth:`upload_files`
-        :param file_format: the format of each file, by default the connection's
-        :param limits: those of :func:`~.files.upload_bodies`
-        :return: the requests, without the API key, for the client's ``send``
-        :raises InvalidRequestError: if a file or value is invalid, naming it, or there is no flow
-        """
+        """Build and check the requests of an upload, without the API key; ``limits`` as of :func:`~.files.upload_bodies`."""
         with self._locating(flow_id):
             flow_id = self.extra.flow_id if flow_id is None else flow_id
             if flow_id is None:
@@ -250,19 +229,14 @@ class WorkflowAutomationHook(BaseHook):
         return True, f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
 
     def located(self, error: WorkflowAutomationError, flow_id: object = None) -> WorkflowAutomationError:
-        """
-        Return an error with the connection and the flow, where it does not name them.
-
-        :param flow_id: the flow, by default the connection's
-        """
+        """Return an error with the connection and the flow, by default the connection's, where it does not name them."""
         flow: object = flow_id if error.flow_id is None else error.flow_id
         if flow is None and not isinstance(error, InvalidRequestError):  # else the extra may be what is wrong
             with suppress(Exception):
                 flow = self.extra.flow_id
         connection: Connection | None = self.__dict__.get("connection")
         secret = (connection.password or "").strip() if connection else ""
-        if flow is not None:
-            flow = None if secret and secret in str(flow) else str(flow)
+        flow = None if flow is None or (secret and secret in str(flow)) else str(flow)
         conn_id = error.conn_id or self.workflow_automation_conn_id
         return error.with_facts(conn_id=conn_id if isinstance(conn_id, str) else None, flow_id=flow)
 
@@ -311,11 +285,6 @@ class WorkflowAutomationHook(BaseHook):
 
 
 def _client_for(connection: Connection, extra: Settings) -> FlowClient:
-    """
-    Return a client for a connection.
-
-    :raises InvalidRequestError: if a setting is invalid, naming the field
-    """
     if connection.login:
         raise InvalidRequestError(
             "The connection's login is set, but not used: put the API key in the password field "
@@ -335,14 +304,7 @@ def _client_for(connection: Connection, extra: Settings) -> FlowClient:
 
 
 def _base_url(connection: Connection) -> str:
-    """
-    Return the service's base URL.
-
-    In JSON and in the form, the host is the whole base URL. A URI splits it into host, port and schema
-    (``workflow-automation://:KEY@service.example:8443/api``), which are joined again.
-
-    :raises InvalidRequestError: if they contradict each other
-    """
+    """Return the base URL: the host, which a URI splits into host, port and schema (``…://:KEY@host:8443/api``)."""
     address, path = (connection.host or "").strip(), connection.schema or ""
     scheme, separator, rest = address.rpartition("://")
     host, slash, rest = rest.partition("/")

@@ -133,7 +133,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
                 flow_id=self._rendered_flow_id(),
                 max_concurrency=self.max_concurrency,
                 max_starts_per_second=self.max_starts_per_second,
-                start_again=self.on_unknown_start == "start_again",
                 fails_if_rejected=self.on_rejected == "fail",
                 output_path=self._rendered_output_path(),
             )

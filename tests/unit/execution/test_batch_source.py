@@ -6,7 +6,6 @@ import gc
 import json
 import tracemalloc
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pytest
 from airflow.sdk import ObjectStoragePath
@@ -121,8 +120,6 @@ SECRET = "the-customers-secret"
     [
         (f'{{}}\n\n{{"a": "{SECRET}"', 1, 3, "not JSON"),
         (f'{{}}\n["{SECRET}"]', 1, 2, "a list"),
-        (f'"{SECRET}"', 0, 1, "a str"),
-        ("null", 0, 1, "None"),
         (f'{{"a": "{SECRET}", "b": NaN}}', 0, 1, "nan"),
         (f'{{"a": "{SECRET}", "b": "\\ud800"}}', 0, 1, "Unicode"),
         (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', 0, 1, "'b' twice"),
@@ -144,10 +141,8 @@ def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, item, line, words):
     [
         ([{"a": SECRET}, [SECRET]], r"batch\[1\] is a list"),
         ([{"a": SECRET, "b": {1}}], r"batch\[0\].b is a set"),
-        ({"a": SECRET}, "batch is a dict"),
         (b"batch.jsonl", "batch is a bytes"),
         (f'[{{"a": "{SECRET}"}}]', "batch is the text"),
-        ("None", "batch is 'None'"),
         ("nowhere://a/b", "not a URL"),
     ],
 )
@@ -157,16 +152,14 @@ def test_a_wrong_batch_is_named_and_not_shown(batch, words):
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_missing_file_may_be_there_later(tmp_path, prefix):
+def test_a_missing_file_may_be_there_later(tmp_path):
     with pytest.raises(FileUnavailableError, match=r"batch is .*nothing\.jsonl'"):
-        read(f"{prefix}{tmp_path}/nothing.jsonl")
+        read(f"{tmp_path}/nothing.jsonl")
 
 
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("{folder}", "Is a directory"),
         ("{folder}/", "Is a directory"),
         ("file://{folder}", "Is a directory"),
         ("{folder}/batch.jsonl/more", "Not a directory"),
@@ -194,6 +187,8 @@ def breaking_off(number=2, size=1):
 
 def test_an_interruption_leaves_a_local_file_as_it_was(tmp_path):
     path = tmp_path / "output.jsonl"
+    with pytest.raises(InvalidRequestError, match="Is a directory"):
+        check_output(str(tmp_path), BatchSource([], None))
     check_output(str(path), BatchSource([], None))
     assert [*tmp_path.iterdir()] == []
     write_output(str(path), WHOLE)
@@ -213,60 +208,36 @@ def test_a_link_stays(tmp_path):
     assert path.read_bytes() == TEXT
 
 
-@pytest.fixture
-def s3(monkeypatch):
-    pytest.importorskip("s3fs")
-    moto_server = pytest.importorskip("moto.server")
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    access = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
-    endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
-    client = pytest.importorskip("boto3").client("s3", endpoint_url=endpoint, **access)
-    client.create_bucket(Bucket="bucket")
-    extra = {"endpoint_url": endpoint, "region_name": "us-east-1"}
-    connection = {"conn_type": "aws", "login": "testing", "password": "testing", "extra": extra}
-    # Airflow keeps the file system of a connection.
-    names = [f"s3_{uuid4().hex}" for _ in range(2)]
-    for name in names:
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
-    yield client, *names
-    server.stop()
-
-
 @pytest.mark.parametrize("number", [2, 60], ids=["at once", "in parts"])
-def test_an_interruption_aborts_an_upload(s3, number):
-    s3, name, _ = s3
-    output = f"s3://{name}@bucket/output.jsonl"
+def test_an_interruption_aborts_an_upload(bucket, number):
+    output = bucket.url("output.jsonl")
     check_output(output, BatchSource([], None))
     write_output(output, WHOLE)
     with pytest.raises(TaskTimeout):
         write_output(output, breaking_off(number, 1024**2))
     gc.collect()
-    assert s3.get_object(Bucket="bucket", Key="output.jsonl")["Body"].read() == TEXT
-    assert "Uploads" not in s3.list_multipart_uploads(Bucket="bucket")
+    assert bucket.read("output.jsonl") == TEXT
+    assert "Uploads" not in bucket.client.list_multipart_uploads(Bucket=bucket.name)
 
 
-def test_a_bucket_that_is_not_there_is_found_before_anything_is_started(s3):
-    _, name, _ = s3
+def test_a_bucket_that_is_not_there_is_found_before_anything_is_started(bucket):
     with pytest.raises(InvalidRequestError, match="nowhere"):
-        check_output(f"s3://{name}@nowhere/output.jsonl", BatchSource([], None))
+        check_output(f"s3://{bucket.conn_id}@nowhere/output.jsonl", BatchSource([], None))
 
 
-def test_who_may_write_need_not_be_allowed_to_look(s3, monkeypatch):
-    s3, name, _ = s3
-    path = ObjectStoragePath(f"s3://{name}@bucket/{name}/output.jsonl")
+def test_who_may_write_need_not_be_allowed_to_look(bucket, monkeypatch):
+    path = ObjectStoragePath(bucket.url("output.jsonl"))
     monkeypatch.setattr(type(path.fs), "exists", lambda *_: False)
     check_output(str(path), BatchSource([], None))
-    assert "Contents" not in s3.list_objects_v2(Bucket="bucket", Prefix=name)
+    assert bucket.keys() == []
 
 
-def test_an_object_of_a_batch_is_recognized(s3, tmp_path):
-    _, name, other = s3
-    source = BatchSource(f"s3://{name}@bucket/batch.jsonl", None)
-    for url in ("s3://bucket/batch.jsonl", f"s3a://{other}@bucket/batch.jsonl"):
+def test_an_object_of_a_batch_is_recognized(bucket, tmp_path):
+    source = BatchSource(bucket.url("batch.jsonl"), None)
+    for start in ("s3://", f"s3a://{bucket.conn_id}@"):
         with pytest.raises(InvalidRequestError, match="the file of the batch"):
-            check_output(url, source)
-    for url in (f"s3://{name}@bucket/other.jsonl", f"{tmp_path}/batch.jsonl"):
+            check_output(f"{start}{bucket.name}/batch.jsonl", source)
+    for url in (bucket.url("other.jsonl"), f"{tmp_path}/batch.jsonl"):
         check_output(url, source)
 
 
@@ -282,8 +253,3 @@ def test_a_file_of_sftp_is_replaced_at_once(sftp):
     assert sftp.room < 0
     assert path.read_bytes() == TEXT
     assert [*sftp.folder.iterdir()] == [path]
-
-
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(InvalidRequestError, match="Is a directory"):
-        check_output(str(tmp_path), BatchSource([], None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import socketserver
 import ssl
@@ -46,12 +48,25 @@ def hook(workflow_automation_connection):
         yield hook
 
 
+@pytest.fixture
+def run_id(hook):
+    """Start a run, for uploads."""
+    return hook.trigger_flow({}, "demo-flow").run_id
+
+
 def resolved(source: FileSource | Iterable[FileSource]) -> list[File]:
     """Resolve sources that name files, and no mapping."""
     elements = resolve(source)
     files = [element for element in elements if isinstance(element, File)]
     assert files == elements
     return files
+
+
+def digest(content):
+    """Return the hash of a file's content as the service keeps it: of a long one, it keeps the hash."""
+    if isinstance(content, dict):
+        return content["long_string"]["decoded"]["sha256"]
+    return hashlib.sha256(base64.b64decode(content)).hexdigest()
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -63,10 +78,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class RecordingServer:
-    """An HTTP(S) server that keeps the method, the path and the headers of every request.
-
-    :param tls: the context of an HTTPS server
-    """
+    """An HTTP(S) server that keeps the method, the path and the headers of every request."""
 
     def __init__(self, tls=None):
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from workflow_automation_provider.exceptions import FileUnavailableError, NotSen
 from workflow_automation_provider.hooks.sources import resolve
 
 from ..starts import interrupted
-from .conftest import resolved
+from .conftest import digest, resolved
 
 pytest.importorskip("s3fs")
 
@@ -40,11 +39,6 @@ def configure(monkeypatch, bucket, proxy, **config):
     monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(connection))
 
 
-@pytest.fixture
-def run_id(hook):
-    return hook.trigger_flow({}, "demo-flow").run_id
-
-
 def of(key=""):
     """Tell of a request whether it is for an object."""
     return lambda seen: (
@@ -63,15 +57,9 @@ def listings(proxy):
 
 
 def sent(service):
-    """Return name and content of each file, or the hash of a long content."""
+    """Return name and hash of each file."""
     (upload,) = service.uploads
     return [(file["name"], digest(file["content"])) for file in upload.files]
-
-
-def digest(content):
-    if isinstance(content, dict):
-        return content["long_string"]["decoded"]["sha256"]
-    return hashlib.sha256(base64.b64decode(content)).hexdigest()
 
 
 def sha256(content):
@@ -160,7 +148,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expi
 class TestFaultsThatDoNoHarm:
     """They end as retries within the request."""
 
-    @pytest.mark.parametrize("at", [0, 1, 100_000, 3 * MIB])
+    @pytest.mark.parametrize("at", [0, 100_000])
     def test_a_response_of_a_small_one_that_breaks_off(self, service, hook, run_id, bucket, proxy, at):
         content = os.urandom(3 * MIB + 1)
         bucket.put(a=b"1", b=content, c=b"3")
@@ -195,10 +183,13 @@ class TestListing:
         bucket.put(in__a__1_csv=b"1", in__b__2_csv=b"2", in__c__3_csv=b"3")
 
     @pytest.mark.parametrize(
-        ("status", "body", "words"),
-        [(403, DENIED, "Access Denied"), (503, SLOW_DOWN, "request rate")],
+        ("pattern", "status", "body", "words"),
+        [
+            ("in/*/*csv", 403, DENIED, "Access Denied"),
+            ("in/", 503, SLOW_DOWN, "request rate"),
+            ("in/*", 403, DENIED, "Access Denied"),
+        ],
     )
-    @pytest.mark.parametrize("pattern", ["in/*/*csv", "in/**", "in/", "in/*"])
     def test_what_cannot_be_listed(self, bucket, proxy, pattern, status, body, words):
         def lists(seen):
             return "list-type" in seen.target and "prefix=in%2F&" in f"{seen.target}&"
@@ -209,7 +200,7 @@ class TestListing:
         assert f"files[0]: '{bucket.url(pattern)}'" in caught.value.message
         assert words in caught.value.message
 
-    @pytest.mark.parametrize("pattern", ["**", "in/**", "**/*csv", "in/", "in/*/", "*/*/"])
+    @pytest.mark.parametrize("pattern", ["**/*csv", "in/", "*/*/"])
     def test_an_object_whose_key_is_also_a_folder(self, bucket, proxy, pattern):
         bucket.put(in__b__2_csv__more_csv=b"4", in__b__2_csv__deep__deeper_csv=b"5")
         names = [file.name for file in resolved(bucket.url(pattern))]
@@ -232,19 +223,25 @@ class TestFaultsThatEndTheRequest:
         yield
         assert service.uploads == []
 
-    def test_one_that_always_breaks_off(self, hook, run_id, bucket, proxy):
-        proxy.faults.append(Fault(of("b"), break_after=1000, times=None))
-        error = attempt(hook, run_id, bucket.url())
-        assert f"'s3://{bucket.name}/b'" in error
-        assert len(gets(proxy, "b")) == 2  # as s3fs has it
+    @pytest.mark.parametrize(
+        ("size", "fault"),
+        [
+            (2 * MIB, {"break_after": 1000}),
+            (9 * MIB, {"break_after": 5 * MIB}),
+            (9 * MIB, {"hang_after": 1000}),
+            (2 * MIB, {"damage": lambda piece: piece[:-1] + b"?"}),  # which the SDK sees by the checksum
+        ],
+    )
+    def test_one_that_never_arrives_whole(self, hook, run_id, bucket, proxy, monkeypatch, size, fault):
+        configure(monkeypatch, bucket, proxy, read_timeout=0.5)
+        bucket.put(b=os.urandom(size))
+        proxy.faults.append(Fault(of("b"), times=None, **fault))
+        assert f"'s3://{bucket.name}/b' could not be read" in attempt(hook, run_id, bucket.url())
+        assert len(gets(proxy, "b")) <= 2  # as s3fs has it
 
     @pytest.mark.parametrize(
         ("status", "body", "words"),
-        [
-            (503, SLOW_DOWN, "request rate"),
-            (400, EXPIRED, "expired"),
-            (403, b"", "PermissionError"),
-        ],
+        [(503, SLOW_DOWN, "request rate"), (400, EXPIRED, "expired"), (403, b"", "PermissionError")],
     )
     def test_a_store_that_does_not_give_it(self, hook, run_id, bucket, proxy, status, body, words):
         proxy.faults.append(Fault(of("b"), status=status, body=body, times=None))
@@ -263,27 +260,11 @@ class TestFaultsThatEndTheRequest:
         assert f"'s3://{bucket.name}/b'" in error
         assert ("FileNotFound" in error) == (later is None)
 
-    @pytest.mark.parametrize("size", [1, 3 * MIB, 9 * MIB])
+    @pytest.mark.parametrize("size", [1, 9 * MIB])
     def test_one_that_changes_while_the_next_is_read(self, hook, run_id, bucket, proxy, size):
         bucket.put(b=os.urandom(size))
         proxy.faults.append(Fault(of("c"), before=lambda: bucket.put(b=os.urandom(size))))
         assert f"'s3://{bucket.name}/b' changed" in attempt(hook, run_id, bucket.url())
-
-    def test_a_large_one_that_breaks_off(self, hook, run_id, bucket, proxy):
-        bucket.put(b=os.urandom(9 * MIB))
-        proxy.faults.append(Fault(of("b"), break_after=5 * MIB, times=None))
-        assert f"'s3://{bucket.name}/b' could not be read" in attempt(hook, run_id, bucket.url())
-
-    def test_a_silent_response(self, hook, run_id, bucket, proxy, monkeypatch):
-        configure(monkeypatch, bucket, proxy, read_timeout=0.5)
-        bucket.put(b=os.urandom(9 * MIB))
-        proxy.faults.append(Fault(of("b"), hang_after=1000, times=None))
-        assert f"'s3://{bucket.name}/b' could not be read" in attempt(hook, run_id, bucket.url())
-
-    def test_bytes_that_are_damaged_on_the_way(self, hook, run_id, bucket, proxy):
-        """The SDK checks the checksum that the store sends with an object."""
-        proxy.faults.append(Fault(of("b"), damage=lambda piece: piece[:-1] + b"?", times=None))
-        assert f"'s3://{bucket.name}/b'" in attempt(hook, run_id, bucket.url())
 
 
 class TestStop:
@@ -313,13 +294,6 @@ class TestStop:
         others = {thread.name for thread in {*threading.enumerate()} - threads}
         assert [name for name in others if "process_request" not in name and "asyncio" not in name] == []
         assert service.uploads == []
-
-    def test_an_error_stops_what_was_read_ahead(self, service, hook, run_id, bucket, proxy):
-        bucket.put(**{f"o{number:02}": os.urandom(MIB) for number in range(20)})
-        proxy.faults.append(Fault(of("o00"), status=403, times=None))
-        proxy.faults.append(Fault(lambda seen: "/o" in seen.target, hang_after=1000, times=None))
-        attempt(hook, run_id, bucket.url())
-        assert self.fetching() == []
 
     def test_a_service_that_rejects_early_stops_it_too(self, service, hook, run_id, bucket, proxy):
         bucket.put(a=os.urandom(9 * MIB))

@@ -6,7 +6,6 @@ Skipped where they are not installed: they bring more packages than all the rest
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import logging
@@ -26,7 +25,8 @@ from airflow.sdk.io import attach
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError
 from workflow_automation_provider.hooks.sources import resolve
-from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+from .conftest import digest
 
 MIB = 1024 * 1024
 # The one that is documented for the emulator.
@@ -124,19 +124,6 @@ def store(emulator):
     return SimpleNamespace(url=f"{scheme}://{container}/p/", put=put, proxy=proxy, contents=contents)
 
 
-@pytest.fixture
-def hook(workflow_automation_service, workflow_automation_connection):
-    with WorkflowAutomationHook() as hook:
-        hook.trigger_flow({}, "demo-flow")
-        yield hook
-
-
-def digest(content):
-    if isinstance(content, dict):
-        return content["long_string"]["decoded"]["sha256"]
-    return hashlib.sha256(base64.b64decode(content)).hexdigest()
-
-
 def of(name):
     """Tell of a request whether it is for the content of an object; Google's emulator needs a look besides."""
     return lambda seen: (
@@ -153,22 +140,22 @@ def check(service, contents):
     }
 
 
-def test_an_object_is_read_block_by_block(store, hook, workflow_automation_service):
-    hook.upload_files("1001", store.url, "demo-flow")
-    check(workflow_automation_service, store.contents)
+def test_an_object_is_read_block_by_block(store, hook, run_id, service):
+    hook.upload_files(run_id, store.url, "demo-flow")
+    check(service, store.contents)
     assert [sum(map(of(name), store.proxy.seen)) for name in ("a", "b")] == [1, 2]
 
 
-def test_what_breaks_off_is_taken_up_again(store, hook, workflow_automation_service):
+def test_what_breaks_off_is_taken_up_again(store, hook, run_id, service):
     store.proxy.faults.append(Fault(of("b"), break_after=MIB))
-    hook.upload_files("1001", store.url, "demo-flow")
-    check(workflow_automation_service, store.contents)
+    hook.upload_files(run_id, store.url, "demo-flow")
+    check(service, store.contents)
 
 
 @pytest.mark.parametrize("content", [b"2", b"22"])
-def test_one_that_changed_is_noticed(store, hook, workflow_automation_service, content):
-    (request,) = hook.prepare_uploads("1001", resolve(store.url), "demo-flow")
+def test_one_that_changed_is_noticed(store, hook, run_id, service, content):
+    (request,) = hook.prepare_uploads(run_id, resolve(store.url), "demo-flow")
     store.put("a", content)
     with pytest.raises(FileUnavailableError, match=r"/p/a' changed"):
         hook.get_conn().send(request)
-    assert workflow_automation_service.uploads == []
+    assert service.uploads == []

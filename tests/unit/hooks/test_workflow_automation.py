@@ -1,17 +1,14 @@
-"""The hook as a DAG author uses it: trigger, upload, test the connection."""
+"""The hook: trigger and upload, at once or in two steps, the test of a connection, and its form."""
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from workflow_automation_provider.exceptions import (
-    FileUnavailableError,
-    InvalidRequestError,
-)
+from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.testing import DEMO_KEY
 
@@ -19,8 +16,11 @@ from workflow_automation_provider.testing import DEMO_KEY
 
 
 def test_trigger(hook, workflow_automation_service):
-    by_key = hook.trigger_flow({"when": datetime(2026, 1, 2, tzinfo=UTC)})
-    by_path = hook.trigger_flow({}, "other-flow")
+    """A prepared request is sent when asked, and one that is not prepared at once."""
+    request = hook.prepare_trigger({"when": datetime(2026, 1, 2, tzinfo=UTC)})
+    assert workflow_automation_service.journal.requests() == []
+    assert "when" not in repr(request)
+    by_key, by_path = hook.send_trigger(request), hook.trigger_flow({}, "other-flow")
     runs = workflow_automation_service.runs
     assert [(r.run_id, r.flow_id, r.by) for r in runs] == [
         (by_key.run_id, "demo-flow", "key"),
@@ -72,18 +72,43 @@ def test_close_and_go_on(hook, workflow_automation_service):
         first._http.head(workflow_automation_service.url)
 
 
-def test_threads_over_one_client_each_get_their_own_run(hook, workflow_automation_service):
+@pytest.mark.parametrize(
+    ("inputs", "flow_id", "words"),
+    [({"x": object()}, "f", "inputs"), (None, "f", "inputs"), ({}, "x" * 70_000, "flow_id")],
+)
+def test_what_cannot_be_sent_is_found_before_sending(
+    hook, workflow_automation_service, inputs, flow_id, words
+):
+    with pytest.raises(InvalidRequestError, match=words):
+        hook.prepare_trigger(inputs, flow_id)
+    assert workflow_automation_service.journal.requests() == []
+
+
+def test_missing_key_is_found_before_sending(connect, recording):
+    server = recording()
+    hook = connect(host=server.base_url)
+    with pytest.raises(InvalidRequestError, match="API key"):
+        hook.prepare_trigger({})
+    assert hook.send_trigger(hook.prepare_trigger({}, "demo-flow")).run_id == "7"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("before", ["the client", "the request", "sending"])
+def test_stopped_hook_sends_nothing_for_good(hook, workflow_automation_service, before):
+    if before == "the client":
+        hook.stop()
     hook.get_conn()
-    together = threading.Barrier(32)
-
-    def start(number):
-        together.wait(10)
-        return number, hook.trigger_flow({"number": number}, "demo-flow").run_id
-
-    with ThreadPoolExecutor(32) as pool:
-        started = dict(pool.map(start, range(32)))
-    assert {r.inputs["number"]: r.run_id for r in workflow_automation_service.runs} == started
-    assert len(set(started.values())) == len(workflow_automation_service.journal.requests()) == 32
+    if before == "the request":
+        hook.stop()
+    request = hook.prepare_trigger({})
+    hook.stop()
+    for _ in range(2):
+        with pytest.raises(NotSentError, match="the task was ended"):
+            hook.send_trigger(request)
+        with pytest.raises(NotSentError, match="the task was ended"):
+            hook.upload_files("1001", {"x": 1}, "demo-flow")
+        hook.close()  # a new client is no way out
+    assert workflow_automation_service.journal.requests() == []
 
 
 # Test connection ----------------------------------------------------------------------------------------
@@ -91,6 +116,10 @@ def test_threads_over_one_client_each_get_their_own_run(hook, workflow_automatio
 
 def test_good_connection_is_tested_without_key_and_without_a_run(connect, recording, key):
     server = recording()
+    ok, message = connect(host=recording().base_url).test_connection()
+    assert ok
+    assert message.startswith("Not checked, as it takes a run: the path.")
+    assert "no API key" in message
     ok, message = connect(host=server.base_url, password=key).test_connection()
     assert ok
     assert message.startswith("Not checked, as it takes a run: the path and the API key.")
@@ -98,13 +127,6 @@ def test_good_connection_is_tested_without_key_and_without_a_run(connect, record
     assert (method, path, body) == ("HEAD", "/api", b"")
     assert "x-api-key" not in headers
     assert key not in repr(headers) + message
-
-
-def test_connection_without_key(connect, recording):
-    ok, message = connect(host=recording().base_url).test_connection()
-    assert ok
-    assert "no API key" in message
-    assert message.startswith("Not checked, as it takes a run: the path.")
 
 
 def test_redirected_connection_is_not_followed(connect, recording, key):
@@ -141,18 +163,10 @@ def test_expired_key(connect, recording, key):
     assert f"expired on {yesterday}" in message
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"host": ""}, "base URL"),
-        ({"host": "service.example", "extra": {"time_out": 1}}, "time_out"),
-        ({"host": "service.example", "login": "x"}, "login"),
-    ],
-)
-def test_wrong_settings(connect, fields, words):
-    ok, message = connect(**fields).test_connection()
+def test_wrong_settings(connect):
+    ok, message = connect(host="service.example", extra={"time_out": 1}).test_connection()
     assert not ok
-    assert words in message
+    assert "time_out" in message
     assert "Connection: wa_test" in message
 
 
@@ -160,3 +174,32 @@ def test_connection_that_does_not_exist():
     ok, message = WorkflowAutomationHook("nobody_made_it").test_connection()
     assert not ok
     assert "cannot be read" in message
+
+
+# The form ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONNECTION_FIELDS)
+def test_every_field_is_explained_and_may_be_left_empty(name):
+    field = CONNECTION_FIELDS[name]
+    assert field["label"]
+    assert field["description"].endswith(".")
+    assert "null" in field["schema"]["type"]
+    default = getattr(Settings(), name)
+    assert field["schema"].get("default", default) == default
+
+
+@pytest.mark.parametrize("name", CONNECTION_FIELDS)
+def test_placeholders_are_values_that_work(name):
+    written = FIELD_BEHAVIOUR["placeholders"].get(name)
+    extra = Settings.read(json.dumps({name: written}))
+    assert written is None or getattr(extra, name) is not None
+
+
+def test_older_forms_are_told_the_same():
+    behaviour = WorkflowAutomationHook.get_ui_field_behaviour()
+    assert behaviour == {
+        "hidden_fields": FIELD_BEHAVIOUR["hidden-fields"],
+        "relabeling": FIELD_BEHAVIOUR["relabeling"],
+        "placeholders": FIELD_BEHAVIOUR["placeholders"],
+    }

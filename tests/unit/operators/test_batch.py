@@ -6,7 +6,6 @@ import itertools
 import json
 import socket
 import threading
-import time
 from collections import Counter
 from datetime import datetime
 
@@ -26,28 +25,29 @@ from workflow_automation_provider.exceptions import (
 from ..batches import Watched, counts, entries_of, rows, statuses, times_started
 from ..starts import mentions
 
+NOTHING = {"total": 0, "started": 0, "rejected": 0, "unknown": 0, "remaining": 0}
+
 # What comes of a batch ------------------------------------------------------------------------------------
 
 
-def test_runs_are_returned_in_the_order_of_the_batch(batch, service):
+def test_runs_are_returned_in_the_order_of_the_batch(batch, service, monkeypatch):
+    """16 threads need 16 connections at most."""
+    connections = []
+    create = socket.create_connection
+
+    def count(*arguments, **named):
+        connections.append(arguments)
+        return create(*arguments, **named)
+
+    monkeypatch.setattr(socket, "create_connection", count)
     items = batch(rows(100))
-    runs = {run.inputs["n"]: run for run in service.runs}
+    runs = {run.inputs["n"]: run.run_id for run in service.runs}
     assert items == [
-        {
-            "index": n,
-            "status": "started",
-            "run_id": runs[n].run_id,
-            "run_link": f"{service.url}/runs/{runs[n].run_id}",
-        }
+        {"index": n, "status": "started", "run_id": runs[n], "run_link": f"{service.url}/runs/{runs[n]}"}
         for n in range(100)
     ]
-    assert batch.context["ti"].xcoms["progress"] == {
-        "total": 100,
-        "started": 100,
-        "rejected": 0,
-        "unknown": 0,
-        "remaining": 0,
-    }
+    assert len(connections) <= 16
+    assert batch.context["ti"].xcoms["progress"] == {**NOTHING, "total": 100, "started": 100}
 
 
 @pytest.mark.parametrize(("number", "arguments"), [(4, {}), (9, {"max_concurrency": 1})])
@@ -56,17 +56,11 @@ def test_no_more_runs_can_be_lost_than_are_sent_at_a_time(batch, service, log, n
     assert mentions(log(), "4 runs", "may have been started")
 
 
-def test_the_flow_of_a_trigger_by_path_is_part_of_each_item(batch, service):
-    assert batch(rows(2), flow_id="demo-flow")[1]["flow_id"] == "demo-flow"
-    assert {run.by for run in service.runs} == {"path"}
-
-
 @pytest.mark.parametrize("output", [False, True])
 def test_an_empty_batch_starts_nothing(batch, service, tmp_path, output):
     path = str(tmp_path / "output.jsonl")
-    counts = {"total": 0, "started": 0, "rejected": 0, "unknown": 0, "remaining": 0}
     result = batch([], **({"output_path": path} if output else {}))
-    assert result == ({"path": path, **counts} if output else [])
+    assert result == ({"path": path, **NOTHING} if output else [])
     assert service.journal.requests() == []
 
 
@@ -78,22 +72,7 @@ def test_an_output_file_that_is_replaced_keeps_its_mode(batch, service, tmp_path
     assert output.stat().st_mode & 0o777 == 0o600
 
 
-def test_connections_are_kept(batch, service, monkeypatch):
-    """16 threads need 16 connections at most."""
-    connections = []
-    create = socket.create_connection
-
-    def count(*arguments, **named):
-        connections.append(arguments)
-        return create(*arguments, **named)
-
-    monkeypatch.setattr(socket, "create_connection", count)
-    batch(rows(100))
-    assert len(service.runs) == 100
-    assert len(connections) <= 16
-
-
-@pytest.mark.parametrize(("max_concurrency", "in_flight"), [(2, 8), (16, 64)])
+@pytest.mark.parametrize(("max_concurrency", "in_flight"), [(2, 8), (8, 32)])
 def test_nothing_outside_of_an_open_window_is_sent(batch, service, max_concurrency, in_flight):
     watched = []
 
@@ -101,12 +80,12 @@ def test_nothing_outside_of_an_open_window_is_sent(batch, service, max_concurren
         watched.append(Watched(inner, lambda: times_started(service)))
         return watched[0]
 
-    batch(rows(120), store=store, max_concurrency=max_concurrency)
+    batch(rows(80), store=store, max_concurrency=max_concurrency)
     (found,) = watched
     assert found.breaches == []
     assert found.most_unrecorded <= in_flight
     assert found.opened.keys() >= {"workflow_automation_batch_000000"}
-    assert times_started(service) == Counter(range(120))
+    assert times_started(service) == Counter(range(80))
 
 
 def test_a_rejected_item_does_not_stop_the_others(batch, service, tmp_path):
@@ -129,9 +108,15 @@ def test_a_rejected_item_does_not_stop_the_others(batch, service, tmp_path):
 
 def test_rejected_items_can_be_skipped(batch, service):
     service.faults.add("reject", inputs={"n": 1})
-    items = batch(rows(3), on_rejected="skip")
+    items = batch(rows(3), on_rejected="skip", flow_id="demo-flow", max_concurrency=1)
     assert [item["status"] for item in items] == ["started", "rejected", "started"]
     assert "400 Bad Request" in items[1]["why"]
+    assert items[2]["flow_id"] == "demo-flow"
+    assert {run.by for run in service.runs} == {"path"}
+    # The page of the runs reads the last entry only.
+    entry = entries_of(batch.context["task_state_store"])[-1]
+    assert (entry["conn_id"], entry["flow_id"]) == ("workflow_automation_default", "demo-flow")
+    assert entry["counts"] == {**NOTHING, "total": 3, "started": 2, "rejected": 1}
 
 
 def test_the_table_is_cut_and_the_file_is_whole(batch, service, tmp_path):
@@ -144,19 +129,6 @@ def test_the_table_is_cut_and_the_file_is_whole(batch, service, tmp_path):
     assert all(len(line) <= 160 for line in lines)
     assert caught.value.accepted is Accepted.NO
     assert len((tmp_path / "output.jsonl").read_text().splitlines()) == 100
-
-
-def test_a_rejection_that_is_not_the_items_own_stops_the_batch(batch, service, tmp_path):
-    service.faults.add("reject", status=401, times=None, inputs={"late": True})
-    with pytest.raises(RejectedError, match="401") as caught:
-        batch([*rows(40), *rows(500, late=True)], output_path=str(tmp_path / "output.jsonl"))
-    assert isinstance(caught.value, AirflowFailException)
-    assert caught.value.status == 401
-    assert len(service.journal.requests()) < 40 + 64
-    items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
-    assert statuses(items)["started"] == len(service.runs) <= 40
-    assert statuses(items)["not started"] == 540 - len(service.runs)
-    assert "401" in items[-1]["why"]
 
 
 @pytest.mark.parametrize(("fault", "status"), [("drop_after", "unknown"), ("garbage", "unidentified")])
@@ -182,17 +154,18 @@ def test_a_response_without_run_id_is_kept(batch, service):
 
 def test_a_service_that_loses_everything_ends_the_batch(batch, service):
     service.faults.add("status_after", status=502, times=None)
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(OutcomeUnknownError) as caught:
         batch(rows(500), max_concurrency=4)
+    assert isinstance(caught.value, AirflowFailException)
     assert 5 <= len(service.runs) <= 64
 
 
 def test_doubts_here_and_there_do_not_end_it(batch, service):
-    for n in range(0, 100, 2):
+    for n in range(0, 40, 2):
         service.faults.add("drop_after", inputs={"n": n})
     with pytest.raises(OutcomeUnknownError):
-        batch(rows(100), max_concurrency=4)
-    assert times_started(service) == Counter(range(100))
+        batch(rows(40), max_concurrency=4)
+    assert times_started(service) == Counter(range(40))
 
 
 # Busy services, and limits ----------------------------------------------------------------------------------
@@ -241,32 +214,17 @@ def test_a_late_429_does_not_end_a_batch_in_which_others_get_through(batch, raw_
     assert statuses(found) == {"started": 41}
 
 
-@pytest.mark.parametrize(("fault", "kind"), [("busy", BusyError), ("drop_before", OutcomeUnknownError)])
-def test_a_service_that_stays_away(batch, service, fault, kind):
-    service.faults.add(fault, times=None, inputs={"late": True})
-    with pytest.raises(kind) as caught:
-        batch([*rows(20), *rows(200, late=True)])
-    assert times_started(service) <= Counter(range(20))
-    assert isinstance(caught.value, AirflowFailException) == (kind is OutcomeUnknownError)
-
-
 def test_a_retry_starts_the_rest(batch, service):
     fault = service.faults.add("busy", times=None, retry_after="30", inputs={"late": True})
     items = [*rows(20), *({"n": n, "late": True} for n in range(20, 60))]
     with pytest.raises(BusyError, match="30 s") as caught:
         batch(items)
+    assert not isinstance(caught.value, AirflowFailException)
     assert "second run" not in caught.value.next_step
     assert caught.value.retry_after == 30
     fault.remaining = 0
     assert [item["status"] for item in batch(items, try_number=2)] == ["started"] * 60
     assert times_started(service) == Counter(range(60))
-
-
-@pytest.mark.no_cover
-def test_starts_per_second(batch, service):
-    began = time.monotonic()
-    batch(rows(21), max_starts_per_second=20)
-    assert time.monotonic() - began >= 1.0
 
 
 @pytest.mark.no_cover
@@ -319,12 +277,3 @@ def test_a_repeated_response_gives_no_item_the_run_of_another(batch, raw_server)
     assert 50 < len(known) < 100
     assert known.items() <= started.items()
     assert len(started) == 100
-
-
-def test_the_entry_counts_the_batch(batch, service):
-    """For the page of the runs, which reads the last entry only."""
-    service.faults.add("reject", inputs={"n": 1})
-    batch(rows(3), flow_id="demo-flow", on_rejected="skip", max_concurrency=1)
-    entry = entries_of(batch.context["task_state_store"])[-1]
-    assert (entry["conn_id"], entry["flow_id"]) == ("workflow_automation_default", "demo-flow")
-    assert entry["counts"] == {"total": 3, "started": 2, "rejected": 1, "unknown": 0, "remaining": 0}

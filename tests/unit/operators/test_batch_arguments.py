@@ -10,9 +10,7 @@ import time
 import pytest
 
 from raw_server import response
-from workflow_automation_provider.exceptions import (
-    InvalidRequestError,
-)
+from workflow_automation_provider.exceptions import InvalidRequestError
 
 from ..batches import counts, rows, times_started
 
@@ -50,7 +48,7 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
 
     def lines(letter):
         # Longer than the blocks in which a file is read.
-        return "".join(f"{json.dumps(row)}\n" for row in rows(300, filling=letter * 8000))
+        return "".join(f"{json.dumps(row)}\n" for row in rows(150, filling=letter * 16_000))
 
     def change_soon(task):
         def wait_and_change():
@@ -68,7 +66,7 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
     place = rf"batch\[\d+\] \({'' if shorter else 'line [0-9]+ '}of '{path}'\)"
     with pytest.raises(InvalidRequestError, match=f"{place} changed") as caught:
         batch(str(path), before=change_soon, output_path=str(tmp_path / "output.jsonl"))
-    assert caught.value.consequence == counts(300, started=len(service.runs))
+    assert caught.value.consequence == counts(150, started=len(service.runs))
     items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
     assert {item["run_id"] for item in items if item["status"] == "started"} == {
         run.run_id for run in service.runs
@@ -77,8 +75,9 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
     assert {run.inputs["filling"][0] for run in service.runs} == {"a"}
 
 
-@pytest.mark.parametrize("output", ["./batch.jsonl", "soft"])
-@pytest.mark.parametrize(("scheme", "batch_scheme"), [("", "local://"), ("FILE://", "")])
+@pytest.mark.parametrize(
+    ("output", "scheme", "batch_scheme"), [("./batch.jsonl", "", "local://"), ("soft", "FILE://", "")]
+)
 def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme, batch_scheme, output):
     path = tmp_path / "batch.jsonl"
     path.write_text('{"n": 1}\n')

@@ -1,0 +1,421 @@
+"""
+Files as they are found, and those in stores: fsspec lists and reads them.
+
+An object that was replaced since it was listed is noticed by its size as it is read, and by its version, which is looked up
+once more before the last byte of the request is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import functools
+import mimetypes
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, cast
+
+from airflow.sdk import ObjectStoragePath
+
+from workflow_automation_provider.client import files as body
+from workflow_automation_provider.client.files import File, is_wrong_path, reason
+from workflow_automation_provider.client.redaction import without_credentials
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    InvalidRequestError,
+    WorkflowAutomationError,
+)
+
+MAGIC = re.compile(r"[*?[]")
+"""What begins a wildcard."""
+
+_UNKNOWN_TYPE = "application/octet-stream"
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+
+# What identifies the content of an object, as fsspec's stores name it: the first that one says.
+_VERSIONS = (
+    *("generation", "ETag", "etag", "VersionId", "version_id", "md5Hash", "content_md5", "sha", "hex"),
+    *("LastModified", "last_modified", "modificationTime", "modify", "created", "mtime", "updated"),
+)
+
+# Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins without padding.
+_PIECE = 1023 * 1024
+_BLOCK = 4 * _PIECE
+
+# Bytes and requests that may be on their way. More requests would only wait for the event loop.
+_AHEAD = 3 * _BLOCK
+_AT_ONCE = 32
+
+# Seconds that the client of a store may take for a request, with its own retries.
+_TIMEOUT = 300.0
+
+# Keys in a page of a listing.
+_PAGE = 1000
+
+_Info = Mapping[str, Any]
+
+
+def unusable(what: str, error: Exception, next_step: str = "") -> WorkflowAutomationError:
+    """Return the error for what cannot be read, listed or written: invalid where no retry can help."""
+    kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
+    return kind(f"{what}: {reason(error)}.", next_step=next_step)
+
+
+class FoundFile(File):
+    """A file with a place. Little is kept of each, for there may be very many."""
+
+    __slots__ = ("location",)
+
+    location: str
+
+    def __init__(self, location: str, size: int) -> None:
+        object.__setattr__(self, "location", location)  # the class is frozen
+        object.__setattr__(self, "size", size)
+        try:
+            self.name.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequestError(f"{location!r} has a name that is not UTF-8: rename it.") from None
+
+    @property
+    def name(self) -> str:
+        """The last part of its place."""
+        return self.location.rstrip("/").rpartition("/")[2]
+
+    @property
+    def content_type(self) -> str:
+        """By its extension."""
+        _, dot, extension = self.name.lstrip(".").partition(".")
+        return _content_type(f"a{dot}{extension}")  # of very many names, there are few
+
+    @property
+    def source(self) -> str:
+        """Its place, in quotes."""
+        return repr(without_credentials(self.location))
+
+
+@functools.lru_cache
+def _content_type(name: str) -> str:
+    guessed, compressed = mimetypes.guess_type(name)
+    if compressed:  # the compressed file is sent, not its content
+        return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
+    return guessed or _UNKNOWN_TYPE
+
+
+def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
+    """
+    Return a file system, and what is at a URL as its file system names it.
+
+    :param name: what the URL is called in errors
+    :raises InvalidRequestError: if it is no URL of a store
+    """
+    try:
+        if isinstance(source, ObjectStoragePath):
+            return source.fs, source.path
+        scheme, _, rest = source.partition("://")
+        host, _, key = rest.partition("/")
+        if not host.isprintable():
+            raise ValueError("it has a control character before its path")
+        # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and tabs anywhere.
+        root = ObjectStoragePath(f"{scheme}://{host}/")
+        return root.fs, f"{root.path.rstrip('/')}/{key.rstrip('/')}" if key else root.path
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{name}: {without_credentials(str(source))!r} is not a URL that Airflow's object storage reads "
+            f"({reason(error)}): check its scheme, which cannot be http, https or ftp, and that the provider of the store is "
+            "installed."
+        ) from None
+
+
+class Store:
+    """A file system, with the scheme of its URLs, and what was named and listed of it."""
+
+    def __init__(self, fs: Any, scheme: str) -> None:
+        # By name, because importing all of them to compare would take seconds.
+        kinds = {kind.__module__.partition(".")[0] for kind in type(fs).__mro__}
+        self.fs = fs
+        self.scheme = scheme
+        # Whether it is that of S3, Google Cloud Storage or Azure: what others' asynchronous methods take differs.
+        self.is_cloud = not kinds.isdisjoint(("s3fs", "gcsfs", "adlfs"))
+        self.is_s3 = "s3fs" in kinds
+        self.named: dict[str, Any] = {}
+        self._listings: list[tuple[str, int | None]] = []
+        self._listed = 0
+        fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
+        if self.is_s3 and fs._s3 is None:  # not connected yet: as many as never have to be waited for
+            fs.config_kwargs.setdefault("max_pool_connections", 2 * _AT_ONCE)
+
+    def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
+        """Return what is at a path, below a prefix, or what a glob names, by key."""
+        magic = MAGIC.search(path)
+        if not magic and not is_prefix:
+            if isinstance(info := self.named[path], Exception):
+                raise info
+            return {path: info}
+        root, parts = path, ["**"]
+        if magic:
+            root = path[: max(path.rfind("/", 0, magic.start()), 0)]
+            parts = [*path[len(root) + 1 :].split("/"), *["**"] * is_prefix]
+        self._listings.append((root, None if "**" in parts else len(parts)))
+        found = self._list(*self._listings[-1])
+        self._listed += len(found)
+        self.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
+        if path in found and not is_prefix:  # what looks like a pattern may be a key
+            return {path: found[path]}
+        if is_prefix and any(key.startswith(f"{path}/") for key in found):  # and so may a prefix be
+            root, parts = path, ["**"]
+        below = f"{root.rstrip('/')}/"
+        return {
+            key: info
+            for key, info in found.items()
+            # An empty object whose key ends in a slash is written to show a folder.
+            if key.startswith(below)
+            and not (key.endswith("/") and info.get("size") == 0)
+            and _fits(key[len(below) :].removesuffix("/").split("/"), parts)
+        }
+
+    def _list(self, root: str, depth: int | None) -> dict[str, _Info]:
+        """List files by key, so many levels deep, None for all. Cloud stores list any depth at once."""
+        if depth == 1 or not self.is_cloud:
+            return dict(_below(self.fs, root, depth))
+        found: dict[str, _Info] = self.fs.find(root, detail=True)
+        return found
+
+    def look_up(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return what the store says of objects, or the error, by key."""
+        keys = [*keys]
+        if self.is_cloud:
+            # On the store's own loop: threads would be waited for where the task is timed out.
+            found = asyncio.run_coroutine_threadsafe(self._look_up(keys), self.fs.loop).result()
+            return dict(zip(keys, found, strict=True))
+
+        def look(key: str) -> Any:
+            try:
+                return self.fs.info(key)
+            except Exception as error:  # object stores raise all kinds of exceptions
+                return error
+
+        return {key: look(key) for key in keys}
+
+    async def _look_up(self, keys: Sequence[str]) -> list[Any]:
+        free = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(key: str) -> Any:
+            async with free, asyncio.timeout(_TIMEOUT):
+                return await self.fs._info(key)
+
+        return await asyncio.gather(*map(look, keys), return_exceptions=True)
+
+    def check(self, files: Sequence[_StoredFile]) -> None:
+        """
+        Look at objects again.
+
+        :raises FileUnavailableError: if one is no longer as it was found
+        """
+        self.fs.invalidate_cache()
+        now: dict[str, Any] = {}
+        # A page of a listing says as much as so many lookups.
+        if self.is_cloud and len(files) > self._listed // _PAGE + len(self._listings):
+            for listing in self._listings:
+                now |= self._list(*listing)
+        now |= self.look_up([file.key for file in files if file.key not in now])
+        for file in files:
+            info, (field, version) = now[file.key], file.version
+            if isinstance(info, Exception):
+                raise body.changed(file, f"could not be looked up ({reason(info)})")
+            if info.get("size") not in (None, file.size) or _text(info.get(field) or version) != version:
+                raise body.changed(file, "changed")
+
+
+def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info]]:
+    """Yield the files below a folder: fsspec's own walk leaves out what it cannot list."""
+    for info in fs.ls(folder, detail=True):
+        path = info["name"].rstrip("/")
+        if info["type"] != "directory":
+            yield info["name"], info
+        elif depth != 1 and path != folder.rstrip("/"):
+            yield from _below(fs, path, depth and depth - 1)
+
+
+def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether the parts of a key match those of a glob, of which ``**`` stands for any number."""
+    if not pattern or not key:
+        return not pattern and not key
+    if pattern[0] == "**":
+        return len(pattern) == 1 or _fits(key, pattern[1:]) or _fits(key[1:], pattern)
+    return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
+
+
+def _text(value: object) -> str:
+    # A file system may say the time as a number in a listing, and not in a lookup.
+    return str(value.timestamp() if isinstance(value, datetime) else value)
+
+
+class _StoredFile(FoundFile):
+    """An object in a store; its version is the field that says so, and its value."""
+
+    __slots__ = ("store", "version")
+
+    store: Store
+    version: tuple[str, str]
+
+    @property
+    def key(self) -> str:
+        """Its name in the store."""
+        return self.location.partition("://")[2]
+
+    def fingerprint(self) -> object:
+        """Return its size and its version."""
+        return self.size, *self.version
+
+    @property
+    def read_ahead(self) -> body.ReadAhead:
+        """What reads it and others ahead of their turn."""
+        return _Reading
+
+
+def stored_files(name: str, source: str | ObjectStoragePath, stores: dict[int, Store]) -> Iterator[FoundFile]:
+    """
+    Return the files of a source, listed once they are asked for.
+
+    :param name: what the source is called in errors
+    :param stores: those that are known so far; one of them notes what it is to look up
+    """
+    with _readable(name, source):
+        fs, path = stored_at(name, source)
+        scheme = str(source).partition("://")[0].strip().lower()
+        store = stores.get(id(fs)) or stores.setdefault(id(fs), Store(fs, scheme))
+    is_prefix = str(source).endswith("/")
+    if not is_prefix and not MAGIC.search(path):
+        store.named[path] = None
+
+    def found() -> Iterator[FoundFile]:
+        with _readable(name, source):
+            infos = store.find(path, is_prefix=is_prefix)
+            if not infos:
+                raise FileNotFoundError
+            for key in sorted(infos):
+                yield _stored_file(store, key, infos.pop(key))
+
+    return found()
+
+
+@contextmanager
+def _readable(name: str, source: object) -> Iterator[None]:
+    url = repr(without_credentials(str(source)))
+    try:
+        yield
+    except InvalidRequestError:
+        raise
+    except FileNotFoundError:
+        raise FileUnavailableError(f"{name}: there is no file at {url}.") from None
+    except Exception as error:  # object stores raise all kinds of exceptions
+        raise FileUnavailableError(f"{name}: {url} cannot be read: {reason(error)}.") from None
+
+
+def _stored_file(store: Store, key: str, info: _Info) -> _StoredFile:
+    if info["type"] == "link":  # as SFTP servers list it
+        info = store.fs.info(key)
+    file = _StoredFile(f"{store.scheme}://{key}", cast("int", info.get("size")))
+    version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
+    object.__setattr__(file, "store", store)
+    object.__setattr__(file, "version", version)
+    if info["type"] == "directory":
+        advice = "to upload everything below it, pass its URL as text that ends with /"
+        raise InvalidRequestError(f"{file.source} is a directory: {advice}.")
+    # Google Cloud Storage lists the size of what it has, and returns it decompressed.
+    if info["type"] != "file" or file.size is None or info.get("contentEncoding") == "gzip":
+        advice = "store it as a file without Content-Encoding: gzip"
+        raise InvalidRequestError(f"{file.source} has no known size, which an upload requires: {advice}.")
+    return file
+
+
+class _Reading:
+    """The objects of a request, see :class:`~workflow_automation_provider.client.files.Reading`."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._files = [file for file in files if isinstance(file, _StoredFile)]
+        self._left = len(self._files)
+        self._waiting = ((file, start) for file in self._files for start in _blocks(file))
+        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
+
+    def chunks(self, file: File) -> Iterator[bytes]:
+        """Return the content of the next file; before the end of the last, look all of them up again."""
+        last = b""
+        for chunk in self._content(cast("_StoredFile", file)):
+            if last:
+                yield last
+            last = chunk
+        self._left -= 1
+        if not self._left:
+            for store in {one.store for one in self._files}:
+                store.check([one for one in self._files if one.store is store])
+        if last:
+            yield last
+
+    def close(self) -> None:
+        """Cancel what is being fetched."""
+        for _, block in self._ahead:
+            block.cancel()
+
+    def _content(self, file: _StoredFile) -> Iterator[bytes]:
+        self._fetch()
+        blocks = _blocks(file)
+        if file.size and not blocks:
+            yield from _streamed(file) if file.store.is_s3 else _opened(file)
+        for _ in blocks:
+            content = self._ahead[0][1].result(_TIMEOUT)
+            self._ahead.popleft()
+            self._fetch()
+            yield from (content[at : at + _PIECE] for at in range(0, len(content), _PIECE))
+
+    def _fetch(self) -> None:
+        """Begin to fetch what there is room for."""
+        while len(self._ahead) < _AT_ONCE and sum(size for size, _ in self._ahead) + _BLOCK <= _AHEAD:
+            file, start = next(self._waiting, (None, 0))
+            if file is None:
+                return
+            fs, end = file.store.fs, min(start + _BLOCK, file.size)
+            # With both ends: of all of an object, s3fs would request the size first.
+            content = fs._cat_file(file.key, start=start, end=end)
+            self._ahead.append((end - start, asyncio.run_coroutine_threadsafe(content, fs.loop)))
+
+
+def _blocks(file: _StoredFile) -> range:
+    """Return where the blocks of an object begin; it has none if it is read only when its turn has come."""
+    is_fetched = file.store.is_cloud and not (file.store.is_s3 and file.size > _BLOCK)
+    return range(0, file.size if is_fetched else 0, _BLOCK)
+
+
+def _streamed(file: _StoredFile) -> Iterator[bytes]:
+    """Read an object of S3 by one request, one piece ahead."""
+    fs = file.store.fs
+    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result(_TIMEOUT)
+    ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
+    try:
+        while piece := ahead.result(_TIMEOUT):
+            ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
+            yield piece
+    finally:
+        ahead.cancel()
+        if stream.r is not None:  # or its connection would be kept
+            fs.loop.call_soon_threadsafe(stream.r.close)
+
+
+async def _piece(stream: Any) -> bytes:
+    piece = bytearray()
+    while len(piece) < _PIECE and (more := await stream.read(_PIECE - len(piece))):
+        piece += more
+    return bytes(piece)
+
+
+def _opened(file: _StoredFile) -> Iterator[bytes]:
+    """Read an object of any other store."""
+    left = file.size
+    with file.store.fs.open(file.key, "rb") as stream:
+        while left and (piece := body.read_exactly(stream, min(_PIECE, left))):
+            left -= len(piece)
+            yield piece
