@@ -25,7 +25,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.batch_record import BatchRecord
 from workflow_automation_provider.execution.batch_source import Item
-from workflow_automation_provider.execution.errors import EarlierTry, task_error
+from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import StateStore, make_context
 
@@ -76,8 +76,8 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
     retried = (OutcomeUnknownError,)
     yield "start_again", task_error(unknown, WITH_STORE, retried=retried, starts_again=True)
     for earlier in (
-        EarlierTry(Code.UNIDENTIFIED, "try 1 (TIME) started run 7, https://there/7.", "7"),
-        EarlierTry(Code.START_UNKNOWN, "try 1 (TIME) triggered the flow."),
+        UnidentifiedError("try 1 (TIME) started run 7, https://there/7.", run_id="7"),
+        OutcomeUnknownError("try 1 (TIME) triggered the flow."),
     ):
         for error in (InvalidRequestError("inputs is None."), BusyError("It is busy.")):
             yield "after an earlier try", task_error(error, WITH_STORE, earlier=earlier)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.checks import one_line
@@ -11,39 +9,10 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.ledger import RunResult, Spoken
-    from workflow_automation_provider.execution.record import StartRecord
-    from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 POLL_INTERVAL = 0.5
 """How often a task looks in its worker whether a run has said something, in seconds."""
-
-
-def wait_for_claim(
-    record: StartRecord, token: str, spoken: Spoken, until: datetime, retrier: SendRetrier
-) -> Spoken:
-    """
-    Look until a run has claimed a start, or was told to stop, and return what it has said.
-
-    :param token: the hash of its token
-    :param spoken: what was seen of it just now
-    :param until: when to give up
-    :param retrier: its logger, and whether Airflow ended the task
-    """
-    is_logged = False
-    while not (spoken.has_begun or spoken.stopped or retrier.is_ended()):
-        left = (until - datetime.now(UTC)).total_seconds()
-        if left <= 0:
-            break
-        if not is_logged:
-            # The last word of a try that is killed while it waits, if no later one gets to say more.
-            retrier.log.info(
-                "A run may have been started. Waiting up to %.0f s for one to claim this start.", left
-            )
-            is_logged = True
-        time.sleep(min(POLL_INTERVAL, left))
-        spoken = record.spoken(token)
-    return spoken
 
 
 def check_entered(run_id: str, spoken: Spoken) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import (
     Accepted,
-    Code,
     InvalidRequestError,
     RunTimeoutError,
     WorkflowAutomationError,
@@ -25,25 +24,6 @@ _WITHOUT_ENTRY = "mark the task as success: downstream tasks then get no run_id.
 _UPLOAD_AGAIN = "upload the files with UploadFilesOperator: clearing the task starts another run."
 
 
-class EarlierTry(NamedTuple):
-    """
-    What an earlier try of the task did, which an error must mention if this try started nothing.
-
-    :param code: of an error of which as much is known: ``START_UNKNOWN`` or ``UNIDENTIFIED``
-    :param text: that in words, beginning with the number of the try
-    :param run_id: the run, if it is known
-    """
-
-    code: Code
-    text: str
-    run_id: str | None = None
-
-    @property
-    def accepted(self) -> Accepted:
-        """Whether it started a run."""
-        return Accepted.MAYBE if self.code is Code.START_UNKNOWN else Accepted.YES
-
-
 def task_error(
     error: WorkflowAutomationError,
     context: Context,
@@ -53,7 +33,7 @@ def task_error(
     starts_again: bool = False,
     what_to_do: str | None = None,
     name: str = "",
-    earlier: EarlierTry | None = None,
+    earlier: WorkflowAutomationError | None = None,
     run_id: str | None = None,
 ) -> WorkflowAutomationError:
     """
@@ -64,7 +44,7 @@ def task_error(
     :param starts_again: whether a retry after an unknown outcome starts another run
     :param what_to_do: in place of what the code says
     :param name: identifies a start within the task
-    :param earlier: what an earlier try did, to be mentioned if this one started nothing
+    :param earlier: the error of what an earlier try did, to be mentioned if this one started nothing
     :param run_id: the run that this task started, empty if that is unknown; None if it started none
     :return: one of the same class if a retry may help, otherwise one that is also an ``AirflowFailException``.
         Without a traceback, which would not help a DAG author
@@ -78,7 +58,7 @@ def task_error(
     code, consequence, run, accepted = error.code, error.consequence, error.run_id, error.accepted
     if earlier and accepted is Accepted.NO:
         code, run, accepted = earlier.code, earlier.run_id, earlier.accepted
-        consequence = f"{consequence}\nBut {earlier.text}"
+        consequence = f"{consequence}\nBut {earlier.message}"
     if run_id is not None:
         sent = "" if isinstance(error, InvalidRequestError) else consequence
         started = f"Run {run_id} was started." if run_id else "A run was started."

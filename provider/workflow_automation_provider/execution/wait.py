@@ -75,7 +75,6 @@ class Waiting(NamedTuple):
     def of(cls, facts: Facts, run: RunResult, timeout: timedelta) -> Waiting:
         """Return the wait for the run of a start."""
         start = facts.start
-        assert start  # noqa: S101
         assert start.token  # noqa: S101
         # Of a run that a person entered, anew.
         known = None if start.run else facts.outcome or facts.spoken.claim

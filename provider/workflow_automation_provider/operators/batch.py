@@ -15,7 +15,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
 )
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice, rendered
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -74,7 +74,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self,
         *,
         batch: Batch,
-        flow_id: str | Unset = UNSET,
+        flow_id: str = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         max_concurrency: int = 16,
         max_starts_per_second: float | None = None,
@@ -174,16 +174,11 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         rest = (
             "Clearing the task starts all items again: start those that have no run in a batch of their own."
         )
+        again = self.on_unknown_start == "start_again"
         return task_error(
             error,
             context,
-            retried=self._retried_after,
-            starts_again=self.on_unknown_start == "start_again",
+            retried=(BatchInterruptedError, *((OutcomeUnknownError,) if again else ())),
+            starts_again=again,
             what_to_do=None if error.accepted is Accepted.NO else rest,
         )
-
-    @property
-    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        if self.on_unknown_start == "start_again":
-            return (BatchInterruptedError, OutcomeUnknownError)
-        return (BatchInterruptedError,)

@@ -12,15 +12,15 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
-    Code,
     FileUnavailableError,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
+    UnidentifiedError,
 )
-from workflow_automation_provider.execution.errors import EarlierTry, task_error
+from workflow_automation_provider.execution.errors import task_error
 
 
 def ended(error, *, has_store=True, **options):
@@ -64,16 +64,6 @@ def test_an_error_without_a_retry_can_be_copied_and_pickled(copied):
     assert (type(again), str(again), vars(again)) == (type(failed), str(failed), vars(failed))
 
 
-def test_an_error_that_fails_without_a_retry_already_is_kept():
-    """As one of a start inside a task, where it ends an operator as well."""
-    first = ended(RejectedError("Rejected."))
-    assert ended(first) is first
-
-
-def test_an_invalid_request_stays_a_value_error():
-    assert isinstance(ended(InvalidRequestError("No.")), ValueError)
-
-
 def test_the_cause_that_tells_something_new_is_kept():
     cause = KeyError("a user's own")
     error = InvalidRequestError("file_format raised KeyError.")
@@ -94,23 +84,10 @@ def test_without_a_store_no_retry_finds_the_run(error):
     assert isinstance(ended(error, has_store=False, run_id="7"), AirflowFailException)
 
 
-def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
-    error = OutcomeUnknownError("unknown")
-    assert type(ended(error, retried=(OutcomeUnknownError,))) is OutcomeUnknownError
-
-
-@pytest.mark.parametrize(
-    ("code", "accepted"), [(Code.START_UNKNOWN, Accepted.MAYBE), (Code.UNIDENTIFIED, Accepted.YES)]
-)
-def test_what_an_earlier_try_did_counts_where_this_one_started_nothing(code, accepted):
-    earlier = EarlierTry(code, "try 1 started run 77.", "77")
+@pytest.mark.parametrize("kind", [OutcomeUnknownError, UnidentifiedError])
+def test_what_an_earlier_try_did_counts_where_this_one_started_nothing(kind):
+    earlier = kind("try 1 started run 77.", run_id="77")
     failed = ended(BusyError("busy"), earlier=earlier)
-    assert failed.accepted is accepted
-    assert f"But {earlier.text}" in failed.consequence
+    assert failed.accepted is kind.accepted
+    assert f"But {earlier.message}" in failed.consequence
     assert ended(OutcomeUnknownError("unknown"), earlier=earlier).accepted is Accepted.MAYBE
-
-
-def test_a_run_that_was_started_is_named_and_can_be_entered():
-    text = str(ended(FileUnavailableError("no file"), run_id="77"))
-    assert "Run 77 was started." in text.splitlines()
-    assert 'key workflow_automation_run, value "77"' in text
