@@ -18,6 +18,7 @@ from workflow_automation_provider.exceptions import UnidentifiedError
 from workflow_automation_provider.execution.ledger import Asked
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
+from workflow_automation_provider.execution.wait import CompletionWait, Waiting
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -159,8 +160,6 @@ class FlowRun:
         return Uploader(self._context, self._hook, self._retrier, files, of_own_run=True)
 
     def _wait(self, run: RunResult, parked: Mapping[str, Any] | None = None) -> RunResult:
-        from workflow_automation_provider.execution.wait import CompletionWait, Waiting
-
         timeout = self._options.completion_timeout
         waiting = Waiting.read(parked) if parked else Waiting.of(self.starter.facts, run, timeout)
         return CompletionWait(

@@ -80,9 +80,10 @@ class StartRecord(TaskRecord):
         get = self.get_twice if twice else self.get
         return Spoken.of(get(run_key(token)))
 
-    def last_word(self, token: str) -> Mapping[str, Any] | None:
-        """Return the last word of the run with a token: ``at``, ``message``, ``progress``; None if there is none."""
-        return self.get_twice(word_key(token))
+    def last_word(self, token: str) -> datetime | None:
+        """Return when the run with a token last said that it works, None if it did not."""
+        word = self.get_twice(word_key(token))
+        return datetime.fromisoformat(word["at"]) if word else None
 
     def entered(self) -> RunResult | None:
         """

@@ -31,12 +31,6 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.claim import (
-    POLL_INTERVAL,
-    check_entered,
-    not_continued,
-    with_said,
-)
 from workflow_automation_provider.execution.ledger import (
     Asked,
     Decision,
@@ -47,6 +41,12 @@ from workflow_automation_provider.execution.ledger import (
     decide,
     run_result,
     why_not,
+)
+from workflow_automation_provider.execution.wait import (
+    POLL_INTERVAL,
+    check_entered,
+    not_continued,
+    with_said,
 )
 
 if TYPE_CHECKING:

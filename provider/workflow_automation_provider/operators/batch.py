@@ -160,14 +160,11 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         return () if has_items else self.batch, () if isinstance(result, list) else result["path"]
 
     def _rendered_output_path(self) -> str | None:
-        if self.output_path is None:
-            return None
-        if not isinstance(self.output_path, str):
+        if not isinstance(self.output_path, str | None):
             raise InvalidRequestError(
                 f"output_path is {kind_of(self.output_path)}: expected a path or URL as text."
             )
-        path: str = rendered("output_path", self.output_path)
-        return path
+        return None if self.output_path is None else rendered("output_path", self.output_path)
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it starts all items again."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import (
     BusyError,
@@ -62,14 +61,6 @@ class TestDoubt:
         again = task.try_()
         assert again.result == {"flow_id": "demo-flow", **({"run_link": link} if link else {})}
         assert "run_id is unknown" in again.log
-
-    def test_the_start_can_be_claimed_until_the_next_try(self, lost):
-        task = lost()
-        assert not isinstance(task.last.error, AirflowFailException)
-        assert "until the next try" in str(task.last.error)
-        assert asks(task) == 200
-        assert task.try_().result["run_id"] == task.flow.runs[0].run_id
-        assert requests(task) == 1
 
     @pytest.mark.parametrize("when", ["frozen", "start/1/0"])
     def test_a_claim_before_it_is_closed_counts(self, lost, when):
@@ -183,26 +174,20 @@ class TestTwoRuns:
 
 
 class TestClear:
-    @pytest.mark.parametrize(("make", "word"), [(claims, None), (waits, "started")])
-    def test_starts_over_and_stops_the_run_of_before(self, world, make, word):
+    @pytest.mark.parametrize(
+        ("make", "has_claimed", "keep"), [(claims, False, True), (claims, True, False), (waits, True, True)]
+    )
+    def test_starts_over_and_stops_the_run_of_before(self, world, make, has_claimed, keep):
+        """On 3.4 too, whether the entries are kept."""
         task = world(make())
         task.try_()
-        if word:
+        if has_claimed:
             assert asks(task) == 200
-        task.mark("failed") if task.state == "awaiting_input" else None
-        task.clear()
-        task.try_()
-        assert [asks(task, run) for run in (0, 1)] == [404, 200]
-
-    @pytest.mark.parametrize("keep", [False, True])
-    def test_of_3_4_starts_over_whether_the_entries_are_kept(self, lost, keep):
-        task = lost()
-        assert asks(task) == 200
         task.mark("failed")
         task.clear(keep=keep)
         assert asks(task) == 404
         task.try_()
-        assert (task.state, requests(task)) == ("success", 2)
+        assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     def test_of_a_running_task_is_a_retry(self, world):
         """Airflow leaves ``max_tries`` as it is where it misses the process."""

@@ -12,9 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
-    FileUnavailableError,
     InvalidRequestError,
-    NotSentError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
@@ -23,8 +21,8 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.errors import task_error
 
 
-def ended(error, *, has_store=True, **options):
-    context: Any = {"task_state_store": object()} if has_store else {}
+def ended(error, **options):
+    context: Any = {"task_state_store": object()}
     failed = task_error(error, context, **options)
     assert failed.__traceback__ is None
     return failed
@@ -71,23 +69,7 @@ def test_the_cause_that_tells_something_new_is_kept():
     assert ended(error).__cause__ is cause
 
 
-@pytest.mark.parametrize(
-    "error", [BusyError("busy"), NotSentError("not sent"), FileUnavailableError("no file")]
-)
-def test_what_a_retry_can_help_is_left_to_airflow(error):
-    assert type(ended(error)) is type(error)
-    assert type(ended(error, run_id="7")) is type(error)
-
-
-@pytest.mark.parametrize("error", [BusyError("busy"), FileUnavailableError("no file")])
-def test_without_a_store_no_retry_finds_the_run(error):
-    assert isinstance(ended(error, has_store=False, run_id="7"), AirflowFailException)
-
-
-@pytest.mark.parametrize("kind", [OutcomeUnknownError, UnidentifiedError])
-def test_what_an_earlier_try_did_counts_where_this_one_started_nothing(kind):
-    earlier = kind("try 1 started run 77.", run_id="77")
-    failed = ended(BusyError("busy"), earlier=earlier)
-    assert failed.accepted is kind.accepted
-    assert f"But {earlier.message}" in failed.consequence
+def test_what_an_earlier_try_did_counts_where_this_one_started_nothing():
+    earlier = UnidentifiedError("try 1 started run 77.", run_id="77")
+    assert ended(BusyError("busy"), earlier=earlier).accepted is Accepted.YES
     assert ended(OutcomeUnknownError("unknown"), earlier=earlier).accepted is Accepted.MAYBE

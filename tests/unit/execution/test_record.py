@@ -83,13 +83,6 @@ class TestProbe:
         assert [call.kind for call in again.calls if "_probe/" in call.name] == ["set", "get"]
         assert len([call for call in again.calls if call.name.endswith("_start/1/0")]) == 2
 
-    def test_a_store_that_forgets_starts_no_run(self, world):
-        task = world(trigger())
-        task.kill_at(0)
-        again = task.try_(lambda call: "lost" if call.kind == "get" else None)
-        assert isinstance(again.error, RuntimeError)
-        assert (task.state, requests(task)) == ("up_for_retry", 0)
-
     def test_an_own_start_that_does_not_come_back_is_not_sent(self, world):
         task = world(trigger())
         first = task.try_({2: "lost"})
