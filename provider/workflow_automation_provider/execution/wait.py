@@ -139,12 +139,10 @@ class CompletionWait:
                     run = with_said(run, spoken, self._hook)
                 if end:
                     return self._ended(waiting, run, spoken, end)
-            except RunFailedError:
-                raise
             except Exception as error:
-                if end:
-                    raise _unreadable(end, error) from error
-                raise
+                if end is None or isinstance(error, RunFailedError):
+                    raise
+                raise _unreadable(end, error) from error
             if spoken.stopped:
                 raise RunFailedError("The run was told to stop.", **_facts_of(run))
             left = waiting.until - datetime.now(UTC)

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
-from airflow.sdk import task
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import (
@@ -83,14 +82,6 @@ class TestInputs:
             {"customer": "Ada", "day": "Monday", "of": "trigger", "task": "mine", "more": True}
         ]
         assert now["task"] != "mine"
-
-    def test_a_function_takes_only_what_it_names(self, service, context):
-        @trigger_flow_task
-        def trigger(customer):
-            return {"customer": customer}
-
-        operator_of(trigger("Ada")).execute(context())
-        assert inputs_of(service) == [{"customer": "Ada"}]
 
     def test_the_function_may_write_the_files(self, service, store, context, function, tmp_path):
         path = tmp_path / "rows.csv"
@@ -224,11 +215,3 @@ class TestArguments:
         taken = dict(inspect.signature(TriggerFlowOperator).parameters)
         del shown["python_callable"], shown["inputs"], taken["inputs"]
         assert shown == taken
-
-    def test_is_registered(self):
-        def trigger():
-            return {}
-
-        operator = operator_of(task.trigger_flow(flow_id="f")(trigger)())
-        assert operator.custom_operator_name == "@task.trigger_flow"
-        assert isinstance(operator, TriggerFlowOperator)

@@ -62,6 +62,12 @@ def test_an_error_without_a_retry_can_be_copied_and_pickled(copied):
     assert (type(again), str(again), vars(again)) == (type(failed), str(failed), vars(failed))
 
 
+def test_an_error_that_fails_without_a_retry_already_is_kept():
+    """As one of a start inside a task, where it ends an operator as well."""
+    first = ended(RejectedError("Rejected."))
+    assert ended(first) is first
+
+
 def test_the_cause_that_tells_something_new_is_kept():
     cause = KeyError("a user's own")
     error = InvalidRequestError("file_format raised KeyError.")

@@ -19,7 +19,6 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
 )
 from workflow_automation_provider.execution.errors import how_to_continue
-from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import MAYBE, mentions, requests, trigger
@@ -117,23 +116,6 @@ def test_what_is_wrong_does_not_hide_what_an_earlier_try_did(service, start, oth
     assert requests(service) == 1
 
 
-@pytest.mark.parametrize(
-    ("operator", "instead"),
-    [
-        (lambda: trigger(task_id="ada"), "trigger_flow_once"),
-        (lambda: UploadFilesOperator(task_id="ada", run_id="1", files={"row": 1}), "upload_files"),
-    ],
-)
-def test_an_operator_inside_the_task_is_an_error(service, store, context, operator, instead):
-    now = context(store, task_id="customers")
-    with pytest.raises(InvalidRequestError, match=r"'ada' .* inside the task 'customers'") as caught:
-        operator().execute(now)
-
-    assert isinstance(caught.value, AirflowFailException)
-    assert instead in caught.value.next_step
-    assert (requests(service), store.entries) == (0, {})
-
-
 def test_a_start_has_an_entry_of_its_own_beside_the_tasks_operator(service, store, context, start):
     """Even where it has the name of the task: a subclass of the operator may start more than its own run."""
     for try_number in (1, 2):
@@ -208,18 +190,6 @@ def test_a_doubt_is_part_of_the_error_of_a_later_try(service, start):
     assert how_to_continue(name="ada") in caught.value.next_step
     with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
         start(try_number=3)
-
-
-def test_an_error_of_a_start_inside_an_operator_says_everything_once(service, store, context):
-    class Nested(TriggerFlowOperator):
-        def execute(self, context):
-            trigger_flow_once("ada", context=context)
-            return super().execute(context)
-
-    service.faults.add("reject")
-    with pytest.raises(RejectedError) as caught:
-        Nested(task_id="trigger").execute(context(store))
-    assert caught.value.next_step.count("clear the task") == 1
 
 
 def test_a_key_in_the_wrong_place_is_not_shown(service, start):

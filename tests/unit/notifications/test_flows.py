@@ -40,31 +40,6 @@ class TestStart:
         FlowNotifier({}, workflow_automation_conn_id="{{ event }}_flows")(now)
         assert len(workflow_automation_service.runs) == 1
 
-    def test_each_call_has_its_own_context_and_run(self, service, now):
-        """As documented: there is no record of callbacks."""
-        notifier = FlowNotifier({"event": "{{ event }}"})
-        notifier(now)
-        notifier({**now, "event": "again"})
-        assert inputs_of(service) == [{"event": "failed"}, {"event": "again"}]
-        assert notifier.inputs == {"event": "{{ event }}"}
-
-    def test_the_context_stays_as_it_is(self, service, now):
-        """Airflow passes that of an ``on_execute_callback`` on to the task."""
-        before = {**now}
-        FlowNotifier({"flow": "{{ flow_id }}"}, "demo-flow")(now)
-        assert inputs_of(service) == [{"flow": "demo-flow"}]
-        assert now == before
-
-    def test_of_a_dag_in_its_serialized_form(self, service):
-        """As dag.test() has it."""
-
-        class Serialized:
-            render_template_as_native_obj = False
-            dag_id = "orders"
-
-        FlowNotifier({"dag": "{{ dag.dag_id }}"})({"dag": Serialized()})
-        assert inputs_of(service) == [{"dag": "orders"}]
-
 
 class TestOutcomes:
     @pytest.mark.parametrize(
@@ -146,14 +121,6 @@ ALERT: dict[str, Any] = {"inputs": {"late": "{{ dag_run.dag_id }}/{{ dag_run.dag
 
 
 class TestAsync:
-    def test_start(self, service, log):
-        async def main():
-            await FlowNotifier(**ALERT, context={**DEADLINE})
-
-        asyncio.run(main())
-        assert inputs_of(service) == [{"late": "orders/manual"}]
-        assert "Started run 1001" in log()
-
     def test_the_loop_goes_on(self, service):
         service.faults.add("delay", seconds=0.5)
         ticks = []
