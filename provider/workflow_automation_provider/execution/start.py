@@ -83,7 +83,7 @@ class RunStarter:
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param asked: what the task asks for
     :param claim_timeout: how long to wait for a claim with ``"claim"``
-    :param url: makes the request with a URL for the run, None if the run gets none
+    :param url: has given the run a URL, None if it gets none
     :param waits: whether the task waits for the end of the run
     """
 

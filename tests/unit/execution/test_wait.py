@@ -79,6 +79,7 @@ def test_a_run_that_failed_fails_the_task(parked, message):
     task = parked()
     assert task.flow.says("failed", run_id=True, message=message, result={"at": 7}) == 200
     error = task.try_().error
+    assert isinstance(error, RunFailedError)
     assert isinstance(error, AirflowFailException)
     assert (error.code, error.result, error.run_id) == ("run-failed", {"at": 7}, task.flow.runs[0].run_id)
     assert (message or "failed.") in error.message
