@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import sphinx.search
 from docutils import nodes
-from sphinx.addnodes import desc_parameter, pending_xref
+from sphinx.addnodes import pending_xref
 from sphinx.search.en import SearchEnglish
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -329,7 +329,7 @@ def readable(
     returns: str | None,
 ) -> tuple[str | None, str | None]:
     """Write defaults as Python: without that, Sphinx cannot parse what a dataclass makes."""
-    return signature and signature.replace("<factory>", "...").replace("= not given", "= UNSET"), returns
+    return signature and signature.replace("<factory>", "...").replace("= not given", "= ..."), returns
 
 
 def without_limits(_app: Sphinx, target: Any, _bound: bool) -> None:
@@ -341,26 +341,6 @@ def without_limits(_app: Sphinx, target: Any, _bound: bool) -> None:
                 found.update(typing.get_type_hints(owner))
 
 
-class WithoutSentinels(SphinxTransform):
-    """Leave out of signatures how the code sees that an argument is not given: the tables say what holds then."""
-
-    default_priority = 500
-
-    def apply(self, **_: Any) -> None:
-        """Change ``flow_id: str | Unset = UNSET`` into ``flow_id: str = ...``."""
-        for parameter in self.document.findall(desc_parameter):
-            if not parameter.astext().endswith("= UNSET"):
-                continue
-            (name,) = (
-                node for node in parameter.findall(pending_xref) if node["reftarget"].endswith("Unset")
-            )
-            kind = name.parent
-            before = [node.astext() for node in kind[: kind.index(name)]]
-            end = len(before) - before[::-1].index("|") - 1
-            del kind[end - 1 if before[end - 1].isspace() else end :]
-            parameter[-1][:] = [nodes.Text("...")]
-
-
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("autodoc-before-process-signature", without_limits)
@@ -369,5 +349,4 @@ def setup(app: Sphinx) -> None:
     app.connect("env-purge-doc", leave_out)
     app.connect("build-finished", search_numbers)
     app.add_transform(NarrowTables)
-    app.add_transform(WithoutSentinels)
     app.add_post_transform(Resolver)

@@ -103,7 +103,7 @@ class Rules:
             last = last._replace(spoken=number_of(spoken._replace(end=None)))
         if "enter-other" in self.on and not spoken.stopped:
             return ""
-        return ledger.why_not(run_id(run), last.facts(), [other.facts() for other in others])
+        return ledger.why_not(run_id(run), last.facts(), [*filter(None, (other.facts() for other in others))])
 
     def _endpoint_decides(
         self, word: Literal["started", "success", "failed"], run: int, seen: tuple[Any, ...]

@@ -173,20 +173,21 @@ class Known(NamedTuple):
     def token(self) -> int:
         return self.start.token if self.start else NOBODY
 
-    def facts(self) -> Facts:
-        """Return what the ledger decides by."""
+    def facts(self) -> Facts | None:
+        """Return what the ledger decides by, None if there is no start."""
         return _facts(self)
 
 
 @cache
-def _facts(known: Known) -> Facts:
-    start, outcome = None, None
-    if at := known.start:
-        token = f"token {at.token}" if known.has_url and at.token != NOBODY else None
-        run = None if at.run == NOBODY else ledger.run_result(run_id(at.run))
-        start = ledger.Start(
-            try_number=at.execution, number=0, at=NOW, max_tries=at.max_tries, token=token, run=run
-        )
+def _facts(known: Known) -> Facts | None:
+    if not (at := known.start):
+        return None
+    token = f"token {at.token}" if known.has_url and at.token != NOBODY else None
+    run = None if at.run == NOBODY else ledger.run_result(run_id(at.run))
+    start = ledger.Start(
+        try_number=at.execution, number=0, at=NOW, max_tries=at.max_tries, token=token, run=run
+    )
+    outcome = None
     if known.outcome:
         named = ledger.run_result(run_id(known.outcome.run)) if known.outcome.kind == "run" else None
         outcome = ledger.Outcome(kind=known.outcome.kind, at=NOW, run=named)

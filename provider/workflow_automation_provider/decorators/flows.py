@@ -12,7 +12,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
-from workflow_automation_provider.operators.base import UNSET, Unset
+from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def trigger_flow_task(python_callable: Callable[_Params, _Inputs], /) -> Task[_P
 def trigger_flow_task(
     python_callable: None = None,
     *,
-    flow_id: str | Unset = UNSET,
+    flow_id: str = UNSET,
     workflow_automation_conn_id: str = "workflow_automation_default",
     wait_for_completion: bool = False,
     callback_input: str = "callback_url",

@@ -141,7 +141,7 @@ class BatchRecord(TaskRecord):
 
     def read(self) -> None:
         """Read what earlier tries wrote, of which counts what came since the last Clear, before anything is written."""
-        while fields := self._store.read(self._key(self._written)):
+        while fields := self.find(self._key(self._written)):
             self._written += 1  # also past a Clear, so that no entry is ever rewritten
             if not self._counts(fields):
                 self.was_cleared = True

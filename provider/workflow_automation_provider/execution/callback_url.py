@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -16,7 +16,6 @@ from workflow_automation_provider.execution.callback import PATH, digest_of, new
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 _BACKEND = "airflow.state.metastore.MetastoreBackend"
@@ -24,7 +23,7 @@ _BACKEND = "airflow.state.metastore.MetastoreBackend"
 
 class CallbackUrl:
     """
-    Makes the request of a start with a URL for its run.
+    Gives the run of a start a URL.
 
     :param hook: redacts each token, and has the address of Airflow
     :param name: of the input that holds the URL
@@ -37,7 +36,7 @@ class CallbackUrl:
         self._name = name
         self._argument = argument
         self.digest = ""
-        """The hash of the token of the request."""
+        """The hash of the token that was given out."""
 
     def check(self) -> None:
         """
@@ -57,16 +56,15 @@ class CallbackUrl:
                 next_step=f"Leave {name} unset, or leave {self._argument} out.",
             )
 
-    def request(self, inputs: Mapping[str, Any], prepare: Callable[[Mapping[str, Any]], Request]) -> Request:
+    def added_to(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """
-        Build the request with a URL that has a new token.
+        Return inputs with a URL that has a new token.
 
-        :param prepare: builds a request, given its inputs
         :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
             one of this name already
         """
         if not isinstance(inputs, Mapping):
-            return prepare(inputs)  # which says what is wrong with them
+            return inputs  # the hook says what is wrong with them
         if self._name in inputs:
             raise InvalidRequestError(
                 f"inputs already has {self._name!r}, the name of the callback URL: pass another callback_input."
@@ -75,7 +73,7 @@ class CallbackUrl:
         token = new_token(self._context["ti"].id)
         self._hook.redact_also(token)
         self.digest = digest_of(token)
-        return prepare({**inputs, self._name: f"{base}{PATH}?token={token}"})
+        return {**inputs, self._name: f"{base}{PATH}?token={token}"}
 
     def _base_url(self) -> str:
         extra = self._hook.extra

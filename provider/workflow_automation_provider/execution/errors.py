@@ -44,7 +44,7 @@ def task_error(
     :param starts_again: whether a retry after an unknown outcome starts another run
     :param what_to_do: in place of what the code says
     :param name: identifies a start within the task
-    :param earlier: the error that tells of an earlier try, to be mentioned if this one started nothing
+    :param earlier: the error of what an earlier try did, to be mentioned if this one started nothing
     :param run_id: the run that this task started, empty if that is unknown; None if it started none
     :return: one of the same class if a retry may help, otherwise one that is also an ``AirflowFailException``.
         Without a traceback, which would not help a DAG author

@@ -18,6 +18,7 @@ from workflow_automation_provider.exceptions import UnidentifiedError
 from workflow_automation_provider.execution.ledger import Asked
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
+from workflow_automation_provider.execution.wait import CompletionWait, Waiting
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -124,7 +125,7 @@ class FlowRun:
         run = self.run = self.starter.start(self._prepare)
         facts = self.starter.facts
         # As it was when the run was started, whatever the DAG says by now.
-        waits = facts.start is not None and facts.start.waits
+        waits = facts.start.waits
         self._options.on_run(run, waits or self._options.files is not None)
         if self._options.files is not None:
             if facts.spoken.end and facts.spoken.end.status == "failed":
@@ -141,9 +142,7 @@ class FlowRun:
         inputs = self._options.make_inputs()
         if self._options.files is not None:
             self._uploads.prepare(flow_id)
-        if not self._url:
-            return self._hook.prepare_trigger(inputs, flow_id)
-        return self._url.request(inputs, lambda inputs: self._hook.prepare_trigger(inputs, flow_id))
+        return self._hook.prepare_trigger(self._url.added_to(inputs) if self._url else inputs, flow_id)
 
     def _upload(self, run: RunResult) -> None:
         """Upload the run's files, except those that an earlier try uploaded."""
@@ -161,8 +160,6 @@ class FlowRun:
         return Uploader(self._context, self._hook, self._retrier, files, of_own_run=True)
 
     def _wait(self, run: RunResult, parked: Mapping[str, Any] | None = None) -> RunResult:
-        from workflow_automation_provider.execution.wait import CompletionWait, Waiting
-
         timeout = self._options.completion_timeout
         waiting = Waiting.read(parked) if parked else Waiting.of(self.starter.facts, run, timeout)
         return CompletionWait(

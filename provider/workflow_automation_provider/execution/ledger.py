@@ -281,25 +281,24 @@ class Facts(NamedTuple):
     """
     What is known of one start.
 
-    :param start: None if there is none
     :param is_frozen: whether its token is
     :param is_closed: whether this execution has closed it
     """
 
-    start: Start | None = None
+    start: Start
     outcome: Outcome | None = None
     spoken: Spoken = NOTHING_SAID
     is_frozen: bool = False
     is_closed: bool = False
 
     def counts(self, max_tries: int) -> bool:
-        """Return whether there is a start that is not from before a Clear, given the task's ``max_tries``."""
-        return self.start is not None and self.start.max_tries == max_tries
+        """Return whether it is not from before a Clear, given the task's ``max_tries``."""
+        return self.start.max_tries == max_tries
 
     @property
     def known(self) -> set[str]:
         """The ids that its run has, by what was said of it."""
-        runs = (self.start and self.start.run, self.outcome and self.outcome.run)
+        runs = (self.start.run, self.outcome and self.outcome.run)
         return self.spoken.run_ids | {run["run_id"] for run in runs if run and "run_id" in run}
 
     @property
@@ -312,8 +311,6 @@ class Facts(NamedTuple):
     def text(self) -> str:
         """What it may have left, in words; empty if it started nothing, as far as known, or its run was told to stop."""
         start, outcome = self.start, self.outcome
-        if start is None:
-            return ""
         if self.spoken.stopped or (outcome and outcome.kind == "nothing"):
             return start.earlier
         match outcome and outcome.kind:
@@ -360,19 +357,19 @@ class Decision(enum.Enum):
     UNIDENTIFIED = "report that a run was started whose id is unknown"
 
 
-def decide(facts: Facts, asked: Asked, entered: str | None = None) -> Decision:
+def decide(facts: Facts | None, asked: Asked, entered: str | None = None) -> Decision:
     """
     Decide what to do, by the table above.
 
-    :param facts: of the last start
+    :param facts: of the last start, None if there is none
     :param entered: the run that a person has entered
     """
-    start, outcome, spoken = facts.start, facts.outcome, facts.spoken
-    counts = facts.counts(asked.max_tries)
-    if entered and not (start and start.run and counts and start.run["run_id"] == entered):
+    last = facts if facts and facts.counts(asked.max_tries) else None
+    if entered and not (last and last.start.run and last.start.run["run_id"] == entered):
         return Decision.ENTER
-    if start is None or not counts:
+    if last is None:
         return Decision.SEND
+    start, outcome, spoken = last.start, last.outcome, last.spoken
     if asked.is_named and not start.run and start.request != asked.request:
         return Decision.CHANGED
     if spoken.stopped and not start.run:
@@ -380,9 +377,9 @@ def decide(facts: Facts, asked: Asked, entered: str | None = None) -> Decision:
     if asked.replaces_failed and spoken.end and spoken.end.status == "failed":
         return Decision.SEND
     kind = outcome.kind if outcome else "unknown"
-    if start.run or spoken.has_begun or (kind == "run" and not facts.is_frozen):
+    if start.run or spoken.has_begun or (kind == "run" and not last.is_frozen):
         return Decision.RETURN
-    if start.token and not facts.is_closed:
+    if start.token and not last.is_closed:
         return Decision.CLOSE
     if kind == "unidentified":
         return Decision.UNIDENTIFIED
@@ -393,14 +390,14 @@ def decide(facts: Facts, asked: Asked, entered: str | None = None) -> Decision:
     return Decision.DOUBT
 
 
-def why_not(run_id: str, last: Facts, others: Sequence[Facts]) -> str:
+def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str:
     """
     Return why a task cannot continue with the run that a person entered, empty if it can.
 
-    :param last: of the last start
+    :param last: of the last start, None if there is none
     :param others: of all starts before it
     """
-    if last.start is None or last.start.token is None:
+    if last is None or last.start.token is None:
         return ""
     if last.spoken.stopped:
         return "the run of the last start was told to stop"

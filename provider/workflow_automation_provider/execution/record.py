@@ -58,13 +58,14 @@ class StartRecord(TaskRecord):
 
     # Read ---------------------------------------------------------------------------------------------------
 
-    def last(self) -> Facts:
+    def last(self) -> Facts | None:
         """
-        Return what is known of the last start.
+        Return what is known of the last start, None if there is none.
 
         :raises RuntimeError: if the store does not return what was just written to it
         """
-        return self._facts(next(self._starts(), None))
+        start = next(self._starts(), None)
+        return self._facts(start) if start else None
 
     def all_starts(self) -> list[Facts]:
         """Return what is known of all starts, also from before a Clear, the last one first."""
@@ -76,12 +77,13 @@ class StartRecord(TaskRecord):
 
         :param twice: whether to look again where nothing is seen
         """
-        get = self._store.get_twice if twice else self._store.get
+        get = self.get_twice if twice else self.get
         return Spoken.of(get(run_key(token)))
 
-    def last_word(self, token: str) -> Mapping[str, Any] | None:
-        """Return the last word of the run with a token: ``at``, ``message``, ``progress``; None if there is none."""
-        return self._store.get_twice(word_key(token))
+    def last_word(self, token: str) -> datetime | None:
+        """Return when the run with a token last said that it works, None if it did not."""
+        word = self.get_twice(word_key(token))
+        return datetime.fromisoformat(word["at"]) if word else None
 
     def entered(self) -> RunResult | None:
         """
@@ -89,9 +91,9 @@ class StartRecord(TaskRecord):
 
         :raises InvalidRequestError: if the entry names no run
         """
-        if not self._store.may_have_entries:
+        if not self.may_have_entries:
             return None
-        entry: object = self._store.get_twice(self._entered_key)
+        entry: object = self.get_twice(self._entered_key)
         if entry is None:
             return None
         fields = entry if isinstance(entry, Mapping) else {"run_id": entry}
@@ -119,15 +121,15 @@ class StartRecord(TaskRecord):
                 yield from self._looked_for_again(missing)
                 missing = []
                 yield from reversed(starts)
-            elif self._store.may_have_entries:
+            elif self.may_have_entries:
                 missing.append(number)
         yield from self._looked_for_again(missing)
 
     def _looked_for_again(self, tries: list[int]) -> Iterator[Start]:
         """Yield the starts of tries that seemed to have none: it is certain once the store returns what is written."""
-        if not tries or (tries == [self._ti.try_number] and not self._store.was_continued):
+        if not tries or (tries == [self._ti.try_number] and not self.was_continued):
             return
-        self._store.probe()
+        self.probe()
         for number in tries:
             yield from reversed(self._starts_of(number))
 
@@ -138,7 +140,7 @@ class StartRecord(TaskRecord):
         :raises InvalidRequestError: if a person has damaged one
         """
         starts: list[Start] = []
-        while (entry := self._store.get(key := self._key(START, (try_number, len(starts))))) is not None:
+        while (entry := self.get(key := self._key(START, (try_number, len(starts))))) is not None:
             starts.append(Start.of((try_number, len(starts)), entry))
             if starts[-1].is_damaged:
                 raise InvalidRequestError(
@@ -152,9 +154,7 @@ class StartRecord(TaskRecord):
             self._place = (try_number, len(starts))
         return starts
 
-    def _facts(self, start: Start | None) -> Facts:
-        if start is None:
-            return Facts()
+    def _facts(self, start: Start) -> Facts:
         token = start.token
         spoken = self.spoken(token, twice=start.run is not None) if token else Spoken()
         if start.run:
@@ -164,11 +164,11 @@ class StartRecord(TaskRecord):
         if outcome and outcome.kind == "run" and token and not has_spoken:
             # Another run may have claimed, and a frozen one cannot go on: before it is taken, both are read again.
             spoken = self.spoken(token)
-            is_frozen = self._store.get_twice(frozen_key(token)) is not None
+            is_frozen = self.get_twice(frozen_key(token)) is not None
         return Facts(start=start, outcome=outcome, spoken=spoken, is_frozen=is_frozen)
 
     def _outcome(self, start: Start) -> Outcome | None:
-        entry = self._store.get_twice(self._key(OUTCOME, start.place))
+        entry = self.get_twice(self._key(OUTCOME, start.place))
         return Outcome.of(entry) if entry else None
 
     # Write --------------------------------------------------------------------------------------------------
@@ -185,26 +185,26 @@ class StartRecord(TaskRecord):
 
         :raises Exception: if it could not be written, also because the task instance now belongs to another process
         """
-        self._store.set(self._key(START, start.place), entry_of(start))
+        self.set(self._key(START, start.place), entry_of(start))
 
-    def may_send(self, start: Start, before: Facts) -> bool:
+    def may_send(self, start: Start, before: Facts | None) -> bool:
         """
         Return whether Airflow still runs this try, and has its record.
 
         A process that Airflow has given up, or whose task a person has marked, lives on for seconds.
 
         :param start: which was written
-        :param before: the start before it
+        :param before: the start before it, None if there is none
         """
-        if self._store.get(self._key(START, start.place)) != entry_of(start):
+        if self.get(self._key(START, start.place)) != entry_of(start):
             return False
-        if not before.is_closed or not before.start or not before.start.token:
+        if not before or not before.is_closed or not before.start.token:
             return True
-        return self._store.get(frozen_key(before.start.token)) is not None and self._is_running()
+        return self.get(frozen_key(before.start.token)) is not None and self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
         """Record what the response to a start said."""
-        self._store.set(self._key(OUTCOME, start.place), entry_of(outcome))
+        self.set(self._key(OUTCOME, start.place), entry_of(outcome))
 
     def close(self, facts: Facts) -> Facts:
         """
@@ -213,16 +213,15 @@ class StartRecord(TaskRecord):
         :raises Exception: if that is not certain
         """
         start = facts.start
-        assert start  # noqa: S101
         assert start.token  # noqa: S101
-        self._store.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
+        self.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
         self._write_again(start)
         spoken = self.spoken(start.token, twice=True)
         return Facts(start=start, outcome=facts.outcome, spoken=spoken, is_frozen=True, is_closed=True)
 
-    def enter(self, run: RunResult, last: Facts, *, waits: bool) -> Facts:
+    def enter(self, run: RunResult, last: Facts | None, *, waits: bool) -> Facts:
         """Record that the task continues with the run that a person entered, and return what is known of it now."""
-        before, known = last.start, dict[str, Any]()
+        before, known = last and last.start, dict[str, Any]()
         if before:
             known = {"conn_id": before.conn_id, "flow_id": before.flow_id}
         if before and before.token:
@@ -237,16 +236,16 @@ class StartRecord(TaskRecord):
 
     def forget_entered(self) -> None:
         """Delete what a person entered: it would bring the run back at a Clear months later."""
-        self._store.delete(self._entered_key)
+        self.delete(self._entered_key)
 
     def _write_again(self, start: Start) -> None:
         """Write the start that gave out a token once more, unchanged: this waits for what the endpoint has locked."""
         place = start.giver or start.place
         key = self._key(START, place)
-        entry = self._store.get_twice(key) if start.giver else entry_of(start)
+        entry = self.get_twice(key) if start.giver else entry_of(start)
         if entry is None:
             raise RuntimeError(f"Airflow's task state store has lost the entry {key}.")
-        self._store.set(key, entry)
+        self.set(key, entry)
 
     def _is_running(self) -> bool:
         """Return whether Airflow still has the task as running: a person may have marked it."""

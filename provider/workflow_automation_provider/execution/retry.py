@@ -19,14 +19,11 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from airflow.sdk import RetryDecision, RetryPolicy
     from airflow.sdk.types import Logger
-
-    RetryPolicyBase = RetryPolicy
 else:
     try:
-        from airflow.sdk import RetryDecision
-        from airflow.sdk import RetryPolicy as RetryPolicyBase
+        from airflow.sdk import RetryDecision, RetryPolicy
     except ImportError:  # Airflow before 3.3 has no retry policies
-        RetryPolicyBase = object
+        RetryPolicy = object
 
 _Result = TypeVar("_Result")
 
@@ -42,12 +39,11 @@ _MIN_LEFT = 0.01
 # How soon a wait ends after Airflow ended the task, in seconds.
 _POLL_INTERVAL = 0.1
 
-
 LEFT_TO_AIRFLOW = (BusyError, NotSentError, FileUnavailableError)
 """Errors after which Airflow may retry a task, because nothing was done."""
 
 
-class FlowRetryPolicy(RetryPolicyBase):
+class FlowRetryPolicy(RetryPolicy):
     """Retry after the service's ``Retry-After`` instead of ``retry_delay`` (Airflow 3.3+)."""
 
     def evaluate(
@@ -72,16 +68,10 @@ class SendRetrier:
 
     :param seconds: how long to keep retrying, waits included, but not those that the service asks for; 0 sends once
     :param log: logger for the waits
-    :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is
-        sent
+    :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is sent
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        log: Logger,
-        is_ended: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, seconds: float, log: Logger, is_ended: Callable[[], bool] = lambda: False) -> None:
         self.seconds = seconds
         self.log = log
         self.is_ended = is_ended

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,12 +31,6 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.claim import (
-    check_entered,
-    not_continued,
-    wait_for_claim,
-    with_said,
-)
 from workflow_automation_provider.execution.ledger import (
     Asked,
     Decision,
@@ -46,6 +41,12 @@ from workflow_automation_provider.execution.ledger import (
     decide,
     run_result,
     why_not,
+)
+from workflow_automation_provider.execution.wait import (
+    POLL_INTERVAL,
+    check_entered,
+    not_continued,
+    with_said,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class RunStarter:
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param asked: what the task asks for
     :param claim_timeout: how long to wait for a claim with ``"claim"``
-    :param url: makes the request with a URL for the run, None if the run gets none
+    :param url: has given the run a URL, None if it gets none
     :param waits: whether the task waits for the end of the run
     """
 
@@ -107,8 +108,8 @@ class RunStarter:
         self._url = url
         self._waits = waits
         self.earlier: WorkflowAutomationError | None = None
-        """What an earlier try may have left, once it is read: an error that says nothing was started must mention it."""
-        self.facts = Facts()
+        """The error of what an earlier try did, once it is read: one that says nothing was started must mention it."""
+        self.facts: Facts
         """Of the start whose run is returned."""
         self._start: Start
         self._request: Request
@@ -123,35 +124,36 @@ class RunStarter:
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         facts = self._record.last()
-        if facts.counts(self._asked.max_tries):
+        if facts and facts.counts(self._asked.max_tries):
             self.earlier = _earlier(facts)
         entered = self._record.entered()
         decision = decide(facts, self._asked, entered["run_id"] if entered else None)
         if entered and decision is Decision.ENTER:
             return self._enter(entered, facts)
-        if decision is Decision.CLOSE:
-            if facts.text:
-                self._log.warning("%s", _sentence(facts.text))
-            facts = self._settle(facts)
-            decision = decide(facts, self._asked)
-        if decision is Decision.RETURN:
-            run = self._return(facts)
-            if entered:
-                self._record.forget_entered()
-            return run
-        if decision is not Decision.SEND:
-            raise self._reported(decision, facts)
-        self._log_earlier(facts)
+        if facts:
+            if decision is Decision.CLOSE:
+                if facts.text:
+                    self._log.warning("%s", _sentence(facts.text))
+                facts = self._settle(facts)
+                decision = decide(facts, self._asked)
+            if decision is Decision.RETURN:
+                run = self._return(facts)
+                if entered:
+                    self._record.forget_entered()
+                return run
+            if decision is not Decision.SEND:
+                raise self._reported(decision, facts)
+            self._log_earlier(facts)
         with self._hook:
             self._request = prepare()
             return self._send_once(facts)
 
     # An earlier start --------------------------------------------------------------------------------------
 
-    def _enter(self, run: RunResult, last: Facts) -> RunResult:
+    def _enter(self, run: RunResult, last: Facts | None) -> RunResult:
         """Continue with the run that a person entered, if it may be that of the last start."""
         reason = ""
-        if last.start and last.start.token:
+        if last and last.start.token:
             _, *others = self._record.all_starts()
             reason = why_not(run["run_id"], last, others)
         elif self._waits:
@@ -171,7 +173,6 @@ class RunStarter:
         :raises WorkflowAutomationError: if it was told to stop, or another one has the task
         """
         start, spoken = facts.start, facts.spoken
-        assert start  # noqa: S101
         known: RunResult = start.run or (facts.outcome and facts.outcome.run) or {}
         if start.run:
             check_entered(start.run["run_id"], spoken)
@@ -179,7 +180,7 @@ class RunStarter:
             raise RunFailedError("The run was told to stop.", run_id=known.get("run_id"))
         self.facts = facts
         if start.run is None and self.earlier and start.place[0] != self._record.try_number:
-            self._log.info("%s Returning that run, not starting another.", _sentence(facts.text))
+            self._log.info("%s Returning that run, not starting another.", _sentence(self.earlier.message))
         if start.request and self._asked.request and start.request != self._asked.request:
             self._log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.", start.try_number
@@ -199,12 +200,10 @@ class RunStarter:
 
     def _reported(self, decision: Decision, facts: Facts) -> WorkflowAutomationError:
         """Return the error for a start of which nothing is to be sent."""
-        start = facts.start
-        assert start  # noqa: S101
         if decision is Decision.CHANGED:
             # For example, names by position in a list that changed: it is the run of another request.
             return InvalidRequestError(
-                f"{self._record.name!r} has other inputs or another flow_id than in try {start.try_number}.",
+                f"{self._record.name!r} has other inputs or another flow_id than in try {facts.start.try_number}.",
                 consequence="Nothing was sent for it in this try.",
                 next_step="Inside a task, use a name for each start that means the same in every try.",
             )
@@ -237,12 +236,22 @@ class RunStarter:
         :raises Exception: if that is not certain
         """
         start = facts.start
-        assert start  # noqa: S101
         assert start.token  # noqa: S101
         # Another worker's clock may be ahead.
         until = min(start.at, datetime.now(UTC)) + (self._claim_timeout if self._claims else timedelta())
-        spoken = wait_for_claim(self._record, start.token, facts.spoken, until, self._retrier)
-        facts = facts._replace(spoken=spoken)
+        is_logged = False
+        while not (facts.spoken.has_begun or facts.spoken.stopped or self._retrier.is_ended()):
+            left = (until - datetime.now(UTC)).total_seconds()
+            if left <= 0:
+                break
+            if not is_logged:
+                # The last word of a try that is killed while it waits, if no later one gets to say more.
+                self._log.info(
+                    "A run may have been started. Waiting up to %.0f s for one to claim this start.", left
+                )
+                is_logged = True
+            time.sleep(min(POLL_INTERVAL, left))
+            facts = facts._replace(spoken=self._record.spoken(start.token))
         if facts.spoken.has_begun or not closes:
             return facts
         closed = self._record.close(facts)
@@ -252,11 +261,11 @@ class RunStarter:
 
     # Send --------------------------------------------------------------------------------------------------
 
-    def _send_once(self, before: Facts) -> RunResult:
+    def _send_once(self, before: Facts | None) -> RunResult:
         """
         Record a start, send it, and record its outcome.
 
-        :param before: the start before it
+        :param before: the start before it, None if there is none
         """
         request = self._request
         if self._retrier.is_ended():
@@ -267,9 +276,8 @@ class RunStarter:
             waits=self._waits,
             conn_id=self._hook.workflow_automation_conn_id,
             flow_id=request.flow_id,
-            earlier=before.text if before.counts(self._asked.max_tries) else "",
+            earlier=before.text if before and before.counts(self._asked.max_tries) else "",
         )
-        self.facts = Facts(start=start)
         # Logged before the record is written, which waits for a response from Airflow: by then these lines
         # are in the log, even if the task is killed in its last try, after which no other try reports it.
         flow = f"flow {start.flow_id}" if start.flow_id else "the flow of the API key"
@@ -284,10 +292,7 @@ class RunStarter:
             run = self._retrier.send(self._send)
         except (BusyError, NotSentError, RejectedError) as error:
             return self._nothing(error)
-        except UnidentifiedError as error:
-            self._write_outcome("unidentified", reason=error.reason)
-            return self._in_doubt(error)
-        except OutcomeUnknownError as error:
+        except (UnidentifiedError, OutcomeUnknownError) as error:
             return self._in_doubt(error)
         except BaseException as error:  # such as the task's execution_timeout, or an error of the store
             if not self._may_exist:
@@ -349,13 +354,15 @@ class RunStarter:
 
     def _in_doubt(self, error: WorkflowAutomationError) -> RunResult:
         """
-        Return the run that has begun, where the response did not tell it.
+        Return the run that has begun, where the response did not tell it; record that there is one, if that is known.
 
         The start is closed where no later try would do it.
 
         :raises WorkflowAutomationError: if there is none
         """
         start, is_unknown = self._start, isinstance(error, OutcomeUnknownError)
+        if not is_unknown:
+            self._write_outcome("unidentified", reason=error.reason)
         if start.token is None:
             raise error
         is_final = not is_unknown or self._asked.on_unknown_start == "fail" or self._record.is_last_try
@@ -402,8 +409,7 @@ def _sentence(text: str) -> str:
 
 
 def _earlier(facts: Facts) -> WorkflowAutomationError | None:
-    """Return the error that tells of a start, None if it has left nothing."""
-    text, outcome = facts.text, facts.outcome
+    outcome, text = facts.outcome, facts.text
     if not text:
         return None
     if outcome and outcome.run:

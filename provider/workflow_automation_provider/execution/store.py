@@ -36,14 +36,23 @@ class _TryStore(dict[str, dict[str, Any]]):
         self.pop(key, None)
 
 
-class TaskStore:
+# Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
+# Identified by the task instance object, because Airflow creates a new one for each execution.
+_lock = threading.Lock()
+_used: tuple[object, set[tuple[str, str]]] = (None, set())
+
+
+class TaskRecord:
     """
-    Airflow's task state store of a task instance (mapped or not), or what takes its place for one try.
+    The entries of one kind of a task instance (mapped or not), which count until it is cleared.
 
     :param context: the task's context
+    :param name: identifies a start within the task; empty for what the task itself is for
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, name: str = "") -> None:
+        self.name = name
+        self._ti = context["ti"]
         self._context = context
         self._probes = 0
         self.outlives_try = "task_state_store" in context
@@ -51,15 +60,25 @@ class TaskStore:
         self._store: Any = context["task_state_store"] if self.outlives_try else _TryStore()
 
     @property
+    def is_last_try(self) -> bool:
+        """Whether Airflow has no retries left after this try."""
+        return bool(self._ti.try_number > self._ti.max_tries)
+
+    @property
+    def is_later_try(self) -> bool:
+        """Whether there was a try before this one, also before a Clear."""
+        return bool(self._ti.try_number > 1)
+
+    @property
     def was_continued(self) -> bool:
         """Whether this try was executed before, and rescheduled or parked."""
-        server = getattr(self._context["ti"], "_ti_context_from_server", None)
+        server = getattr(self._ti, "_ti_context_from_server", None)
         return bool(self._context.get("task_reschedule_count") or getattr(server, "next_method", None))
 
     @property
     def may_have_entries(self) -> bool:
         """Whether the task instance was executed before."""
-        return self._context["ti"].try_number > 1 or self.was_continued
+        return self.is_later_try or self.was_continued
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return an entry, None if none is seen, which is not certain."""
@@ -84,7 +103,7 @@ class TaskStore:
             retention = NEVER_EXPIRE
         self._store.set(key, {**entry}, retention=retention)
 
-    def read(self, key: str) -> dict[str, Any] | None:
+    def find(self, key: str) -> dict[str, Any] | None:
         """
         Return an entry, None if it is certainly not there.
 
@@ -106,7 +125,7 @@ class TaskStore:
 
         :raises RuntimeError: if not, or if the task instance now belongs to another process
         """
-        key = f"{_PROBE}/{self._context['ti'].try_number}/{self._probes}"
+        key = f"{_PROBE}/{self._ti.try_number}/{self._probes}"
         self._probes += 1
         entry = {"id": uuid4().hex}
         self.set(key, entry)
@@ -116,73 +135,31 @@ class TaskStore:
                 "unknown. If it started a run, its log names it."
             )
 
-    def use(self, kind: str, name: str = "") -> None:
+    def use(self) -> None:
         """
-        Reserve the entries of a kind for as long as the task is executed.
+        Reserve the entries for as long as the task is executed.
 
         :raises InvalidRequestError: if they are already used in this try, by this or another user of the same name
         """
         global _used
+        entries = type(self).__name__, self.name
         with _lock:
-            if _used[0] is not self._context["ti"]:
-                _used = (self._context["ti"], set())
+            if _used[0] is not self._ti:
+                _used = (self._ti, set())
                 if not self.outlives_try:
                     _log.warning(
                         "Task state does not persist across tries before Airflow 3.3: a retry may start again what this "
                         "try has started, and uploads all files again."
                     )
-            if (kind, name) in _used[1]:
+            if entries in _used[1]:
                 raise InvalidRequestError(
-                    f"The name {name!r} was already used in this try of the task."
-                    if name
+                    f"The name {self.name!r} was already used in this try of the task."
+                    if self.name
                     else "The operator was already executed in this try of the task.",
                     consequence="Nothing was sent for its second use.",
                     next_step="Give each start inside a task a name of its own that means the same in every try.",
                 )
-            _used[1].add((kind, name))
-
-
-# Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
-# Identified by the task instance object, because Airflow creates a new one for each execution.
-_lock = threading.Lock()
-_used: tuple[object, set[tuple[str, str]]] = (None, set())
-
-
-class TaskRecord:
-    """
-    The entries of one kind of a task instance (mapped or not), which count until it is cleared.
-
-    :param context: the task's context
-    :param name: identifies a start within the task; empty for what the task itself is for
-    """
-
-    def __init__(self, context: Context, name: str = "") -> None:
-        self.name = name
-        self._ti = context["ti"]
-        self._store = TaskStore(context)
-
-    @property
-    def outlives_try(self) -> bool:
-        """Whether a later try can read what this one wrote."""
-        return self._store.outlives_try
-
-    @property
-    def is_last_try(self) -> bool:
-        """Whether Airflow has no retries left after this try."""
-        return bool(self._ti.try_number > self._ti.max_tries)
-
-    @property
-    def is_later_try(self) -> bool:
-        """Whether there was a try before this one, also before a Clear."""
-        return bool(self._ti.try_number > 1)
-
-    def use(self) -> None:
-        """
-        Reserve the entries for as long as the task is executed, see :meth:`TaskStore.use`.
-
-        :raises InvalidRequestError: if they are already used in this try, by this or another user of the same name
-        """
-        self._store.use(type(self).__name__, self.name)
+            _used[1].add(entries)
 
     def _counts(self, entry: Mapping[str, Any]) -> bool:
         """Return whether an entry is not from before a Clear, which changes ``max_tries``."""
@@ -190,4 +167,4 @@ class TaskRecord:
 
     def _set(self, key: str, entry: Mapping[str, Any]) -> None:
         numbers = {"try_number": self._ti.try_number, "max_tries": self._ti.max_tries}
-        self._store.set(key, {**numbers, **entry})
+        self.set(key, {**numbers, **entry})

@@ -18,7 +18,7 @@ from workflow_automation_provider.client.checks import identifier, one_line
 from workflow_automation_provider.client.files import Element, File, version_of
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import WorkflowAutomationError
-from workflow_automation_provider.execution.store import TaskStore
+from workflow_automation_provider.execution.store import TaskRecord
 from workflow_automation_provider.hooks.sources import FileSource, resolve
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Uploader:
         file_format: FileFormat | None = None,
         **limits: int | None,
     ) -> None:
-        self._store = TaskStore(context)
-        self._store.use("upload")
+        self._store = TaskRecord(context)
+        self._store.use()
         self._max_tries = None if of_own_run else context["ti"].max_tries  # which a Clear changes
         self._hook = hook
         self._retrier = retrier
@@ -178,7 +178,7 @@ class Uploader:
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
         """Return how many of the requests earlier tries sent, and the responses to the first of them."""
-        entry = self._store.read(UPLOAD_KEY)
+        entry = self._store.find(UPLOAD_KEY)
         if entry is None:
             return 0, []
         done = entry["confirmed"]

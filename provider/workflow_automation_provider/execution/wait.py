@@ -30,7 +30,6 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.claim import POLL_INTERVAL, check_entered, with_said
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+POLL_INTERVAL = 0.5
+"""How often a task looks in its worker whether a run has said something, in seconds."""
 
 # How long a parked task sleeps if nobody wakes it. The first sleep is short, because an end that comes between the
 # task's last look and its park wakes nobody. None may end before the scheduler knows that the task has left
@@ -75,7 +77,6 @@ class Waiting(NamedTuple):
     def of(cls, facts: Facts, run: RunResult, timeout: timedelta) -> Waiting:
         """Return the wait for the run of a start."""
         start = facts.start
-        assert start  # noqa: S101
         assert start.token  # noqa: S101
         # Of a run that a person entered, anew.
         known = None if start.run else facts.outcome or facts.spoken.claim
@@ -138,12 +139,10 @@ class CompletionWait:
                     run = with_said(run, spoken, self._hook)
                 if end:
                     return self._ended(waiting, run, spoken, end)
-            except RunFailedError:
-                raise
             except Exception as error:
-                if end:
-                    raise _unreadable(end, error) from error
-                raise
+                if end is None or isinstance(error, RunFailedError):
+                    raise
+                raise _unreadable(end, error) from error
             if spoken.stopped:
                 raise RunFailedError("The run was told to stop.", **_facts_of(run))
             left = waiting.until - datetime.now(UTC)
@@ -225,8 +224,8 @@ class CompletionWait:
         said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
         if spoken.claim:  # only then a run may say how far it is
             with contextlib.suppress(Exception):  # what it has said before its end decides nothing
-                if word := self._record.last_word(waiting.token):
-                    said.append((datetime.fromisoformat(word["at"]).astimezone(UTC), "running (its last)"))
+                if at := self._record.last_word(waiting.token):
+                    said.append((at.astimezone(UTC), "running (its last)"))
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
         return f"The run said: {steps}." if steps else "The run has said nothing."
 
@@ -238,13 +237,12 @@ class CompletionWait:
         """
         if self._heartbeat is None:
             return timedelta.max
-        word = self._record.last_word(waiting.token)
-        said = [waiting.since, *([spoken.claim.at] if spoken.claim else [])]
-        said += [datetime.fromisoformat(word["at"])] if word else []
-        left = max(said) + self._heartbeat - datetime.now(UTC)
+        words = (waiting.since, spoken.claim and spoken.claim.at, self._record.last_word(waiting.token))
+        last = max(filter(None, words))
+        left = last + self._heartbeat - datetime.now(UTC)
         if left <= timedelta():
             raise RunTimeoutError(
-                f"The run has said nothing since {max(said).isoformat(timespec='seconds')}, for longer than "
+                f"The run has said nothing since {last.isoformat(timespec='seconds')}, for longer than "
                 f"heartbeat_timeout ({self._heartbeat}).",
                 code=Code.RUN_SILENT,
                 **_facts_of(run),
@@ -290,4 +288,43 @@ def _unreadable(end: End, error: Exception) -> ResultUnreadableError:
     return ResultUnreadableError(
         f"The flow said that the run {ended}, but the connection cannot be used: {why}",
         next_step="What was said is stored. Once the connection works, the next try returns it.",
+    )
+
+
+def check_entered(run_id: str, spoken: Spoken) -> None:
+    """
+    Check that the run that a person entered still has the task.
+
+    :raises InvalidRequestError: if it was told to stop, or another one has claimed or ended
+    """
+    if spoken.stopped or run_id in spoken.refused:
+        raise not_continued(run_id, "it was told to stop")
+    if spoken.run_ids - {run_id}:
+        raise not_continued(run_id, "another run has the task")
+
+
+def with_said(run: RunResult, spoken: Spoken, hook: WorkflowAutomationHook) -> RunResult:
+    """Return a run with what it has said of itself, without what reveals a secret of the connection."""
+    link = spoken.claim and spoken.claim.run_link
+    with hook:
+        redact = hook.get_conn().redact
+        said = {
+            name: text
+            for name, text in (("run_id", spoken.run_id), ("run_link", link))
+            if text and redact(text) == text
+        }
+    if spoken.run_id not in (None, run.get("run_id")):
+        # Another one than the response named: nothing of that is kept.
+        run = {name: value for name, value in run.items() if name == "flow_id"}  # type: ignore[assignment]
+    return {**run, **said}  # type: ignore[typeddict-item]
+
+
+def not_continued(run_id: str, why: str) -> InvalidRequestError:
+    """Return the error for a run that a person entered, and that the task cannot have."""
+    return InvalidRequestError(
+        f"The task cannot continue with run {one_line(run_id)}, which a person entered: {why}.",
+        next_step=(
+            "If that run did the work, mark the task as success. To start another run, delete the entry under Storage and "
+            "clear the task."
+        ),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import enum
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -24,16 +23,12 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class Unset(enum.Enum):
-    """Marks an argument that was left out, as opposed to one that is None, which is an error."""
-
-    UNSET = "not given"
-
+class _Unset:
     def __repr__(self) -> str:
-        return self.value
+        return "not given"
 
 
-UNSET = Unset.UNSET
+UNSET: Any = _Unset()
 """The default of an argument that may be left out, but must not be None."""
 
 
@@ -77,13 +72,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
 
     ui_color = "#e6f0fa"
 
-    def __init__(
-        self,
-        *,
-        flow_id: str | Unset,
-        send_retry_timeout: float,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, flow_id: str, send_retry_timeout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(

@@ -15,7 +15,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
 )
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice, rendered
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -74,7 +74,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self,
         *,
         batch: Batch,
-        flow_id: str | Unset = UNSET,
+        flow_id: str = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         max_concurrency: int = 16,
         max_starts_per_second: float | None = None,
@@ -159,30 +159,22 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         return () if has_items else self.batch, () if isinstance(result, list) else result["path"]
 
     def _rendered_output_path(self) -> str | None:
-        if self.output_path is None:
-            return None
-        if not isinstance(self.output_path, str):
+        if not isinstance(self.output_path, str | None):
             raise InvalidRequestError(
                 f"output_path is {kind_of(self.output_path)}: expected a path or URL as text."
             )
-        path: str = rendered("output_path", self.output_path)
-        return path
+        return None if self.output_path is None else rendered("output_path", self.output_path)
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it starts all items again."""
         rest = (
             "Clearing the task starts all items again: start those that have no run in a batch of their own."
         )
+        again = self.on_unknown_start == "start_again"
         return task_error(
             error,
             context,
-            retried=self._retried_after,
-            starts_again=self.on_unknown_start == "start_again",
+            retried=(BatchInterruptedError, *((OutcomeUnknownError,) if again else ())),
+            starts_again=again,
             what_to_do=None if error.accepted is Accepted.NO else rest,
         )
-
-    @property
-    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        if self.on_unknown_start == "start_again":
-            return (BatchInterruptedError, OutcomeUnknownError)
-        return (BatchInterruptedError,)

@@ -13,7 +13,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.links import FlowRunLink
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, check_choice
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice
 from workflow_automation_provider.operators.output import FlowOutput, check_references
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
 
@@ -85,8 +85,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def __init__(
         self,
         *,
-        inputs: Mapping[str, Any] | Unset = UNSET,
-        flow_id: str | Unset = UNSET,
+        inputs: Mapping[str, Any] = UNSET,
+        flow_id: str = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         wait_for_completion: bool = False,
         callback_input: str = "callback_url",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from workflow_automation_provider.client.checks import is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, Unset, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, rendered
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -59,7 +59,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         *,
         run_id: str | Mapping[str, Any],
         files: FileSource | Sequence[FileSource],
-        flow_id: str | Unset = UNSET,
+        flow_id: str = UNSET,
         workflow_automation_conn_id: str = "workflow_automation_default",
         file_format: FileFormat | None = None,
         files_per_request: int | None = None,
@@ -148,9 +148,4 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it uploads all files again."""
         again = "clear the task to upload all files."
-        return task_error(error, context, retried=self._retried_after, again=again)
-
-    @property
-    def _retried_after(self) -> tuple[type[WorkflowAutomationError], ...]:
-        # In place of execution.upload's own: what reads files is slow to load.
-        return (OutcomeUnknownError,)
+        return task_error(error, context, retried=(OutcomeUnknownError,), again=again)

@@ -9,20 +9,17 @@ from typing import Any, cast
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
-from airflow.sdk import task
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import (
     BusyError,
     InvalidRequestError,
-    NotSentError,
     OutcomeUnknownError,
-    RejectedError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-from ..starts import MAYBE, WithoutTextError, requests
+from ..starts import WithoutTextError, requests
 
 
 def operator_of(result: Any) -> Any:
@@ -86,23 +83,13 @@ class TestInputs:
         ]
         assert now["task"] != "mine"
 
-    def test_a_function_takes_only_what_it_names(self, service, context):
-        @trigger_flow_task
-        def trigger(customer):
-            return {"customer": customer}
-
-        operator_of(trigger("Ada")).execute(context())
-        assert inputs_of(service) == [{"customer": "Ada"}]
-
     def test_the_function_may_write_the_files(self, service, store, context, function, tmp_path):
         path = tmp_path / "rows.csv"
         function.returns = [lambda: path.write_text("a,b") and {"a": 1}]
         function.operator(files=str(path)).execute(context(store))
         assert [file["name"] for upload in service.uploads for file in upload.files] == ["rows.csv"]
 
-    @pytest.mark.parametrize(
-        "text", ["{{ n }}", "{{ n", "{% for", "{{ 1 / 0 }}", "{{ missing.attribute }}", "report.sql"]
-    )
+    @pytest.mark.parametrize("text", ["{{ n }}", "{% for", "report.sql"])
     def test_text_that_looks_like_a_template_is_sent_as_it_is(self, service, context, function, text):
         """It may come from outside, and a template can read variables and connections."""
         returned = {text: [text, {"deep": text}]}
@@ -112,7 +99,7 @@ class TestInputs:
         assert inputs_of(service) == [returned]
         assert operator.inputs == returned
 
-    @pytest.mark.parametrize("value", [None, "text", [1], 5])
+    @pytest.mark.parametrize("value", [None, [1]])
     def test_must_be_a_mapping(self, service, context, function, value):
         function.returns = [value]
         with pytest.raises(InvalidRequestError, match="function trigger returned") as caught:
@@ -120,11 +107,6 @@ class TestInputs:
         assert isinstance(caught.value, AirflowFailException)
         assert "Return {}" in str(caught.value)
         assert requests(service) == 0
-
-    def test_are_shown_as_not_yet_known(self, function):
-        operator = function.operator()
-        assert operator.inputs == "DYNAMIC (set during execution)"
-        assert not operator.overwrite_rtif_after_execution
 
     @pytest.mark.parametrize(
         ("fault", "state", "is_shown"),
@@ -143,6 +125,7 @@ class TestInputs:
     def test_are_not_shown_where_there_are_none(self, service, context, function):
         function.returns = [RuntimeError("not there")]
         operator = function.operator()
+        assert operator.inputs == "DYNAMIC (set during execution)"
         with pytest.raises(RuntimeError):
             operator.execute(context())
         assert not operator.overwrite_rtif_after_execution
@@ -152,12 +135,9 @@ class TestTries:
     def test_a_retry_returns_the_recorded_run_without_calling_the_function(
         self, service, store, context, function
     ):
-        function.returns = [{"a": 1}, {"a": 2}]
         first = function.operator().execute(context(store))
-        now = context(store, try_number=2)
-        assert function.operator().execute(now) == first
-        assert function.calls == 1
-        assert inputs_of(service) == [{"a": 1}]
+        assert function.operator().execute(context(store, try_number=2)) == first
+        assert (function.calls, len(service.runs)) == (1, 1)
 
     def test_a_retry_that_starts_a_run_calls_it_again(self, service, store, context, function):
         function.returns = [{"a": 1}, {"a": 2}]
@@ -168,56 +148,24 @@ class TestTries:
         assert function.calls == 2
         assert inputs_of(service) == [{"a": 2}]
 
-    def test_a_clear_calls_it_again(self, service, store, context, function):
-        function.operator().execute(context(store))
-        function.operator().execute(context(store, try_number=2, max_tries=5))
-        assert function.calls == 2
-        assert len(service.runs) == 2
-
     def test_requests_that_are_sent_again_do_not_call_it(self, service, store, context, function):
         service.faults.add("busy", times=2)
         function.operator(send_retry_timeout=30).execute(context(store))
         assert function.calls == 1
         assert requests(service) == 3
 
-    def test_an_unknown_outcome_is_not_repeated(self, service, store, context, function):
-        service.faults.add("drop_after")
-        for try_number in (1, 2):
-            with pytest.raises(OutcomeUnknownError, match=MAYBE):
-                function.operator().execute(context(store, try_number=try_number))
-        assert function.calls == 1
-        assert requests(service) == 1
-
-    def test_start_again_calls_it_again(self, service, store, context, function):
-        service.faults.add("drop_after")
-        with pytest.raises(OutcomeUnknownError):
-            function.operator(on_unknown_start="start_again").execute(context(store))
-        function.operator(on_unknown_start="start_again").execute(context(store, try_number=2))
-        assert function.calls == 2
-
 
 class TestParked:
     """A task that waits for the end of its run."""
 
     def test_is_not_called_when_the_task_continues(self, world, function):
-        """Not even without the task's record."""
-        operator = function.operator(wait_for_completion=True, retries=2)
-        task = world(operator)
+        """Not even without the task's record: a Clear on Airflow 3.4 deletes it, but the process may be older."""
+        task = world(function.operator(wait_for_completion=True, retries=2))
         task.try_()
-        (run,) = task.flow.runs
-        assert run.url
         for key in [*task.rows.entries]:
             task.rows.store(None, "delete", key)
         task.try_()
         assert (task.state, function.calls, len(task.flow.runs)) == ("awaiting_input", 1, 1)
-
-    def test_is_not_called_once_the_run_has_ended(self, world, function):
-        function.returns = [{"a": 1}, {"a": 2}]
-        task = world(function.operator(wait_for_completion=True, retries=2))
-        task.try_()
-        assert task.flow.says("success", result=1) == 200
-        assert task.try_().result["result"] == 1
-        assert (function.calls, len(task.flow.runs)) == (1, 1)
 
 
 class TestErrorsOfTheFunction:
@@ -226,28 +174,21 @@ class TestErrorsOfTheFunction:
         [
             RuntimeError("not there"),
             AirflowSkipException("nothing to do"),
-            RejectedError("of something else"),
             OutcomeUnknownError("of something else"),
             WithoutTextError(),
         ],
         ids=lambda error: type(error).__name__,
     )
-    @pytest.mark.parametrize("on_unknown_start", ["fail", "start_again"])
-    def test_stay_as_they_are(self, service, store, context, function, error, on_unknown_start):
+    def test_stay_as_they_are(self, service, store, context, function, error):
         """Even those that a start would raise: they are not about this one."""
         function.returns = [error]
         with pytest.raises(type(error)) as caught:
-            function.operator(on_unknown_start=on_unknown_start).execute(context(store))
+            function.operator(on_unknown_start="start_again").execute(context(store))
         assert caught.value is error
         assert error.__context__ is None
         assert not isinstance(error, AirflowFailException)
         assert store.entries == {}
         assert requests(service) == 0
-
-    def test_a_connection_error_is_one_of_the_start(self, service, context, function):
-        service.stop()
-        with pytest.raises(NotSentError):
-            function.operator().execute(context())
 
 
 class TestArguments:
@@ -274,11 +215,3 @@ class TestArguments:
         taken = dict(inspect.signature(TriggerFlowOperator).parameters)
         del shown["python_callable"], shown["inputs"], taken["inputs"]
         assert shown == taken
-
-    def test_is_registered(self):
-        def trigger():
-            return {}
-
-        operator = operator_of(task.trigger_flow(flow_id="f")(trigger)())
-        assert operator.custom_operator_name == "@task.trigger_flow"
-        assert isinstance(operator, TriggerFlowOperator)

@@ -5,27 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import (
     BusyError,
     InvalidRequestError,
     NotSentError,
-    OutcomeUnknownError,
     RejectedError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.ledger import ENTERED, Spoken
+from workflow_automation_provider.execution.ledger import ENTERED
 from world_process import Killed
 
-from .tasks import after_sending, before, claims, entry, requests, starts, trigger, waits
+from .tasks import after_sending, before, claims, entry, requests, trigger, waits
 
 STOPPED = "claims its start from now on is told to stop"
-FAULTS = ["drop_after", "status_after", "garbage"]
-
-
-def spoken(task):
-    return Spoken.of(entry(task, "workflow_automation_run/"))
 
 
 def asks(task, run=-1, **said):
@@ -46,8 +39,9 @@ def lost(world):
 
 
 class TestDoubt:
-    @pytest.mark.parametrize("fault", FAULTS)
-    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
+    @pytest.mark.parametrize(
+        ("fault", "policy"), [("drop_after", "fail"), ("status_after", "claim"), ("garbage", "start_again")]
+    )
     @pytest.mark.parametrize("word", ["started", "success"])
     def test_a_run_that_has_spoken_settles_it(self, world, fault, policy, word):
         task = world(waits(on_unknown_start=policy))
@@ -68,14 +62,6 @@ class TestDoubt:
         assert again.result == {"flow_id": "demo-flow", **({"run_link": link} if link else {})}
         assert "run_id is unknown" in again.log
 
-    def test_the_start_can_be_claimed_until_the_next_try(self, lost):
-        task = lost()
-        assert not isinstance(task.last.error, AirflowFailException)
-        assert "until the next try" in str(task.last.error)
-        assert asks(task) == 200
-        assert task.try_().result["run_id"] == task.flow.runs[0].run_id
-        assert requests(task) == 1
-
     @pytest.mark.parametrize("when", ["frozen", "start/1/0"])
     def test_a_claim_before_it_is_closed_counts(self, lost, when):
         task = lost()
@@ -89,20 +75,20 @@ class TestDoubt:
             assert (told, requests(task)) == ([503], 2)
             assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
-    @pytest.mark.parametrize("policy", ["fail", "claim", "start_again"])
-    def test_without_retries_left_no_run_can_go_on(self, lost, policy):
-        task = lost(waits(retries=0, on_unknown_start=policy))
+    @pytest.mark.parametrize(
+        ("policy", "retries", "code", "is_closed"),
+        [
+            ("fail", 2, "start-unknown", True),
+            ("start_again", 2, "start-unknown", False),
+            ("start_again", 0, "start-unknown", True),
+            ("claim", 0, "start-revoked", True),
+        ],
+    )
+    def test_no_run_can_go_on_unless_airflow_retries_the_task(self, lost, policy, retries, code, is_closed):
+        task = lost(waits(retries=retries, on_unknown_start=policy))
         error = task.last.error
-        assert isinstance(error, OutcomeUnknownError)
-        assert error.code == ("start-revoked" if policy == "claim" else "start-unknown")
-        assert (ENTERED in error.next_step, STOPPED in str(error)) == (policy != "claim", True)
-        assert asks(task) == 404
-
-    @pytest.mark.parametrize("policy", ["fail", "start_again"])
-    def test_a_doubt_that_airflow_retries_stays_open(self, lost, policy):
-        task = lost(waits(on_unknown_start=policy))
-        assert (STOPPED in str(task.last.error)) is (policy == "fail")
-        assert asks(task) == (404 if policy == "fail" else 200)
+        assert (error.code, STOPPED in str(error)) == (code, is_closed)
+        assert asks(task) == (404 if is_closed else 200)
 
     def test_a_try_that_died_is_reported_and_closed(self, world):
         task = world(waits())
@@ -127,17 +113,6 @@ class TestDoubt:
         assert first.late_by > 0
         assert "Waiting up to" in first.log
 
-    def test_a_kill_while_it_waits_loses_nothing(self, world):
-        task = world(claims(claim_timeout=timedelta(seconds=60)))
-        task.faults.add("drop_after")
-
-        def at(call):
-            return "kill" if call.kind == "get" and call.name.startswith("workflow_automation_run/") else None
-
-        assert task.try_(at).is_dead
-        assert asks(task) == 200
-        assert task.try_().result["run_id"] == task.flow.runs[0].run_id
-
     def test_files_for_a_run_without_an_id(self, lost, tmp_path):
         (tmp_path / "a.csv").write_text("a")
         task = lost(claims(files=str(tmp_path / "a.csv")))
@@ -149,9 +124,16 @@ class TestDoubt:
 class TestNothing:
     """What the service rejects, or never got."""
 
-    @pytest.mark.parametrize(("fault", "error"), [("busy", BusyError), ("reject", RejectedError)])
-    def test_is_no_doubt(self, lost, fault, error):
-        task = lost(fault=fault)
+    @pytest.mark.parametrize(
+        ("fault", "extra", "error"),
+        [
+            ("busy", {}, BusyError),
+            ("reject", {}, RejectedError),
+            ("reject", {"proxy": "http://127.0.0.1:1"}, NotSentError),
+        ],
+    )
+    def test_is_no_doubt(self, lost, fault, extra, error):
+        task = lost(fault=fault, **extra)
         assert isinstance(task.last.error, error)
         assert entry(task, "workflow_automation_outcome/")["kind"] == "nothing"
         if fault == "busy":
@@ -166,22 +148,9 @@ class TestNothing:
         assert "The run has begun anyway" in task.last.log
         assert asks(task) == 200
 
-    def test_is_sent_again_with_the_same_token(self, world):
-        task = world(claims(send_retry_timeout=60))
-        task.faults.add("busy", retry_after="1")
-        task.try_()
-        assert (len(starts(task)), requests(task)) == (1, 2)
-
-    def test_of_a_service_that_is_not_there(self, world):
-        task = world(claims(), proxy="http://127.0.0.1:1")
-        task.try_()
-        assert isinstance(task.last.error, NotSentError)
-        assert entry(task, "workflow_automation_outcome/")["kind"] == "nothing"
-
-    @pytest.mark.parametrize("state", ["failed", "success"])
-    def test_is_sent_once_a_person_has_marked_the_task(self, lost, state):
+    def test_is_sent_once_a_person_has_marked_the_task(self, lost):
         task = lost()
-        again = task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark(state)))
+        again = task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark("success")))
         assert isinstance(again.error, NotSentError)
         assert requests(task) == 1
 
@@ -189,14 +158,12 @@ class TestNothing:
 class TestTwoRuns:
     """A proxy sent one request twice, or two starts of the task met."""
 
-    @pytest.mark.parametrize("first", [0, 1])
-    def test_the_one_that_claimed_has_the_task(self, world, first):
+    def test_the_one_that_claimed_has_the_task(self, world):
         task = world(claims())
         task.faults.add("twice")
-        task.try_(after_sending(lambda: asks(task, first)))
-        assert task.last.result["run_id"] == task.flow.runs[first].run_id
-        assert [asks(task, run) for run in (first, 1 - first)] == [200, 409]
-        assert spoken(task).refused == (task.flow.runs[1 - first].run_id,)
+        task.try_(after_sending(lambda: asks(task, 1)))
+        assert task.last.result["run_id"] == task.flow.runs[1].run_id
+        assert [asks(task, run) for run in (1, 0)] == [200, 409]
 
     def test_what_reveals_the_key_is_not_kept(self, world):
         from world import KEY
@@ -207,28 +174,20 @@ class TestTwoRuns:
 
 
 class TestClear:
-    @pytest.mark.parametrize("word", ["started", None])
-    @pytest.mark.parametrize("make", [claims, waits])
-    def test_starts_over_and_stops_the_run_of_before(self, world, make, word):
+    @pytest.mark.parametrize(
+        ("make", "has_claimed", "keep"), [(claims, False, True), (claims, True, False), (waits, True, True)]
+    )
+    def test_starts_over_and_stops_the_run_of_before(self, world, make, has_claimed, keep):
+        """On 3.4 too, whether the entries are kept."""
         task = world(make())
         task.try_()
-        if word:
+        if has_claimed:
             assert asks(task) == 200
-        task.mark("failed") if task.state == "awaiting_input" else None
-        task.clear()
-        task.try_()
-        assert [asks(task, run) for run in (0, 1)] == [404, 200]
-        assert spoken_of_all(task) == [True, False]
-
-    @pytest.mark.parametrize("keep", [False, True])
-    def test_of_3_4_starts_over_whether_the_entries_are_kept(self, lost, keep):
-        task = lost()
-        assert asks(task) == 200
         task.mark("failed")
         task.clear(keep=keep)
         assert asks(task) == 404
         task.try_()
-        assert (task.state, requests(task)) == ("success", 2)
+        assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     def test_of_a_running_task_is_a_retry(self, world):
         """Airflow leaves ``max_tries`` as it is where it misses the process."""
@@ -238,33 +197,20 @@ class TestClear:
         assert task.until_end().result["run_id"] in (run, task.flow.runs[-1].run_id)
         assert sum(asks(task, n) == 200 for n in range(len(task.flow.runs))) == 1
 
-    def test_says_what_it_leaves(self, lost):
-        task = lost()
-        task.mark("failed")
-        task.clear()
-        assert "another run: the task has been cleared since" in task.try_().log
-
     def test_of_a_doubt_twice_stops_both(self, lost):
         task = lost()
         for _ in range(2):
             task.mark("failed")
             task.clear()
             task.faults.add("drop_after")
-            task.try_()
+            assert "another run: the task has been cleared since" in task.try_().log
         assert [asks(task, run) for run in range(3)] == [404, 404, 200]
-
-
-def spoken_of_all(task):
-    return [
-        Spoken.of(entry(task, f"workflow_automation_run/{start['token']}")).stopped is not None
-        for start in starts(task).values()
-    ]
 
 
 class TestEntered:
     """A run that a person entered for a task that failed."""
 
-    @pytest.mark.parametrize("fault", FAULTS)
+    @pytest.mark.parametrize("fault", ["drop_after", "garbage"])
     def test_of_a_start_in_doubt_is_waited_for(self, lost, fault):
         task = lost(waits(), fault)
         run = task.flow.runs[0].run_id
@@ -313,8 +259,9 @@ class TestEntered:
         assert ENTERED in task.rows.entries
         assert requests(task) == 1
 
-    @pytest.mark.parametrize("make", [trigger, waits])
-    @pytest.mark.parametrize("fault", ["reject", "drop_after"])
+    @pytest.mark.parametrize(
+        ("make", "fault"), [(trigger, "drop_after"), (trigger, "reject"), (waits, "reject")]
+    )
     def test_where_no_run_got_a_url_is_taken_as_it_is_but_not_waited_for(self, lost, make, fault):
         task = lost(trigger(retries=0), fault)
         task.operator = make(retries=0)
@@ -326,15 +273,6 @@ class TestEntered:
         else:
             assert "no URL" in str(again.error)
         assert (task.state, requests(task)) == ("success" if make is trigger else "failed", 1)
-
-    def test_is_used_once(self, lost):
-        task = lost(trigger(retries=0))
-        task.enter("77")
-        task.clear()
-        assert task.try_().result == {"run_id": "77", "flow_id": "demo-flow"}
-        task.clear()
-        assert task.try_().result["run_id"] == task.flow.runs[-1].run_id
-        assert requests(task) == 2
 
     def test_without_an_id_of_its_own_goes_on(self, lost):
         """A run that says no id is the one that was entered, if it is alone."""

@@ -12,9 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
-    FileUnavailableError,
     InvalidRequestError,
-    NotSentError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
@@ -23,8 +21,8 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.errors import task_error
 
 
-def ended(error, *, has_store=True, **options):
-    context: Any = {"task_state_store": object()} if has_store else {}
+def ended(error, **options):
+    context: Any = {"task_state_store": object()}
     failed = task_error(error, context, **options)
     assert failed.__traceback__ is None
     return failed
@@ -70,10 +68,6 @@ def test_an_error_that_fails_without_a_retry_already_is_kept():
     assert ended(first) is first
 
 
-def test_an_invalid_request_stays_a_value_error():
-    assert isinstance(ended(InvalidRequestError("No.")), ValueError)
-
-
 def test_the_cause_that_tells_something_new_is_kept():
     cause = KeyError("a user's own")
     error = InvalidRequestError("file_format raised KeyError.")
@@ -81,36 +75,7 @@ def test_the_cause_that_tells_something_new_is_kept():
     assert ended(error).__cause__ is cause
 
 
-@pytest.mark.parametrize(
-    "error", [BusyError("busy"), NotSentError("not sent"), FileUnavailableError("no file")]
-)
-def test_what_a_retry_can_help_is_left_to_airflow(error):
-    assert type(ended(error)) is type(error)
-    assert type(ended(error, run_id="7")) is type(error)
-
-
-@pytest.mark.parametrize("error", [BusyError("busy"), FileUnavailableError("no file")])
-def test_without_a_store_no_retry_finds_the_run(error):
-    assert isinstance(ended(error, has_store=False, run_id="7"), AirflowFailException)
-
-
-def test_an_unknown_outcome_is_left_to_airflow_where_the_user_says_so():
-    error = OutcomeUnknownError("unknown")
-    assert type(ended(error, retried=(OutcomeUnknownError,))) is OutcomeUnknownError
-
-
-@pytest.mark.parametrize(
-    ("kind", "accepted"), [(OutcomeUnknownError, Accepted.MAYBE), (UnidentifiedError, Accepted.YES)]
-)
-def test_what_an_earlier_try_did_counts_where_this_one_started_nothing(kind, accepted):
-    earlier = kind("try 1 started run 77.", run_id="77")
-    failed = ended(BusyError("busy"), earlier=earlier)
-    assert failed.accepted is accepted
-    assert f"But {earlier.message}" in failed.consequence
+def test_what_an_earlier_try_did_counts_where_this_one_started_nothing():
+    earlier = UnidentifiedError("try 1 started run 77.", run_id="77")
+    assert ended(BusyError("busy"), earlier=earlier).accepted is Accepted.YES
     assert ended(OutcomeUnknownError("unknown"), earlier=earlier).accepted is Accepted.MAYBE
-
-
-def test_a_run_that_was_started_is_named_and_can_be_entered():
-    text = str(ended(FileUnavailableError("no file"), run_id="77"))
-    assert "Run 77 was started." in text.splitlines()
-    assert 'key workflow_automation_run, value "77"' in text

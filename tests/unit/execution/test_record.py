@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
+from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import ENTERED
 
-from .tasks import after_sending, claims, entry, requests, starts, trigger, waits
+from .tasks import claims, requests, starts, trigger, waits
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 LIMITS = {"retry": 8, "close and send": 17, "wait": 14}
@@ -51,6 +49,7 @@ def test_a_retry_that_closes_and_sends(world):
     again = task.try_()
     assert (task.state, requests(task)) == ("success", 2)
     assert len(calls(again)) <= LIMITS["close and send"]
+    assert not any("_probe/" in call.name for call in again.calls), "the earlier try has a start"
     assert len(calls(again, kinds=["states"])) == 1
     assert [task.flow.says("started", run) for run in (0, 1)] == [404, 200]
 
@@ -83,19 +82,6 @@ class TestProbe:
         assert task.state == "success"
         assert [call.kind for call in again.calls if "_probe/" in call.name] == ["set", "get"]
         assert len([call for call in again.calls if call.name.endswith("_start/1/0")]) == 2
-
-    def test_is_not_needed_where_the_earlier_try_has_a_start(self, world):
-        task = world(claims())
-        task.faults.add("drop_after")
-        task.try_()
-        assert not any("_probe/" in call.name for call in task.try_().calls)
-
-    def test_a_store_that_forgets_starts_no_run(self, world):
-        task = world(trigger())
-        task.kill_at(0)
-        again = task.try_(lambda call: "lost" if call.kind == "get" else None)
-        assert isinstance(again.error, RuntimeError)
-        assert (task.state, requests(task)) == ("up_for_retry", 0)
 
     def test_an_own_start_that_does_not_come_back_is_not_sent(self, world):
         task = world(trigger())
@@ -160,41 +146,7 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
 
 
 @pytest.mark.parametrize(
-    ("value", "run"),
-    [
-        ("77", {"run_id": "77"}),
-        (77, {"run_id": "77"}),
-        (" 77 ", {"run_id": "77"}),
-        (
-            {"run_id": "77", "run_link": "http://there/77", "flow_id": "f"},
-            {"run_id": "77", "run_link": "http://there/77", "flow_id": "f"},
-        ),
-        ({"run_id": "77", "run_link": " "}, {"run_id": "77"}),
-        ({"run": "77"}, None),
-        ({"run_id": "77", "more": 1}, None),
-        ({"run_id": True}, None),
-        (" ", None),
-        (["77"], None),
-    ],
-)
-def test_what_a_person_may_enter(world, value, run):
-    task = world(trigger(retries=0))
-    task.faults.add("reject")
-    task.try_()
-    task.rows.enter(ENTERED, value)
-    task.clear()
-    again = task.try_()
-    assert requests(task) == 1
-    if run:
-        assert (again.result, ENTERED in task.rows.entries) == ({"flow_id": "demo-flow", **run}, False)
-    else:
-        assert (task.state, ENTERED in task.rows.entries) == ("failed", True)
-        assert ENTERED in str(again.error)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    ["77", {"run_id": "77"}, {}, [], 0, {"at": "then", "max_tries": 2}, {"at": "2026-01-01", "max_tries": 2}],
+    "entry", ["77", {}, {"at": "then", "max_tries": 2}, {"at": "2026-01-01", "max_tries": 2}]
 )
 def test_a_start_that_a_person_has_damaged_is_named_and_nothing_is_decided_by_it(world, entry):
     task = world(claims())
@@ -227,20 +179,3 @@ def test_an_outcome_that_cannot_be_written_is_written_again(world, failures):
     assert first.result["run_id"] == task.flow.runs[0].run_id
     assert any("_outcome/" in key for key in task.rows.entries) is (failures == 1)
     assert ("could not be recorded" in first.log) is (failures == 2)
-
-
-def test_an_outcome_that_nobody_wrote_is_a_doubt(world):
-    task = world(trigger())
-    task.try_(after_sending(lambda: task.lose(task.current)))
-    again = task.until_end()
-    assert isinstance(again.error, OutcomeUnknownError)
-    assert len(task.flow.runs) == 1
-
-
-def test_what_is_written_holds_no_token_and_no_key(world):
-    task = world(waits())
-    task.try_()
-    token = task.flow.runs[0].url.rpartition("token=")[2]
-    kept = json.dumps([task.rows.entries, task.xcoms]) + task.last.said
-    assert token not in kept
-    assert len(entry(task, "workflow_automation_start/")["token"]) == 64

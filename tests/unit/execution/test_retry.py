@@ -7,7 +7,6 @@ import random
 import time
 from datetime import timedelta
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import (
     BusyError,
-    FileUnavailableError,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
@@ -34,8 +32,10 @@ LOG: Any = logging.getLogger("test_retries")
 class Clock:
     """Time that passes only while somebody sleeps."""
 
-    def __init__(self):
+    def __init__(self, patch):
         self.now = 1000.0
+        patch.setattr(time, "sleep", self.sleep)
+        patch.setattr(time, "monotonic", lambda: self.now)
 
     def sleep(self, seconds):
         self.now += seconds
@@ -43,19 +43,13 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(time, "sleep", clock.sleep)
-    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
-    return clock
-
-
-@pytest.fixture
-def largest_jitter(monkeypatch):
+    """Return the time; the jitter is the largest."""
     monkeypatch.setattr(random, "uniform", lambda _, high: high)
+    return Clock(monkeypatch)
 
 
 @pytest.fixture
-def smallest_jitter(monkeypatch):
+def smallest_jitter(clock, monkeypatch):
     monkeypatch.setattr(random, "uniform", lambda low, _: low)
 
 
@@ -100,71 +94,64 @@ def sent(call, seconds=60, *, log=LOG, is_ended=lambda: False, **options):
         return error
 
 
-@pytest.mark.parametrize("options", [{}, {"retry_unknown": True}])
-@pytest.mark.parametrize("outcome", [BUSY, NOT_SENT])
-def test_busy_and_not_sent_are_sent_again(clock, outcome, options):
+@pytest.mark.parametrize(
+    ("outcome", "retry_unknown", "is_sent_again"),
+    [
+        (BUSY, False, True),
+        (NOT_SENT, False, True),
+        (UNKNOWN, True, True),
+        (UNKNOWN, False, False),
+        (REJECTED, True, False),
+        (UnidentifiedError("No id."), True, False),
+    ],
+)
+def test_what_is_sent_again(clock, outcome, retry_unknown, is_sent_again):
     call = Call(outcome)
-    assert sent(call, **options) is DONE
-    assert len(call.waits) == 1
+    assert sent(call, retry_unknown=retry_unknown) is (DONE if is_sent_again else outcome)
+    assert len(call.waits) == is_sent_again
 
 
 def test_it_is_sent_again_for_hours(clock):
     assert sent(Call(*[BUSY] * 1100), seconds=7 * 86400) is DONE
 
 
-@pytest.mark.parametrize("outcome", [UNKNOWN, REJECTED, UnidentifiedError("No id.")])
-def test_nothing_else_is_sent_again(clock, outcome):
-    call = Call(outcome)
-    assert sent(call) is outcome
-    assert call.waits == []
-
-
-def test_an_unknown_outcome_may_be_sent_again_too(clock):
-    call = Call(UNKNOWN)
-    assert sent(call, retry_unknown=True) is DONE
-    assert len(call.waits) == 1
-
-
-def test_waits_grow_from_one_second_to_thirty(clock, largest_jitter):
+def test_waits_grow_from_one_second_to_thirty(clock):
     call = Call(*[BUSY] * 8)
     assert sent(call, seconds=1000) is DONE
     assert call.waits == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_retry_after_is_waited_for_and_jitter_beside_it(clock, largest_jitter):
+def test_retry_after_is_waited_for_and_jitter_beside_it(clock):
     call = Call(busy(5), busy(0))
     assert sent(call) is DONE
     assert call.waits == [5 + 1, 0 + 2]
 
 
-def test_an_attempt_that_was_made_already_counts(clock, largest_jitter):
+def test_an_attempt_that_was_made_already_counts(clock):
     began, call = clock.now, Call(BUSY)
     assert sent(call, after=busy(5)) is DONE
     assert clock.now - began == pytest.approx(5 + 1 + 2)
     assert sent(call, seconds=0, after=NOT_SENT) is NOT_SENT
 
 
-@pytest.mark.parametrize("kind", [NotSentError, OutcomeUnknownError])
-def test_retry_after_is_waited_for_whatever_the_outcome(clock, smallest_jitter, kind):
+def test_retry_after_is_waited_for_whatever_the_outcome(smallest_jitter):
     """Such as a 502 that came before all of the request was sent."""
-    call = Call(kind("No.", retry_after=5), kind("No."))
-    assert sent(call, retry_unknown=True) is DONE
+    call = Call(NotSentError("No.", retry_after=5), NOT_SENT)
+    assert sent(call) is DONE
     assert call.waits == [5, 0]
 
 
 @given(asked=st.floats(0, 50))
 def test_no_wait_is_shorter_than_the_service_asked_for(asked):
     with pytest.MonkeyPatch.context() as patch:
-        clock = Clock()
-        patch.setattr(time, "sleep", clock.sleep)
-        patch.setattr(time, "monotonic", lambda: clock.now)
+        clock = Clock(patch)
         sent(Call(busy(asked)))
 
     assert asked - 1e-6 <= clock.now - 1000 <= asked + 1 + 1e-6
 
 
-@pytest.mark.parametrize(("seconds", "calls"), [(0, 1), (0.5, 2), (2.9, 3), (6.9, 4), (7.1, 5)])
-def test_the_last_wait_ends_with_the_time(clock, largest_jitter, seconds, calls, caplog):
+@pytest.mark.parametrize(("seconds", "calls"), [(0, 1), (2.9, 3), (7.1, 5)])
+def test_the_last_wait_ends_with_the_time(clock, seconds, calls, caplog):
     """The waits would be 1, 2, 4 and 8 seconds."""
     call = Call(*[BUSY] * 10)
     assert sent(call, seconds=seconds) is BUSY
@@ -174,20 +161,20 @@ def test_the_last_wait_ends_with_the_time(clock, largest_jitter, seconds, calls,
     assert (f"Tried {calls} times" in caplog.text) is (calls > 1)
 
 
-def test_a_wait_that_the_service_asked_for_does_not_count(clock, largest_jitter):
+def test_a_wait_that_the_service_asked_for_does_not_count(clock):
     call = Call(*[busy(600)] * 7)
     assert isinstance(sent(call), BusyError)
     assert call.waits == [601, 602, 604, 608, 616, 629]
 
 
-def test_a_longer_one_counts_and_is_not_cut_short(clock, largest_jitter):
+def test_a_longer_one_counts_and_is_not_cut_short(clock):
     assert isinstance(sent(Call(busy(601))), BusyError)
     call = Call(busy(601), last := busy(601))
     assert sent(call, seconds=700) is last
     assert call.waits == [602]
 
 
-def test_a_wait_may_take_all_the_time(clock, smallest_jitter):
+def test_a_wait_may_take_all_the_time(smallest_jitter):
     call = Call(busy(5))
     assert isinstance(sent(call, 5), str)
     assert call.waits == [5]
@@ -196,9 +183,7 @@ def test_a_wait_may_take_all_the_time(clock, smallest_jitter):
 @given(asked=st.floats(0, 20), seconds=st.floats(0, 60))
 def test_the_time_is_used_up_besides_what_the_service_asks_for(asked, seconds):
     with pytest.MonkeyPatch.context() as patch:
-        clock = Clock()
-        patch.setattr(time, "sleep", clock.sleep)
-        patch.setattr(time, "monotonic", lambda: clock.now)
+        clock = Clock(patch)
         call = Call(*[busy(asked)] * 10_000)
         assert isinstance(sent(call, seconds=seconds), BusyError)
 
@@ -206,7 +191,7 @@ def test_the_time_is_used_up_besides_what_the_service_asks_for(asked, seconds):
     assert seconds - 0.01 - 1e-6 <= counted <= seconds + 1e-6
 
 
-def test_each_wait_is_announced(clock, largest_jitter, caplog):
+def test_each_wait_is_announced(clock, caplog):
     of_upload = NotSentError("Not sent.", consequence="No files.", quote="No")
     sent(Call(BUSY, of_upload), log=logging.getLogger("of the task"))
 
@@ -217,7 +202,7 @@ def test_each_wait_is_announced(clock, largest_jitter, caplog):
 
 
 @pytest.mark.parametrize("after", [0, 0.05, 2.5])
-def test_a_wait_ends_when_the_task_is_ended(clock, largest_jitter, after, caplog):
+def test_a_wait_ends_when_the_task_is_ended(clock, after, caplog):
     call = Call(error := busy(40))
     assert sent(call, is_ended=lambda: clock.now >= 1000 + after) is error
     assert call.waits == []
@@ -228,32 +213,17 @@ def test_a_wait_ends_when_the_task_is_ended(clock, largest_jitter, after, caplog
 # When Airflow comes back ---------------------------------------------------------------------------------
 
 
-def context(*, retry_delay=300.0, try_number=1, max_tries=3, **task):
-    return {
-        "ti": SimpleNamespace(try_number=try_number, max_tries=max_tries),
-        "task": SimpleNamespace(retry_delay=timedelta(seconds=retry_delay), **task),
-    }
-
-
-def decide(error, context):
-    """Return the action, and the delay in seconds."""
-    decision = FlowRetryPolicy().evaluate(error, 1, 3, context)
-    delay = decision.retry_delay
-    assert bool(decision.reason) is (decision.action.value != "default")
-    return decision.action.value, None if delay is None else delay.total_seconds()
-
-
-@pytest.mark.parametrize("context", [None, context()])
 @pytest.mark.parametrize(
-    "error",
-    [OutcomeUnknownError("unknown"), FileUnavailableError("no file"), RejectedError("no"), KeyError()],
+    ("error", "action", "delay"),
+    [
+        (busy(7), "retry", timedelta(seconds=7)),
+        (busy(0), "retry", timedelta()),
+        (BUSY, "default", None),
+        (NotSentError("No.", retry_after=7), "default", None),
+        (KeyError(), "default", None),
+    ],
 )
-def test_all_else_takes_airflows_course(error, context):
-    assert decide(error, context) == ("default", None)
-
-
-def test_a_retry_comes_when_the_service_said():
-    assert decide(BusyError("busy", retry_after=7), context()) == ("retry", 7)
-    assert decide(BusyError("busy", retry_after=0), context()) == ("retry", 0)
-    assert decide(BusyError("busy"), context()) == ("default", None)
-    assert decide(NotSentError("not sent"), context()) == ("default", None)
+def test_a_retry_comes_when_the_service_said(error, action, delay):
+    decision = FlowRetryPolicy().evaluate(error, 1, 3)
+    assert (decision.action.value, decision.retry_delay) == (action, delay)
+    assert bool(decision.reason) is (action == "retry")

@@ -59,12 +59,6 @@ class Tries:
         for name in names:
             trigger_flow_once(name, inputs=inputs or {}, context=now)
 
-    def world(self, operator, at=None):
-        """Have the first try of a task in a database end so."""
-        task = self.fixture("world")(operator)
-        task.try_(at)
-        return task
-
 
 def other_inputs(tries):
     for number in (1, 2):
@@ -115,79 +109,47 @@ def state_that_is_cleared(tries):
     tries.fails(waits(task_id="trigger"))
 
 
-def ends(task):
-    raise task.last.error
+def in_world(operator, *steps, fault=None):
+    """Return a case: the error of a task in a database after its first try, and these steps."""
+
+    def case(tries):
+        task = tries.fixture("world")(operator)
+        task.faults.add(fault) if fault else None
+        task.try_()
+        for step in steps:
+            step(task)
+        raise task.last.error
+
+    return case
 
 
-def flow_failed(tries):
-    task = tries.world(waits())
-    task.flow.says("failed", message="No rows")
+def tries_again(task):
     task.try_()
-    ends(task)
 
 
-def nobody_called(tries):
-    task = tries.world(waits())
-    later(task, days=1)
+def enters_another(task):
+    task.enter("77")
+    task.clear()
     task.try_()
-    ends(task)
 
 
-def silent(tries):
-    task = tries.world(waits(heartbeat_timeout=timedelta(minutes=1)))
-    later(task, minutes=3)
-    task.try_()
-    ends(task)
-
-
-def nobody_claimed(tries, **options):
-    task = tries.fixture("world")(claims(**options))
-    task.faults.add("drop_after")
-    task.try_()
-    ends(task)
-
-
-def closed(tries):
-    task = tries.fixture("world")(waits())
-    task.faults.add("drop_after")
-    task.try_()
-    ends(task)
-
-
-def marked(tries):
-    task = tries.fixture("world")(claims())
-    task.faults.add("drop_after")
-    task.try_()
+def marked(task):
     task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark("failed")))
-    ends(task)
 
 
-def entered_another(tries):
-    task = tries.world(waits())
-    task.flow.says("started", run_id=True)
-    task.mark("failed")
-    task.enter("77")
-    task.clear()
-    task.try_()
-    ends(task)
-
-
-def entered_but_cannot_be_waited_for(tries):
-    task = tries.world(trigger(task_id="flow", retries=2))
+def waits_only_now(task):
     task.operator = waits()
-    task.enter("77")
-    task.clear()
-    task.try_()
-    ends(task)
 
 
 def broken_connection(tries):
-    task = tries.world(waits())
-    task.flow.says("success", result=3)
     broken = '{"conn_type": "workflow_automation", "extra": {"typo": 1}}'
-    tries.fixture("monkeypatch").setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", broken)
-    task.try_()
-    ends(task)
+    name = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
+
+    def breaks(task):
+        task.flow.says("success", result=3)
+        tries.fixture("monkeypatch").setenv(name, broken)
+
+    in_world(waits(), breaks, tries_again)(tries)
 
 
 CASES: dict[str, Callable[[Tries], object]] = {
@@ -215,15 +177,25 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "inputs with the name of the callback URL": lambda tries: tries.fails(
         waits(task_id="trigger", inputs={"callback_url": "mine"})
     ),
-    "the flow says failed": flow_failed,
-    "nobody says how the run ended": nobody_called,
-    "the run says nothing more": silent,
-    "no run claimed its start": nobody_claimed,
-    "no run claimed its start in the last try": lambda tries: nobody_claimed(tries, retries=0),
-    "a doubt that was closed": closed,
-    "a task that a person marked": marked,
-    "an entered run while another has the task": entered_another,
-    "an entered run that cannot be waited for": entered_but_cannot_be_waited_for,
+    "the flow says failed": in_world(
+        waits(), lambda task: task.flow.says("failed", message="No rows"), tries_again
+    ),
+    "nobody says how the run ended": in_world(waits(), lambda task: later(task, days=1), tries_again),
+    "the run says nothing more": in_world(
+        waits(heartbeat_timeout=timedelta(minutes=1)), lambda task: later(task, minutes=3), tries_again
+    ),
+    "no run claimed its start": in_world(claims(), fault="drop_after"),
+    "no run claimed its start in the last try": in_world(claims(retries=0), fault="drop_after"),
+    "a doubt that was closed": in_world(waits(), fault="drop_after"),
+    "a task that a person marked": in_world(claims(), marked, fault="drop_after"),
+    "an entered run while another has the task": in_world(
+        waits(),
+        lambda task: (task.flow.says("started", run_id=True), task.mark("failed")),
+        enters_another,
+    ),
+    "an entered run that cannot be waited for": in_world(
+        trigger(task_id="flow", retries=2), waits_only_now, enters_another
+    ),
     "a connection that broke while the task waited": broken_connection,
 }
 

@@ -40,31 +40,6 @@ class TestStart:
         FlowNotifier({}, workflow_automation_conn_id="{{ event }}_flows")(now)
         assert len(workflow_automation_service.runs) == 1
 
-    def test_each_call_has_its_own_context_and_run(self, service, now):
-        """As documented: there is no record of callbacks."""
-        notifier = FlowNotifier({"event": "{{ event }}"})
-        notifier(now)
-        notifier({**now, "event": "again"})
-        assert inputs_of(service) == [{"event": "failed"}, {"event": "again"}]
-        assert notifier.inputs == {"event": "{{ event }}"}
-
-    def test_the_context_stays_as_it_is(self, service, now):
-        """Airflow passes that of an ``on_execute_callback`` on to the task."""
-        before = {**now}
-        FlowNotifier({"flow": "{{ flow_id }}"}, "demo-flow")(now)
-        assert inputs_of(service) == [{"flow": "demo-flow"}]
-        assert now == before
-
-    def test_of_a_dag_in_its_serialized_form(self, service):
-        """As dag.test() has it."""
-
-        class Serialized:
-            render_template_as_native_obj = False
-            dag_id = "orders"
-
-        FlowNotifier({"dag": "{{ dag.dag_id }}"})({"dag": Serialized()})
-        assert inputs_of(service) == [{"dag": "orders"}]
-
 
 class TestOutcomes:
     @pytest.mark.parametrize(
@@ -85,16 +60,6 @@ class TestOutcomes:
         assert consequence in text
         assert "Connection: workflow_automation_default\nFlow: demo-flow" in text
 
-    def test_the_timeout_of_the_connection_holds(
-        self, workflow_automation_service, workflow_automation_connect, now, log
-    ):
-        workflow_automation_connect(extra={"timeout": 0.3})
-        workflow_automation_service.faults.add("hang_after", seconds=30)
-        began = time.monotonic()
-        FlowNotifier({})(now)
-        assert time.monotonic() - began < 15
-        assert "FlowNotifier: [start-unknown] " in log()
-
     def test_interrupted(self, service, now, log):
         """As by the timeout of Airflow: the interruption goes on, and a run that may be there is mentioned."""
         service.faults.add("hang_after", seconds=5)
@@ -109,16 +74,10 @@ class TestErrors:
         ("arguments", "words"),
         [
             ({"inputs": {"a": {1}}}, "inputs.a is a set"),
-            ({"inputs": "{{ event }}"}, "inputs is a str"),
             ({"inputs": {"a": "{{ missing.attribute }}"}}, "UndefinedError: 'missing' is undefined\n"),
             ({"inputs": {"a": "{{ 1 / 0 }}"}}, "ZeroDivisionError.\n"),
             ({"inputs": {}, "flow_id": "{{ none }}"}, "flow_id is 'None'"),
-            ({"inputs": {}, "flow_id": ""}, "flow_id is ''"),
             ({"inputs": {}, "workflow_automation_conn_id": "missing"}, "`missing`"),
-            (
-                {"inputs": {}, "workflow_automation_conn_id": "{{ none }}"},
-                "workflow_automation_conn_id is 'None'",
-            ),
         ],
     )
     def test_are_logged(self, service, now, log, arguments, words):
@@ -155,13 +114,6 @@ class TestErrors:
         assert (MAYBE if is_sent else NO_RUN) in text
         assert "secret" not in text
 
-    def test_a_connection_that_cannot_be_read(self, now, log, monkeypatch):
-        monkeypatch.setenv("AIRFLOW_CONN_BROKEN", '{"password": "the-key", ')
-        FlowNotifier({}, workflow_automation_conn_id="broken")(now)
-        text = log()
-        assert "FlowNotifier: " in text
-        assert "the-key" not in text
-
 
 # What a deadline alert passes: no DAG, and the DAG run as JSON.
 DEADLINE = {"dag_run": {"dag_id": "orders", "dag_run_id": "manual"}, "deadline": {"id": "7"}}
@@ -169,16 +121,8 @@ ALERT: dict[str, Any] = {"inputs": {"late": "{{ dag_run.dag_id }}/{{ dag_run.dag
 
 
 class TestAsync:
-    def test_start(self, service, log):
-        async def main():
-            await FlowNotifier(**ALERT, context={**DEADLINE})
-
-        asyncio.run(main())
-        assert inputs_of(service) == [{"late": "orders/manual"}]
-        assert "Started run 1001" in log()
-
     def test_the_loop_goes_on(self, service):
-        service.faults.add("delay", seconds=1)
+        service.faults.add("delay", seconds=0.5)
         ticks = []
 
         async def tick():
@@ -192,17 +136,8 @@ class TestAsync:
             ticking.cancel()
 
         asyncio.run(main())
-        assert len(ticks) > 5
+        assert len(ticks) > 3
         assert len(service.runs) == 1
-
-    def test_it_does_not_raise(self, service, log):
-        service.faults.add("drop_after")
-
-        async def main():
-            await FlowNotifier({}, context={**DEADLINE})
-
-        asyncio.run(main())
-        assert "FlowNotifier: " in log()
 
     def test_a_deadline_alert_in_the_triggerer(self, service):
         from airflow.sdk.definitions.callback import AsyncCallback

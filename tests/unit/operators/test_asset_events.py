@@ -36,13 +36,6 @@ def told(service, number=1001):
     return {"run_id": str(number), "run_link": f"{service.url}/runs/{number}", "flow_id": "demo-flow"}
 
 
-def test_the_run_of_an_earlier_try(service, store, context, events):
-    trigger().execute(context(store))
-    trigger(outlets=[REPORT]).execute(having(events, context(store, try_number=2)))
-    assert events[REPORT].extra == told(service)
-    assert len(service.runs) == 1
-
-
 @pytest.fixture
 def lose_connection(monkeypatch):
     """Have no hook read a connection anymore."""
@@ -71,25 +64,10 @@ def test_taskflow_returns_the_run_of_an_earlier_try_without_the_connection(
     assert trigger_flow_once("once", context=context(store, try_number=2)) == run
 
 
-def test_a_run_that_a_person_entered(service, store, context, events):
-    service.faults.add("drop_after")
-    with pytest.raises(Exception, match="may have been started"):
-        trigger().execute(context(store))
-    store.entries["workflow_automation_run"] = {"run_id": "77"}
-    now = having(events, context(store, try_number=2, max_tries=4))
-    trigger(outlets=[REPORT]).execute(now)
-    assert events[REPORT].extra == {"run_id": "77", "flow_id": "demo-flow"}
-
-
 def test_other_outlets_are_left_alone(service, context, events):
     trigger(outlets=[object(), REPORT]).execute(having(events, context()))
     assert events[REPORT].extra == told(service)
     assert len(events) == 1
-
-
-def test_a_context_without_events(service, context, log):
-    assert trigger(outlets=[REPORT]).execute(context())["run_id"] == "1001"
-    assert "asset" not in log()
 
 
 def test_what_is_not_known_is_left_out(service, context, events):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy
 from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
@@ -32,16 +31,6 @@ def test_each_key_of_the_result_is_an_xcom():
     assert trigger(multiple_outputs=False).multiple_outputs is False
 
 
-def test_what_an_upload_is_given_it_keeps():
-    given = {
-        "file_format": "base64",
-        "files_per_request": 1,
-        "max_request_bytes": 2,
-    }
-    made = upload(**given)
-    assert {name: getattr(made, name) for name in given} == given
-
-
 def test_inputs_may_be_left_out():
     assert TriggerFlowOperator(task_id="trigger").inputs == {}
     assert repr(UNSET) == "not given", "as the default of the signature"
@@ -56,13 +45,3 @@ def test_retry_policy(operator):
     assert isinstance(operator().retry_policy, FlowRetryPolicy)
     assert operator(retry_policy=own).retry_policy is own
     assert operator(default_args={"retry_policy": own}).retry_policy is own
-
-
-def test_inside_another_task(service, context):
-    with pytest.raises(InvalidRequestError) as caught:
-        trigger(flow_id="a").execute(context(task_id="another"))
-    for name in ("TriggerFlowOperator", "'trigger'", "'another'"):
-        assert name in caught.value.message
-    assert "trigger_flow_once" in caught.value.next_step
-    assert caught.value.flow_id == "a"
-    assert service.journal.requests() == []
