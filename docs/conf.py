@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import sphinx.search
 from docutils import nodes
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import desc_parameter, pending_xref
 from sphinx.search.en import SearchEnglish
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -329,7 +329,7 @@ def readable(
     returns: str | None,
 ) -> tuple[str | None, str | None]:
     """Write defaults as Python: without that, Sphinx cannot parse what a dataclass makes."""
-    return signature and signature.replace("<factory>", "...").replace("= not given", "= ..."), returns
+    return signature and signature.replace("<factory>", "...").replace("= not given", "= UNSET"), returns
 
 
 def without_limits(_app: Sphinx, target: Any, _bound: bool) -> None:
@@ -341,6 +341,18 @@ def without_limits(_app: Sphinx, target: Any, _bound: bool) -> None:
                 found.update(typing.get_type_hints(owner))
 
 
+class WithoutSentinels(SphinxTransform):
+    """Show only that an argument may be left out: the tables say what holds then."""
+
+    default_priority = 500
+
+    def apply(self, **_: Any) -> None:
+        """Change ``flow_id: str = UNSET`` into ``flow_id: str = ...``."""
+        for parameter in self.document.findall(desc_parameter):
+            if parameter.astext().endswith("= UNSET"):
+                parameter[-1][:] = [nodes.Text("...")]
+
+
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("autodoc-before-process-signature", without_limits)
@@ -349,4 +361,5 @@ def setup(app: Sphinx) -> None:
     app.connect("env-purge-doc", leave_out)
     app.connect("build-finished", search_numbers)
     app.add_transform(NarrowTables)
+    app.add_transform(WithoutSentinels)
     app.add_post_transform(Resolver)

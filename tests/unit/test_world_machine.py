@@ -91,7 +91,7 @@ SCRIPT = st.lists(
 )
 TRY = st.tuples(st.just("try"), FAULT, SCRIPT)
 # From here on, most is at stake: a run may have been started.
-DOUBT = st.tuples(st.just("try"), st.sampled_from([2, 3]), st.just([]))
+DOUBT: Any = st.tuples(st.just("try"), st.sampled_from([2, 3]), st.just([]))
 ENTER = st.tuples(st.just("enter"), st.integers(0, 2))
 STEP = st.one_of(*[TRY] * 5, WORDS, WORDS, st.just(("ask", None)), PERSON, ENTER, LATE)
 

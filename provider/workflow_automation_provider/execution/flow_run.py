@@ -13,8 +13,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
-from workflow_automation_provider.exceptions import UnidentifiedError
+from airflow.configuration import conf
+
+from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
+from workflow_automation_provider.client.settings import CALLBACK_EXAMPLE
+from workflow_automation_provider.exceptions import InvalidRequestError, UnidentifiedError
+from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
 from workflow_automation_provider.execution.ledger import Asked
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
@@ -25,12 +31,13 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.callback_url import CallbackUrl
     from workflow_automation_provider.execution.ledger import RunResult
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+_BACKEND = "airflow.state.metastore.MetastoreBackend"
 
 
 class StartOptions(NamedTuple):
@@ -65,6 +72,92 @@ class StartOptions(NamedTuple):
         return "on_unknown_start='claim'" if self.on_unknown_start == "claim" else ""
 
 
+class CallbackUrl:
+    """
+    Gives the run of a start a URL.
+
+    :param hook: redacts each token, and has the address of Airflow
+    """
+
+    def __init__(self, hook: WorkflowAutomationHook, context: Context, options: StartOptions) -> None:
+        self._hook = hook
+        self._context = context
+        self._name = options.callback_input
+        self._argument = options.why_url
+
+    def check(self) -> None:
+        """
+        Check that Airflow can hear a run, before it is started.
+
+        :raises InvalidRequestError: if it cannot
+        """
+        if "task_state_store" not in self._context:
+            raise InvalidRequestError(
+                f"{self._argument} needs Airflow 3.3 or newer, which can park a task and keeps its state.",
+                next_step=f"Upgrade Airflow, or leave {self._argument} out.",
+            )
+        if name := _unsupported():
+            raise InvalidRequestError(
+                f"{self._argument} needs the task's state in Airflow's database for as long as the task is there, and "
+                f"{name} is set.",
+                next_step=f"Leave {name} unset, or leave {self._argument} out.",
+            )
+
+    def added_to(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+        """
+        Return inputs with a URL that has a new token, and the token's hash.
+
+        :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
+            one of this name already
+        """
+        if not isinstance(inputs, Mapping):
+            return inputs, ""  # the hook says what is wrong with them
+        if self._name in inputs:
+            raise InvalidRequestError(
+                f"inputs already has {self._name!r}, the name of the callback URL: pass another callback_input."
+            )
+        base = self._base_url()
+        token = new_token(self._context["ti"].id)
+        self._hook.redact_also(token)
+        return {**inputs, self._name: f"{base}{PATH}?token={token}"}, digest_of(token)
+
+    def _base_url(self) -> str:
+        extra = self._hook.extra
+        try:
+            base, name = extra.callback_base_url, "The connection's callback_base_url"
+            if not base:
+                name = "[api] base_url"
+                base = parse_base_url(
+                    conf.get("api", "base_url", fallback=None) or "",
+                    allow_http=extra.allow_http,
+                    name=name,
+                    example=CALLBACK_EXAMPLE,
+                )
+            host = urlsplit(base).hostname or ""
+            if is_loopback(host) and not is_loopback(urlsplit(self._hook.get_conn().base_url).hostname or ""):
+                raise InvalidRequestError(
+                    f"{name} is {host}, which only this machine reaches: the flow could not call back."
+                )
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                error.message,
+                next_step=(
+                    "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
+                    f"server, such as {CALLBACK_EXAMPLE}."
+                ),
+            ) from None
+        return base
+
+
+def _unsupported() -> str:
+    """Return the setting with which an entry may be deleted, or only referred to in the database; empty if there is none."""
+    if conf.getboolean("state_store", "clear_on_success", fallback=False):
+        return "[state_store] clear_on_success"
+    if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
+        return "[state_store] backend"
+    return "[workers] state_store_backend" if conf.get("workers", "state_store_backend", fallback="") else ""
+
+
 class FlowRun:
     """
     The run of one task instance.
@@ -82,11 +175,7 @@ class FlowRun:
         self._log = retrier.log
         self._options = options
         self._record = StartRecord(context)
-        self._url: CallbackUrl | None = None
-        if options.why_url:
-            from workflow_automation_provider.execution.callback_url import CallbackUrl
-
-            self._url = CallbackUrl(hook, context, name=options.callback_input, argument=options.why_url)
+        self._url = CallbackUrl(hook, context, options) if options.why_url else None
         self.starter = RunStarter(
             self._record,
             hook,
@@ -98,7 +187,6 @@ class FlowRun:
                 replaces_failed=options.on_run_failed == "start_again",
             ),
             claim_timeout=options.claim_timeout,
-            url=self._url,
             waits=options.wait_for_completion,
         )
         """The start, which knows what an earlier try did."""
@@ -134,7 +222,7 @@ class FlowRun:
                 self._upload(run)
         return self._wait(run) if waits else run
 
-    def _prepare(self) -> Request:
+    def _prepare(self) -> tuple[Request, str | None]:
         if self._url:
             self._url.check()
         flow_id = self._options.rendered_flow_id()
@@ -142,7 +230,10 @@ class FlowRun:
         inputs = self._options.make_inputs()
         if self._options.files is not None:
             self._uploads.prepare(flow_id)
-        return self._hook.prepare_trigger(self._url.added_to(inputs) if self._url else inputs, flow_id)
+        token = None
+        if self._url:
+            inputs, token = self._url.added_to(inputs)
+        return self._hook.prepare_trigger(inputs, flow_id), token
 
     def _upload(self, run: RunResult) -> None:
         """Upload the run's files, except those that an earlier try uploaded."""

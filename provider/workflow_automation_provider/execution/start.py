@@ -51,7 +51,6 @@ from workflow_automation_provider.execution.wait import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.callback_url import CallbackUrl
     from workflow_automation_provider.execution.ledger import Start
     from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -83,7 +82,6 @@ class RunStarter:
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param asked: what the task asks for
     :param claim_timeout: how long to wait for a claim with ``"claim"``
-    :param url: has given the run a URL, None if it gets none
     :param waits: whether the task waits for the end of the run
     """
 
@@ -95,7 +93,6 @@ class RunStarter:
         asked: Asked,
         *,
         claim_timeout: timedelta = timedelta(),
-        url: CallbackUrl | None = None,
         waits: bool = False,
     ) -> None:
         self._record = record
@@ -105,7 +102,6 @@ class RunStarter:
         self._asked = asked
         self._claims = asked.on_unknown_start == "claim"
         self._claim_timeout = claim_timeout
-        self._url = url
         self._waits = waits
         self.earlier: WorkflowAutomationError | None = None
         """The error of what an earlier try did, once it is read: one that says nothing was started must mention it."""
@@ -116,11 +112,12 @@ class RunStarter:
         # Whether the last byte of a request was sent whose outcome is not known.
         self._may_exist = False
 
-    def start(self, prepare: Callable[[], Request]) -> RunResult:
+    def start(self, prepare: Callable[[], tuple[Request, str | None]]) -> RunResult:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
-        :param prepare: builds the request; called only if a run is to be started
+        :param prepare: builds the request; returns also the hash of the token that the run is given, None if it is
+            given none. Called only if a run is to be started
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         facts = self._record.last()
@@ -145,8 +142,8 @@ class RunStarter:
                 raise self._reported(decision, facts)
             self._log_earlier(facts)
         with self._hook:
-            self._request = prepare()
-            return self._send_once(facts)
+            self._request, token = prepare()
+            return self._send_once(token, facts)
 
     # An earlier start --------------------------------------------------------------------------------------
 
@@ -261,7 +258,7 @@ class RunStarter:
 
     # Send --------------------------------------------------------------------------------------------------
 
-    def _send_once(self, before: Facts | None) -> RunResult:
+    def _send_once(self, token: str | None, before: Facts | None) -> RunResult:
         """
         Record a start, send it, and record its outcome.
 
@@ -272,7 +269,7 @@ class RunStarter:
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
         start = self._start = self._record.new_start(
             request=self._asked.request,
-            token=self._url.digest if self._url else None,
+            token=token,
             waits=self._waits,
             conn_id=self._hook.workflow_automation_conn_id,
             flow_id=request.flow_id,
@@ -306,9 +303,7 @@ class RunStarter:
         return self._started(run)
 
     def _send(self) -> Run:
-        """Send the request."""
-        if self._retrier.is_ended():
-            raise NotSentError(f"{self._request.title} was not sent: the task was ended.")
+        """Send the request; a task that was ended has stopped its hook, which then sends nothing."""
         try:
             return self._hook.send_trigger(self._request, before_last_byte=self._hand_over)
         except WorkflowAutomationError as error:
@@ -316,11 +311,7 @@ class RunStarter:
             raise
 
     def _hand_over(self) -> None:
-        from workflow_automation_provider.client.transport import StoppedError
-
         self._may_exist = True
-        if self._retrier.is_ended():
-            raise StoppedError
 
     def _started(self, run: Run) -> RunResult:
         """Record and return a run that was started."""

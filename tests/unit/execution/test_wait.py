@@ -311,7 +311,7 @@ class TestRedaction:
             tokens[:] = tokens or [callback.new_token(ti_id)]
             return tokens[0]
 
-        monkeypatch.setattr("workflow_automation_provider.execution.callback_url.new_token", new_token)
+        monkeypatch.setattr("workflow_automation_provider.execution.flow_run.new_token", new_token)
         return lambda task: new_token(task.rows.ti.id)
 
     @pytest.mark.parametrize("status", ["success", "failed"])

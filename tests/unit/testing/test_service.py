@@ -57,8 +57,11 @@ def test_a_bad_certificate_is_an_error_of_start(tmp_path):
 
 
 def test_https_with_faults(certificate, tmp_path):
-    files = {"certfile": str(certificate / "cert.pem"), "keyfile": str(certificate / "key.pem")}
-    service = LocalService(journal=tmp_path / "journal.jsonl", **files)
+    service = LocalService(
+        journal=tmp_path / "journal.jsonl",
+        certfile=str(certificate / "cert.pem"),
+        keyfile=str(certificate / "key.pem"),
+    )
     context = ssl.create_default_context(cafile=str(certificate / "authority.pem"))
     with service, httpx.Client(base_url=service.url, verify=context, trust_env=False, timeout=60) as http:
         call = Caller(http)
