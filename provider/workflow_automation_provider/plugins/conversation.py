@@ -11,7 +11,7 @@ import contextlib
 import enum
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -195,7 +195,8 @@ def conversations(task: Task) -> list[Run]:
 def _known(run: Run, tell: Callable[..., dict[str, Any]], *key: re.Match[str]) -> Run:
     """Return a run with what is told of it, if each of its entries is what we write: none too large, or a reference."""
     with contextlib.suppress(Exception):
-        return replace(run, **tell(run, *key))
+        for name, value in tell(run, *key).items():
+            setattr(run, name, value)
     return run
 
 
@@ -235,8 +236,8 @@ def _start(run: Run, key: re.Match[str]) -> dict[str, Any]:
         is_frozen=start.token is not None and frozen_key(start.token) in task.entries,
     )
     state = _state(task, start, facts)
-    steps = [step._replace(at=step.at.astimezone(UTC)) for step in _steps(start, facts, state, word, frozen)]
-    steps.sort(key=lambda step: step.at)
+    told = _steps(start, facts, state, word, frozen)
+    steps = sorted((Step(at.astimezone(UTC), *said) for at, *said in told), key=lambda step: step.at)
     claim, ids = facts.spoken.claim, {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
     return {
         "state": state,
@@ -290,27 +291,27 @@ def _state(task: Task, start: Start, facts: Facts) -> State:
 
 def _steps(
     start: Start, facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
-) -> Iterator[Step]:
-    """Yield what the task did, and what the run has said and was told."""
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the steps: what the task did, and what the run has said and was told."""
     outcome, spoken, claim, end = facts.outcome, facts.spoken, facts.spoken.claim, facts.spoken.end
     if start.run:
-        yield Step(start.at, "A person entered the run", start.run)
+        yield start.at, "A person entered the run", start.run
     else:
-        yield Step(start.at, "Sent" if outcome or state is State.STARTING else "Sent. No response")
+        yield start.at, "Sent" if outcome or state is State.STARTING else "Sent. No response"
     if outcome:
-        yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
+        yield outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run
     if claim:
-        yield Step(claim.at, "Claimed by the run", claim.run_id, said="claimed")
+        yield claim.at, "Claimed by the run", claim.run_id, "claimed"
     if word:
         text = word.get("message", "")
-        yield Step(_utc(word["at"]), "Last word", text, said=None if end else text)
+        yield _utc(word["at"]), "Last word", text, None if end else text
     if end:
         words = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
         texts = {"message": end.message, "result": end.result}
-        yield Step(end.at, f"Ended: {end.status}", {k: v for k, v in texts.items() if v is not None}, words)
+        yield end.at, f"Ended: {end.status}", {k: v for k, v in texts.items() if v is not None}, words
     if spoken.stopped:
-        yield Step(spoken.stopped, "Told to stop")
+        yield spoken.stopped, "Told to stop"
     if spoken.refused:
-        yield Step((claim or end or start).at, "Other runs were told to stop", ", ".join(spoken.refused))
+        yield (claim or end or start).at, "Other runs were told to stop", ", ".join(spoken.refused)
     if facts.is_frozen:
-        yield Step(_utc(frozen["at"]), "Closed: no run may claim it any more")
+        yield _utc(frozen["at"]), "Closed: no run may claim it any more"

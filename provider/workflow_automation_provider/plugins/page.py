@@ -61,9 +61,6 @@ _IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
 _IS_ITS = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES))
 
 
-# Read -------------------------------------------------------------------------------------------------------
-
-
 def _read(*conditions: Any) -> tuple[list[Task], bool]:
     """Return tasks, and whether there are more."""
     columns = (getattr(TaskInstance, name) for name in _COLUMNS)
@@ -88,9 +85,6 @@ def _read(*conditions: Any) -> tuple[list[Task], bool]:
             for ti_id, key, text in session.execute(entries.where(*conditions)):
                 tasks[ti_id].entries[BATCH if ti_id in batches else key] = json_object(text)
     return [*tasks.values()], len(rows) > MAX_TASKS
-
-
-# Draw -------------------------------------------------------------------------------------------------------
 
 
 def shown(text: object, limit: int = 300) -> str:
@@ -148,8 +142,6 @@ def _page(status: int = HTTPStatus.OK, **values: Any) -> Response:
     # Half of a surrogate pair, which JSON can have, is no text.
     return HTMLResponse(page.encode(errors="replace"), status, headers=HEADERS)
 
-
-# Serve ------------------------------------------------------------------------------------------------------
 
 app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 """The application, which Airflow mounts."""

@@ -34,7 +34,7 @@ class Pages:
     async def index(self, _: Request) -> Response:
         """Show the runs, newest first."""
         rows = "".join(
-            f'<tr><td><a href="/runs/{run.run_id}">{run.run_id}</a></td>'
+            f'<tr><td><a href="/runs/{_text(run.run_id)}">{_text(run.run_id)}</a></td>'
             f"<td>{_text(run.flow_id)}</td><td>{_time(run.at)}</td></tr>"
             for run in reversed(self._journal.runs())
         )
