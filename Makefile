@@ -76,8 +76,8 @@ fuzz: export FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(STAMP) ## Make up what happens to a task for a minute of the processor's time; FUZZ_SEED=… to repeat it
 	@$(RUN) pytest -q tests/unit/test_world_machine.py $(ARGS)
 
-soak: ARGS ?= --instances 60 --seconds 900
-soak: $(STAMP) ## Kill and fault 60 task instances at random, and count the runs (about 2 minutes); ARGS="--instances 300 …" for more
+soak: ARGS ?= --instances 150 --seconds 900
+soak: $(STAMP) ## Kill and fault 150 task instances at random, and count the runs (about 4 minutes); ARGS="--instances 300 …" for more
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py $(ARGS)
 
 system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 7 minutes); PICTURES=1 renews docs/images
