@@ -71,7 +71,7 @@ def test_a_failed_write_leaves_no_half_line(path, monkeypatch):
 
 
 def test_it_is_synced_before_the_response(call, monkeypatch):
-    synced = []
+    synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     call.by_path()
     assert len(synced) == 1
