@@ -148,7 +148,7 @@ class LocalService(_Server):
             raise ValueError("Two keys of one flow have the same name: use a different name for each")
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
-        self._keys = tuple(keys)
+        self.keys = tuple(keys)
         super().__init__(host, port, certfile, keyfile)
         self._public_url = public_url
         self.faults = Faults()
@@ -158,11 +158,6 @@ class LocalService(_Server):
             weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
             journal = Path(directory) / "journal.jsonl"
         self.journal = Journal(journal)
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        """The API keys that it accepts."""
-        return self._keys
 
     @property
     def base_url(self) -> str:
@@ -205,7 +200,7 @@ class LocalService(_Server):
         return {**connection, "extra": {**extras, **(extra or {})}}
 
     def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
-        state = State(self._keys, (self._public_url or self.url).rstrip("/"), self.journal)
+        state = State(self.keys, (self._public_url or self.url).rstrip("/"), self.journal)
         undo.callback(state.close)
         api = Api(state, self.faults, CallbackSender(self.callbacks, state), stopping)
         guard = Guard(self.host, self._public_url)

@@ -56,12 +56,8 @@ def test_a_bad_certificate_is_an_error_of_start(tmp_path):
         LocalService(journal=tmp_path / "j", certfile=str(bad), keyfile=str(bad)).start()
 
 
-def test_https_with_faults(certificate, tmp_path):
-    service = LocalService(
-        journal=tmp_path / "journal.jsonl",
-        certfile=str(certificate / "cert.pem"),
-        keyfile=str(certificate / "key.pem"),
-    )
+def test_https_with_faults(certificate):
+    service = LocalService(certfile=certificate / "cert.pem", keyfile=certificate / "key.pem")
     context = ssl.create_default_context(cafile=str(certificate / "authority.pem"))
     with service, httpx.Client(base_url=service.url, verify=context, trust_env=False, timeout=60) as http:
         call = Caller(http)
