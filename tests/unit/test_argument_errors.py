@@ -164,6 +164,7 @@ def connections() -> Iterator[dict[str, Any]]:
         {"extra": {"file_format": "b64"}},
         {"extra": {"headers": {"X-API-Key": "a"}}},
         {"extra": {"headers": {"a b": "c"}}},
+        {"extra": {"headers": {"Authorization: Bearer secret": "c"}}},
         {"extra": {"proxy": "ftp://proxy"}},
         {"extra": {"busy_statuses": [200]}},
         {"extra": {"callback_base_url": "http://airflow.example"}},

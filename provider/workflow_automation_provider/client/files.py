@@ -116,10 +116,12 @@ def check_file_format(value: object) -> FileFormat:
     :raises InvalidRequestError: if it is neither a word nor a mapping of field names to words
     """
     known = get_args(FormatWord)
-    fields = value.items() if isinstance(value, Mapping) else [("", value)]
-    if not fields or not all(isinstance(name, str) and word in known for name, word in fields):
+    fields = [*value.items()] if isinstance(value, Mapping) else []
+    wrong = [name for name, word in fields if not isinstance(name, str) or word not in known]
+    if wrong or not (fields or value in known):
+        place = f"file_format[{wrong[0]!r}]" if wrong else f"file_format, {kind_of(value)},"
         raise InvalidRequestError(
-            f"file_format is not supported; expected one of {', '.join(known)}, or a mapping of field name to one of them."
+            f"{place} is not supported; expected one of {', '.join(known)}, or a mapping of field name to one of them."
         )
     return value  # type: ignore[return-value]  # mypy does not see what was checked
 

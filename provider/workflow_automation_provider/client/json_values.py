@@ -25,8 +25,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _MAX_DEPTH = 100
 
 _FIXES = {
-    "bytes": "decode it to text, or base64-encode it",
-    "set": "use a list, which has an order",
+    **dict.fromkeys(("bytes", "bytearray"), "decode it to text, or base64-encode it"),
+    **dict.fromkeys(("set", "frozenset"), "use a list, which has an order"),
     "XComArg": "use it only in a templated argument of the operator",
 }
 
@@ -50,8 +50,7 @@ def encode(name: str, value: object) -> bytes:
     except InvalidRequestError:
         raise
     except (RecursionError, ValueError):
-        what = "is nested too deeply, contains itself, or has a number of thousands of digits"
-        raise _rejection(name, what, "use a flatter value, and text for such a number") from None
+        raise _rejection(name, "is nested too deeply, or contains itself", "use a flatter value") from None
 
 
 def _plain(value: object, path: str) -> Any:
@@ -61,6 +60,10 @@ def _plain(value: object, path: str) -> Any:
         case str():
             return _text(value, path)
         case int():
+            try:
+                int.__repr__(value)
+            except ValueError:
+                raise _rejection(path, "has more digits than Python converts to text", "use text") from None
             return int(value)
         case float() if math.isfinite(value):
             return float(value)

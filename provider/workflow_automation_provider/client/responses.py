@@ -298,9 +298,13 @@ def _media_type(response: Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+class _NotFinite(str):
+    """A number that JSON has not, as text since no database stores it: no ``run_id``."""
+
+
 def _float(text: str) -> float | str:
     number = float(text)
-    return text if math.isinf(number) else number
+    return _NotFinite(text) if math.isinf(number) else number
 
 
 def _read_json(response: Response) -> Any:
@@ -313,7 +317,7 @@ def _read_json(response: Response) -> Any:
         raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
         # NaN, as text since no database stores it, is no reason to lose a run whose id is in the same response.
-        return json.loads(response.body, parse_float=_float, parse_constant=str)
+        return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
     except ValueError:
         raise ValueError("it is not JSON") from None
 

@@ -31,7 +31,7 @@ _BOOLEANS = {
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
 
-_HEADER = re.compile(r"[A-Za-z0-9_-]+:[ -~]*")
+_HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_-]+"), re.compile(r"[ -~]*")
 
 # Set by the client itself: any other value would break the framing, change the meaning or expose the key.
 _RESERVED_HEADER = re.compile(
@@ -90,7 +90,9 @@ def _certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
 def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
     try:
         headers = {name.strip(): _text(text, read) for name, text in value.items()}
-        is_valid = all(_HEADER.fullmatch(f"{name}:{text}") for name, text in headers.items())
+        is_valid = all(
+            _HEADER.fullmatch(name) and _HEADER_VALUE.fullmatch(text) for name, text in headers.items()
+        )
     except (AttributeError, ValueError):
         is_valid = False
     if not is_valid:

@@ -66,7 +66,8 @@ def _source(name: str, source: FileSource, stores: dict[int, Store]) -> Iterable
         source = source.uri
     if isinstance(source, Mapping | File):
         return [source]
-    if isinstance(source, os.PathLike):
+    # Before universal-pathlib 0.3, an ObjectStoragePath is one.
+    if isinstance(source, os.PathLike) and not isinstance(source, ObjectStoragePath):
         return _local_files(name, os.fspath(source))
     if not isinstance(source, str | ObjectStoragePath):
         raise InvalidRequestError(

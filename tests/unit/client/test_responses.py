@@ -282,6 +282,8 @@ def test_a_run_whose_response_cannot_be_used(operation, body, options, why):
         (b'{"run_id": " "}', "neither text"),
         (b'{"run_id": true}', "neither text"),
         (b'{"run_id": 1.50}', "neither text"),
+        (b'{"run_id": NaN}', "neither text"),
+        (b'{"run_id": 1e999}', "neither text"),
         (b'{"run_id": "a\\u0000"}', "NUL"),
         (b'{"run_id": "%b"}' % KEY.encode(), "API key"),
     ],

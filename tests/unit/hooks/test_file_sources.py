@@ -61,6 +61,13 @@ def test_sources(folder, files, expected):
     assert contents(files) == expected
 
 
+class _PathLike(ObjectStoragePath):
+    """As one is before universal-pathlib 0.3."""
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -73,6 +80,7 @@ def test_sources(folder, files, expected):
         ("link.*", ["c.txt"]),
         (lambda here: ObjectStoragePath(f"file://{here}/a.csv"), ["a.csv"]),
         (lambda here: ObjectStoragePath(f"file://any@{here}/a.csv"), ["a.csv"]),
+        (lambda here: _PathLike(f"file://{here}/a.csv"), ["a.csv"]),
         (lambda here: ObjectStoragePath(f"file://{here}/sub/") / "**", ["sub/d.csv", "sub/deep/e.csv"]),
         (lambda here: Asset(f"file://{here}/a.csv"), ["a.csv"]),
     ],
