@@ -180,7 +180,7 @@ class LocalService(_Server):
         """
         Return an Airflow connection to this service, in the form of ``AIRFLOW_CONN_…`` as JSON.
 
-        :param key: one of :attr:`keys`, by default the first
+        :param key: one of its ``keys``, by default the first
         :param extra: further extras of the connection, such as ``{"timeout": 5}``; they override those set
             here
         :raises ValueError: if the service does not have the key
