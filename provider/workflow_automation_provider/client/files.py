@@ -137,6 +137,8 @@ class UploadBody:
     def __init__(self, head: bytes, file_format: FileFormat) -> None:
         self.files: list[Element] = []
         """Its elements."""
+        # What is sent of them: files, and the JSON of mappings, which is made once.
+        self._contents: list[File | bytes] = []
         self._head = head
         self._file_format = file_format
         self._length = len(head) + len(_TAIL)
@@ -153,10 +155,11 @@ class UploadBody:
         """Return its size in bytes with another element, of the given length."""
         return self._length + length + bool(self.files)
 
-    def add(self, element: Element, length: int) -> None:
-        """Add an element, whose JSON has the given length."""
+    def add(self, element: Element, content: File | bytes, length: int) -> None:
+        """Add an element: the file, or the JSON of the mapping, and the length that it has in the body."""
         self._length = self.length_with(length)
         self.files.append(element)
+        self._contents.append(content)
 
     @contextmanager
     def opened(self, sent: Callable[[int], None] = lambda _: None) -> Iterator[Iterator[bytes]]:
@@ -175,10 +178,10 @@ class UploadBody:
 
     def _parts(self) -> Iterator[bytes | File]:
         yield self._head
-        for number, element in enumerate(self.files):
+        for number, content in enumerate(self._contents):
             if number:
                 yield b","
-            yield from _parts("files", element, self._file_format)
+            yield from _parts(content, self._file_format)
         yield _TAIL
 
     def _pieces(self, reading: Reading | None) -> Generator[bytes]:
@@ -221,7 +224,8 @@ def upload_bodies(
     head = encode("upload", ids)[:-1] + b',"files":['
     bodies: list[UploadBody] = []
     for number, element in enumerate(elements):
-        parts = _parts(f"files[{number}]", element, file_format)
+        content = element if isinstance(element, File) else _encoded(f"files[{number}]", element)
+        parts = _parts(content, file_format)
         length = sum((part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts)
         alone = len(head) + length + len(_TAIL)
         if max_request_bytes is not None and alone > max_request_bytes:
@@ -233,23 +237,27 @@ def upload_bodies(
         is_full = bodies and len(bodies[-1].files) == files_per_request
         if not bodies or is_full or bodies[-1].length_with(length) > (max_request_bytes or math.inf):
             bodies.append(UploadBody(head, file_format))
-        bodies[-1].add(element, length)
+        bodies[-1].add(element, content, length)
     return bodies
 
 
-def _parts(name: str, element: Element, file_format: FileFormat) -> Iterator[bytes | File]:
-    """Yield the JSON of an element, in which a file stands for its content, in base64."""
-    if isinstance(element, Mapping):
-        yield encode(name, element)
-    elif not isinstance(element, File):
+def _encoded(name: str, element: object) -> bytes:
+    if not isinstance(element, Mapping):
         raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
+    return encode(name, element)
+
+
+def _parts(content: File | bytes, file_format: FileFormat) -> Iterator[bytes | File]:
+    """Yield the JSON of an element, in which a file stands for its content, in base64."""
+    if isinstance(content, bytes):
+        yield content
     elif isinstance(file_format, str):
-        yield from _value(element, file_format)
+        yield from _value(content, file_format)
     else:
         before = b"{"
         for field_name, word in file_format.items():
             yield before + encode("file_format", field_name) + b":"
-            yield from _value(element, word)
+            yield from _value(content, word)
             before = b","
         yield b"}"
 
