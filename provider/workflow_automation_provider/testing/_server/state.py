@@ -68,8 +68,10 @@ class State:
 
     def exhausted(self, key: Key) -> bool:
         """Return whether a key has started its maximum number of runs."""
+        if key.max_runs is None:
+            return False
         started = [run for run in self.runs.values() if (run.flow_id, run.key) == (key.flow_id, key.name)]
-        return key.max_runs is not None and len(started) >= key.max_runs
+        return len(started) >= key.max_runs
 
     def next_run_id(self) -> str:
         """Return the ID of the next run."""
