@@ -30,6 +30,7 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.ledger import run_result
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -308,15 +309,13 @@ def with_said(run: RunResult, spoken: Spoken, hook: WorkflowAutomationHook) -> R
     link = spoken.claim and spoken.claim.run_link
     with hook:
         redact = hook.get_conn().redact
-        said = {
-            name: text
-            for name, text in (("run_id", spoken.run_id), ("run_link", link))
-            if text and redact(text) == text
-        }
+        said = run_result(
+            *(text if text and redact(text) == text else None for text in (spoken.run_id, link))
+        )
     if spoken.run_id not in (None, run.get("run_id")):
         # Another one than the response named: nothing of that is kept.
-        run = {name: value for name, value in run.items() if name == "flow_id"}  # type: ignore[assignment]
-    return {**run, **said}  # type: ignore[typeddict-item]
+        run = run_result(None, flow_id=run.get("flow_id"))
+    return {**run, **said}
 
 
 def not_continued(run_id: str, why: str) -> InvalidRequestError:
