@@ -30,9 +30,10 @@ CELLS = (
 )
 WHOLE, WITH_LIBRARIES = ("3.4", "3.13"), ("lowest", "3.11")
 
-# What tells whether it works at all: imports, the connection and its form, and each example DAG, with starts, uploads,
+# What tells whether it works at all: imports, local files, the connection and its form, and each example DAG, with starts, uploads,
 # batches and retries; but for what needs the task state store of Airflow 3.3.
 SMOKE = (
+    "tests/unit/hooks/test_file_sources.py",
     "tests/unit/hooks/test_workflow_automation.py",
     "tests/unit/plugins/test_airflow_plugin.py",
     "tests/unit/test_get_provider_info.py",
