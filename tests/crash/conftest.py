@@ -41,7 +41,8 @@ def deployment(service: LocalService) -> Iterator[Deployment]:
 
 
 def _play_of(item: pytest.Item) -> Any:
-    return getattr(item, "callspec", None) and item.callspec.params.get("play")  # type: ignore[attr-defined]
+    callspec = getattr(item, "callspec", None)
+    return callspec and callspec.params.get("play")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

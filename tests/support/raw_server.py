@@ -6,7 +6,14 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+
+
+def accepted(listener: socket.socket) -> Iterator[socket.socket]:
+    """Yield each connection to a listener, until that is shut down or closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            yield listener.accept()[0]
 
 
 class Server:
@@ -28,11 +35,9 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        for connection in accepted(self._listener):
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):

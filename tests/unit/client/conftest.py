@@ -9,6 +9,7 @@ import threading
 import pytest
 from hypothesis import settings
 
+from raw_server import accepted
 from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import (
@@ -122,11 +123,7 @@ class RawServer:
         self._thread.start()
 
     def _serve(self):
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
+        for connection in accepted(self._listener):
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(10)
                 if callable(self.answer):

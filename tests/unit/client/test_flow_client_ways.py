@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from certificates import issue_certificate
+from raw_server import accepted
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.transport import environment_proxy
 from workflow_automation_provider.exceptions import NotSentError
@@ -69,11 +70,7 @@ def socks_proxy(distant_service):
         sink.shutdown(socket.SHUT_WR)
 
     def serve():
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
+        for client in accepted(listener):
             client.recv(65536)
             client.sendall(b"\x05\x02")
             assert client.recv(65536) == b"\x01\x04user\x04hush"

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raw_server import accepted
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import (
@@ -333,11 +334,7 @@ def connect_proxy():
                     (server if one is client else client).sendall(data)
 
     def serve():
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
+        for client in accepted(listener):
             threading.Thread(target=tunnel, args=(client,), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
