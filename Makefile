@@ -74,7 +74,7 @@ mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see t
 fuzz: export FUZZ_SECONDS ?= 60
 fuzz: export FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(STAMP) ## Make up what happens to a task for a minute of the processor's time; FUZZ_SEED=… to repeat it
-	@$(RUN) pytest -q tests/unit/test_world_machine.py $(ARGS)
+	@$(RUN) pytest -q -n 2 --dist worksteal tests/unit/test_world_machine.py $(ARGS)
 
 soak: ARGS ?= --instances 150 --seconds 900
 soak: $(STAMP) ## Kill and fault 150 task instances at random, and count the runs (about 4 minutes); ARGS="--instances 300 …" for more

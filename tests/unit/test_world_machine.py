@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from datetime import timedelta
@@ -29,6 +30,7 @@ from world import KEY, World, airflow
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "10"))
 """Of the processor's time."""
 
+IS_LONG = "FUZZ_SECONDS" in os.environ
 SHRINKS = "FUZZ_SEED" in os.environ
 """Shrinking takes minutes: a round that failed is repeated with the seed that its error names."""
 
@@ -341,6 +343,33 @@ class Task(RuleBasedStateMachine):
 def _airflow(airflow_home):
     with airflow(airflow_home):
         yield
+
+
+ACTS = [("says", 0, "started"), ("says", 0, "success"), ("clear", True), ("lose", [("try", 0, [])])]
+WHERE = [("claim", True), ("start_again", True), ("claim", False), ("start_again", False), ("fail", False)]
+
+
+def happens(policy, waits, act, number, *, in_a_retry):
+    """Have something happen at a call of a try that is in doubt, or of the next one; return whether there was such a call."""
+    script = [(("any", number), act)]
+    task = Task()
+    first = ("try", HONEST.index(("drop_after", {})), [] if in_a_retry else script)
+    task.begin(policy=policy, waits=waits, asks=True, names=True, again=False, first=first)
+    if in_a_retry:
+        task.do(("try", HONEST.index(None), script))
+    task.teardown()
+    return number < len(task.world.processes[in_a_retry].calls)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(("policy", "in_a_retry"), WHERE if IS_LONG else WHERE[:1])
+@pytest.mark.parametrize("act", ACTS if IS_LONG else ACTS[:1], ids=str)
+def test_it_happens_at_each_call_around_a_doubt(policy, in_a_retry, waits, act):
+    """What chance finds too seldom: a run that claims its start just when the task decides."""
+    numbers = itertools.count()
+    while happens(policy, waits, act, next(numbers), in_a_retry=in_a_retry):
+        pass
 
 
 @pytest.mark.no_cover
