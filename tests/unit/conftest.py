@@ -30,7 +30,7 @@ def collected(monkeypatch):
     from airflow.providers.common.compat.lineage import hook as compat
     from airflow.sdk.lineage import HookLineageCollector
 
-    from workflow_automation_provider.hooks import lineage
+    from workflow_automation_provider import lineage
 
     collector = HookLineageCollector()
     monkeypatch.setattr(compat, "get_hook_lineage_collector", lambda: collector)

@@ -12,15 +12,15 @@ from airflow.sdk import Asset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.hooks import lineage
-from workflow_automation_provider.hooks.lineage import MAX_INPUTS, uris_of
+from workflow_automation_provider import lineage
 from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.lineage import MAX_INPUTS, uris_of
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import WithoutTextError, trigger
+from .starts import WithoutTextError, trigger
 
 
 @pytest.mark.parametrize(
