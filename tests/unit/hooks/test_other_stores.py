@@ -7,7 +7,6 @@ Skipped where they are not installed: they bring more packages than all the rest
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import random
@@ -26,28 +25,27 @@ from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError
 from workflow_automation_provider.hooks.sources import resolve
 
-from .conftest import digest
+from .conftest import sent, sha256
 
 MIB = 1024 * 1024
 # The one that is documented for the emulator.
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
-def free_port():
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return listener.getsockname()[1]
-
-
 @contextlib.contextmanager
-def running(arguments, port):
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(*arguments):
+    """Run an emulator on a free port, which is put into its arguments."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    command = [str(argument).format(port=port) for argument in arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
-        yield
+        yield port
     finally:
         process.kill()
         process.wait()
@@ -57,16 +55,14 @@ def running(arguments, port):
 def google():
     gcsfs = pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
-    port = free_port()
+
+    def connect(port):
+        endpoint = f"http://127.0.0.1:{port}"
+        return gcsfs.GCSFileSystem(endpoint_url=endpoint, token="anon", project="p", skip_instance_cache=True)
+
     program = Path(sys.executable).with_name("gcp-storage-emulator")
-    with running([program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"], port):
-        yield (
-            "gs",
-            port,
-            lambda port: gcsfs.GCSFileSystem(
-                endpoint_url=f"http://127.0.0.1:{port}", token="anon", project="p", skip_instance_cache=True
-            ),
-        )
+    with running(program, "start", "--port={port}", "--host=127.0.0.1", "--in-memory") as port:
+        yield "gs", port, connect
 
 
 @contextlib.contextmanager
@@ -76,19 +72,18 @@ def azure():
     if not program:
         pytest.skip("Azurite is not installed")
     logging.getLogger("azure").setLevel(logging.ERROR)
-    port = free_port()
-    arguments = [program, "--blobPort", str(port), "--blobHost", "127.0.0.1"]
-    with running([*arguments, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"], port):
 
-        def connect(port):
-            account = f"AccountName=devstoreaccount1;AccountKey={AZURE_KEY}"
-            endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
-            return adlfs.AzureBlobFileSystem(
-                account_name="devstoreaccount1",
-                connection_string=f"DefaultEndpointsProtocol=http;{account};{endpoint};",
-                skip_instance_cache=True,
-            )
+    def connect(port):
+        account = f"AccountName=devstoreaccount1;AccountKey={AZURE_KEY}"
+        endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
+        return adlfs.AzureBlobFileSystem(
+            account_name="devstoreaccount1",
+            connection_string=f"DefaultEndpointsProtocol=http;{account};{endpoint};",
+            skip_instance_cache=True,
+        )
 
+    options = ("--blobHost=127.0.0.1", "--inMemoryPersistence", "--silent", "--skipApiVersionCheck")
+    with running(program, "--blobPort={port}", *options) as port:
         yield "abfs", port, connect
 
 
@@ -133,23 +128,13 @@ def of(name):
     )
 
 
-def check(service, contents):
-    (upload,) = service.uploads
-    assert {file["name"]: digest(file["content"]) for file in upload.files} == {
-        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
-    }
-
-
-def test_an_object_is_read_block_by_block(store, hook, run_id, service):
+@pytest.mark.parametrize("breaks", [False, True])
+def test_an_object_is_read_block_by_block_and_taken_up_again(store, hook, run_id, service, breaks):
+    if breaks:
+        store.proxy.faults.append(Fault(of("b"), break_after=MIB))
     hook.upload_files(run_id, store.url, "demo-flow")
-    check(service, store.contents)
-    assert [sum(map(of(name), store.proxy.seen)) for name in ("a", "b")] == [1, 2]
-
-
-def test_what_breaks_off_is_taken_up_again(store, hook, run_id, service):
-    store.proxy.faults.append(Fault(of("b"), break_after=MIB))
-    hook.upload_files(run_id, store.url, "demo-flow")
-    check(service, store.contents)
+    assert dict(sent(service)) == {name: sha256(content) for name, content in store.contents.items()}
+    assert breaks or [sum(map(of(name), store.proxy.seen)) for name in ("a", "b")] == [1, 2]
 
 
 @pytest.mark.parametrize("content", [b"2", b"22"])
