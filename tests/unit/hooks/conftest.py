@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import File
 from workflow_automation_provider.hooks.sources import FileSource, resolve
@@ -48,6 +50,12 @@ def resolved(source: FileSource | Iterable[FileSource]) -> list[File]:
     files = [element for element in elements if isinstance(element, File)]
     assert files == elements
     return files
+
+
+# What is made up of files and globs.
+_parts = st.sampled_from(["a", "b", "*", "**", "?", "*.csv", "[ab]", "[!b]*", "[[]a]", ".*"])
+globs = st.lists(_parts, min_size=1, max_size=4).filter(lambda found: re.search(r"[*?[]", "".join(found)))
+paths = st.lists(st.sampled_from(["a", "b", "a.csv", ".h", "[a]"]), min_size=1, max_size=4).map("/".join)
 
 
 def sha256(content):

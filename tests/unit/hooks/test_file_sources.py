@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from airflow.sdk import Asset, ObjectStoragePath
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import File, read_whole
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.sources import resolve
 
-from .conftest import resolved
+from .conftest import globs, paths, resolved
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ class _PathLike(ObjectStoragePath):
         return str(self)
 
 
-def given(files, folder):
+def in_folder(files, folder):
     """Return sources: a test names those that need the folder by a function or by HERE."""
     if callable(files):
         return files(folder)
@@ -77,7 +82,7 @@ def given(files, folder):
 def test_sources(folder, files, expected):
     found = [
         element.open().read().decode() if isinstance(element, File) else element
-        for element in resolve(given(files, folder))
+        for element in resolve(in_folder(files, folder))
     ]
     assert found == expected
 
@@ -108,7 +113,7 @@ def test_sources(folder, files, expected):
 )
 def test_sources_that_name_no_file(folder, files, kind, words):
     with pytest.raises(kind, match=words.replace("HERE", str(folder))):
-        resolve(given(files, folder))
+        resolve(in_folder(files, folder))
 
 
 def test_what_a_file_is_told_as(folder):
@@ -121,6 +126,111 @@ def test_what_a_file_is_told_as(folder):
     assert [file.name for file in found] == names
     assert found[0].content_type == "application/octet-stream"
 
+
+# Globs --------------------------------------------------------------------------------------------------
+
+
+def write(root, files, links):
+    """Write files and links, but for what is in the way of another."""
+    for path in sorted(files):
+        target = root / path
+        if not any(parent.is_file() for parent in target.parents) and not target.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(path)
+    for path, to in links.items():
+        link = root / path
+        if link.parent.is_dir() and not os.path.lexists(link):
+            link.symlink_to(root / to)
+
+
+def real(path):
+    """Return a path whose folders are no links."""
+    return str(Path(path).parent.resolve() / Path(path).name)
+
+
+@given(
+    files=st.sets(paths, max_size=6),
+    links=st.dictionaries(paths, st.sampled_from(["", "a", "b", "a/b", "a.csv"]), max_size=4),
+    pattern=globs,
+)
+@example(files={"a/a.csv"}, links={"a/b": "", "b": ""}, pattern=["*", "*", "*.csv"])
+@example(files={"a.csv"}, links={"a": ""}, pattern=["a", "*", "*"])
+@example(files={"a.csv"}, links={"a": ""}, pattern=["a", "**"])
+@example(files={"a/b/a.csv", "a/a.csv", "a.csv"}, links={}, pattern=["**", "a", "**", "*.csv"])
+def test_a_local_glob_names_each_file_that_pythons_does_once(files, links, pattern):
+    with tempfile.TemporaryDirectory() as home:
+        root = Path(home).resolve()
+        # Other than ours, Python's goes on through links behind **.
+        write(root, files, {} if "**" in pattern else links)
+        text = f"{root}/{'/'.join(pattern)}"
+        matches = glob.glob(text, recursive=True)
+        # For Python, a/** also names the file a.
+        expected = {real(path) for path in matches if not (path[-1] == "/" or Path(path).is_dir())}
+        try:
+            found = [real(file.location) for file in resolved(text)]
+        except FileUnavailableError:  # nothing is found, or a link that leads nowhere
+            assert not all(Path(path).exists() for path in expected or ["/nothing"])
+        except InvalidRequestError:  # a folder is found
+            assert "**" not in pattern
+            assert any(Path(path).is_dir() for path in matches)
+        else:
+            assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("in/**", ["in/sub/a.csv"]),
+        ("**/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
+        ("*/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
+        ("*/sub/*.csv", ["in/sub/a.csv"]),
+    ],
+)
+def test_two_stars_do_not_go_through_links_and_others_do_once(tmp_path, pattern, expected):
+    links = {"in/link": "other", "in/sub/up": "in", "of/link": "another", "to_in": "in"}
+    write(tmp_path, ["other/x.csv", "another/x.csv", "in/sub/a.csv", "of/y"], links)
+    found = [(file.location or "").removeprefix(f"{tmp_path}/") for file in resolved(f"{tmp_path}/{pattern}")]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO), ("**/*.csv", errno.ESTALE)]
+)
+def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, code):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.csv").touch()
+    listdir = os.listdir
+
+    def fail(path):
+        if path.rstrip("/") == f"{tmp_path}/b":
+            raise OSError(code, os.strerror(code), path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(FileUnavailableError) as caught:
+        resolved(f"{tmp_path}/{pattern}")
+    assert f"files[0]: the folder '{tmp_path}/b'" in caught.value.message
+    assert os.strerror(code) in caught.value.message
+
+
+def test_a_name_without_wildcards_needs_no_listing(tmp_path, monkeypatch):
+    (tmp_path / "a" / "private").mkdir(parents=True)
+    (tmp_path / "a" / "private" / "x.csv").touch()
+    listdir = os.listdir
+    listed: list[str] = []
+
+    def count(path):
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", count)
+    (file,) = resolved(f"{tmp_path}/*/private/x.csv")
+    assert file.location == f"{tmp_path}/a/private/x.csv"
+    assert listed == [f"{tmp_path}/"]
+
+
+# What is read ------------------------------------------------------------------------------------------
 
 REWRITE = """
 import os, sys
