@@ -33,8 +33,8 @@ def connect(monkeypatch):
 
 
 @pytest.fixture
-def hook(service, workflow_automation_connection):
-    with WorkflowAutomationHook(workflow_automation_connection) as hook:
+def hook(service):
+    with WorkflowAutomationHook() as hook:
         yield hook
 
 

@@ -32,27 +32,10 @@ MIB = 1024 * 1024
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
-@contextlib.contextmanager
-def running(*arguments):
-    """Run an emulator on a free port, which is put into its arguments."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    command = [str(argument).format(port=port) for argument in arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.1)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
+# What each emulator is: a scheme, the command that starts it on a port, and what makes a file system of a port.
 
 
-@contextlib.contextmanager
-def google():
+def google(port):
     gcsfs = pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
 
@@ -61,12 +44,10 @@ def google():
         return gcsfs.GCSFileSystem(endpoint_url=endpoint, token="anon", project="p", skip_instance_cache=True)
 
     program = Path(sys.executable).with_name("gcp-storage-emulator")
-    with running(program, "start", "--port={port}", "--host=127.0.0.1", "--in-memory") as port:
-        yield "gs", port, connect
+    return "gs", [program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"], connect
 
 
-@contextlib.contextmanager
-def azure():
+def azure(port):
     adlfs = pytest.importorskip("adlfs")
     program = shutil.which("azurite-blob", path=f"{os.environ.get('AZURITE', '')}:{os.environ['PATH']}")
     if not program:
@@ -82,23 +63,32 @@ def azure():
             skip_instance_cache=True,
         )
 
-    options = ("--blobHost=127.0.0.1", "--inMemoryPersistence", "--silent", "--skipApiVersionCheck")
-    with running(program, "--blobPort={port}", *options) as port:
-        yield "abfs", port, connect
+    address = ["--blobHost=127.0.0.1", f"--blobPort={port}"]
+    return "abfs", [program, *address, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"], connect
 
 
 @pytest.fixture(scope="module", params=[google, azure])
 def emulator(request):
-    with pytest.MonkeyPatch.context() as environment:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with contextlib.ExitStack() as stack:
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
             environment.delenv(name, raising=False)
         # Otherwise gcsfs asks by gRPC what kind of bucket it is, which the emulator does not know.
         environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        with request.param() as (scheme, port, connect):
-            proxy = StoreProxy(port)
-            with proxy.running():
-                attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
-                yield scheme, connect(port), proxy
+        scheme, command, connect = request.param(port)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        proxy = stack.enter_context(StoreProxy(port).running())
+        attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
+        yield scheme, connect(port), proxy
 
 
 @pytest.fixture
