@@ -71,8 +71,8 @@ def trigger_flow_once(
     :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was; also an
         ``AirflowFailException`` if Airflow must not retry the task
     """
-    from workflow_automation_provider.hooks.lineage import collect
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+    from workflow_automation_provider.lineage import collect
 
     context = get_current_context() if context is None else context
     hook = WorkflowAutomationHook(workflow_automation_conn_id)

@@ -14,18 +14,17 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 PIECE = 256 * 1024
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A request to the store: its method, its target, and its headers by lower-case name."""
+    """A request to the store."""
 
     method: str
     target: str
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -44,7 +43,6 @@ class Fault:
     matches: Callable[[Seen], bool] = lambda _: True
     status: int | None = None
     body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
     break_after: int | None = None
     hang_after: int | None = None
     damage: Callable[[bytes], bytes] | None = None
@@ -132,7 +130,7 @@ class StoreProxy:
     ) -> bool:
         line, headers = _parse(head)
         method, target, version = line.split(" ")
-        seen = Seen(method, target, headers)
+        seen = Seen(method, target)
         self.seen.append(seen)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         if self.delay:
@@ -141,10 +139,7 @@ class StoreProxy:
         if fault.before:
             await asyncio.to_thread(fault.before)
         if fault.status is not None:
-            extra = "".join(f"{name}: {value}\r\n" for name, value in fault.headers.items())
-            writer.write(
-                f"HTTP/1.1 {fault.status} x\r\n{extra}Content-Length: {len(fault.body)}\r\n\r\n".encode()
-            )
+            writer.write(f"HTTP/1.1 {fault.status} x\r\nContent-Length: {len(fault.body)}\r\n\r\n".encode())
             writer.write(b"" if method == "HEAD" else fault.body)
             await writer.drain()
             return True

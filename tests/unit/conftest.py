@@ -11,6 +11,7 @@ from collections import Counter
 from types import SimpleNamespace
 from uuid import uuid4
 
+import certifi
 import pytest
 
 from .batches import Batches
@@ -30,7 +31,7 @@ def collected(monkeypatch):
     from airflow.providers.common.compat.lineage import hook as compat
     from airflow.sdk.lineage import HookLineageCollector
 
-    from workflow_automation_provider.hooks import lineage
+    from workflow_automation_provider import lineage
 
     collector = HookLineageCollector()
     monkeypatch.setattr(compat, "get_hook_lineage_collector", lambda: collector)
@@ -125,21 +126,23 @@ def full_connection(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def moto_port():
+def s3_port():
     """Start a stand-in for S3."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()[1]
-    server.stop()
+    pytest.importorskip("moto.server")
+    from s3_bucket import s3_server
+
+    with s3_server() as port:
+        yield port
 
 
 @pytest.fixture
-def bucket(moto_port, monkeypatch):
+def bucket(s3_port, monkeypatch):
     """Make a bucket of S3, and a connection to it."""
     from s3_bucket import Bucket
 
-    bucket = Bucket(moto_port, f"b-{uuid4().hex[:12]}")
-    monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(bucket.connection(moto_port)))
+    bucket = Bucket(f"b-{uuid4().hex[:12]}")
+    monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(bucket.connection(s3_port)))
+    monkeypatch.setenv("AWS_CA_BUNDLE", certifi.where())  # else each client reads the usual hundreds
     return bucket
 
 

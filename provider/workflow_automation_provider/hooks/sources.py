@@ -4,7 +4,7 @@ Find the files that a DAG author names, and read them in order. Nothing is silen
 Local names are matched here, because ``glob`` leaves out folders that it cannot list.
 """
 # A Path would double the cost of reading a small file.
-# ruff: noqa: PTH109, PTH116, PTH118
+# ruff: noqa: PTH109, PTH112, PTH116, PTH208
 
 from __future__ import annotations
 
@@ -52,8 +52,6 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
         files = sorted(files, key=str)  # the same order in each try
     stores: dict[int, Store] = {}
     sources = [_source(f"files[{number}]", source, stores) for number, source in enumerate(files)]
-    for store in stores.values():
-        store.named = store.look_up(store.named)
     elements = [element for source in sources for element in source]
     if not elements:
         raise InvalidRequestError("files is empty: expected at least one path, glob, URL or mapping.")
@@ -61,7 +59,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
 
 
 def _source(name: str, source: FileSource, stores: dict[int, Store]) -> Iterable[Element]:
-    """Return the elements of a source, found once they are asked for; a store notes what it is to look up."""
+    """Return the elements of a source, found once they are asked for; what is named in a store is looked up meanwhile."""
     if isinstance(source, Asset):
         source = source.uri
     if isinstance(source, Mapping | File):
@@ -151,56 +149,47 @@ def _hint(path: str) -> str:
 
 def _glob(pattern: str) -> Iterator[str]:
     """
-    Yield what a local glob names: of each folder once. Links are followed, but ``**`` does not go through them.
+    Yield what a local glob names. Links are followed, but ``**`` does not go through them.
 
     :raises OSError: if a folder cannot be listed
     """
     magic = MAGIC.search(pattern)
-    end = pattern.rfind("/", 0, magic.start() if magic else 0) + 1
-    *parts, last = filter(None, pattern[end:].split("/"))
-    if last == "**":  # what is in any folder
-        parts, last = [*parts, last], "*"
-    folders: Iterable[str] = [pattern[:end] or "./"]
-    for part in parts:
-        named = [path for folder in folders for path, is_folder in _named(folder, part) if is_folder]
-        # By the first of its names.
-        named.sort(reverse=True)
-        folders = {os.path.realpath(path): os.path.join(path, "") for path in named}.values()
-    for folder in folders:
-        for path, is_folder in _named(folder, last):
-            # ** also matches what is in a folder; without it, a folder among the matches is an error.
-            if not (is_folder and "**" in parts):
-                yield path if end else path.removeprefix("./")
+    root = pattern[: pattern.rfind("/", 0, magic.start() if magic else 0) + 1]
+    parts = [*filter(None, pattern[len(root) :].split("/"))]
+    if parts[-1] == "**":  # what is in any folder
+        parts.append("*")
+    for path in _below(root, parts, set()):
+        # ** also matches what is in a folder; without it, a folder among the matches is an error.
+        if "**" not in parts or not os.path.isdir(path):
+            yield path
 
 
-def _named(folder: str, part: str) -> Iterator[tuple[str, bool]]:
-    """Yield what a part of a glob names in a folder, and whether that is a folder."""
-    if not MAGIC.search(part):
-        path = f"{folder}{part}"
-        if (is_folder := _is_folder(path)) or os.path.lexists(path):
-            yield path, is_folder
+def _below(folder: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterator[str]:
+    """Yield what the parts of a glob name in a folder, if they were not looked for there before."""
+    place = os.path.realpath(folder), len(parts)
+    if place in seen:
         return
+    seen.add(place)
+    part, *rest = parts
     if part == "**":
-        yield folder, True
+        yield from _below(folder, rest, seen)
+        rest = parts
+    for name in _listed(folder) if MAGIC.search(part) else [part]:
+        if not fnmatch.fnmatchcase(name, part) or name[0] == "." != part[0]:
+            continue
+        path = f"{folder}{name}"
+        try:
+            state = os.lstat(path) if part == "**" or not rest else os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not rest:
+            yield path
+        elif stat.S_ISDIR(state.st_mode):
+            yield from _below(f"{path}/", rest, seen)
+
+
+def _listed(folder: str) -> list[str]:
     try:
-        entries = os.scandir(folder)
+        return sorted(os.listdir(folder or "."))
     except (FileNotFoundError, NotADirectoryError):
-        return
-    with entries:
-        for entry in entries:
-            if not fnmatch.fnmatchcase(entry.name, part) or entry.name[0] == "." != part[0]:
-                continue
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if part != "**":
-                yield entry.path, is_folder or (entry.is_symlink() and _is_folder(entry.path))
-            elif is_folder:
-                yield from _named(f"{entry.path}/", part)
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return False
-        raise
+        return []

@@ -8,18 +8,19 @@ once more before the last byte of the request is sent.
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import functools
 import mimetypes
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
+from glob import escape
 from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
+from fsspec.utils import glob_translate  # type: ignore[import-untyped]  # has no types
 
 from workflow_automation_provider.client import files as body
 from workflow_automation_provider.client.files import File, is_wrong_path, reason
@@ -141,40 +142,34 @@ class Store:
         # Whether it is that of S3, Google Cloud Storage or Azure: what others' asynchronous methods take differs.
         self.is_cloud = not kinds.isdisjoint(("s3fs", "gcsfs", "adlfs"))
         self.is_s3 = "s3fs" in kinds
-        self.named: dict[str, Any] = {}
         self._listings: list[tuple[str, int | None]] = []
         self._listed = 0
+        self._free = asyncio.Semaphore(_AT_ONCE)
         fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
         if self.is_s3 and fs._s3 is None:  # not connected yet: as many as never have to be waited for
             fs.config_kwargs.setdefault("max_pool_connections", 2 * _AT_ONCE)
 
     def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
-        """Return what is at a path, below a prefix, or what a glob names, by key."""
+        """Return what is below a prefix, or what a glob names, by key."""
         magic = MAGIC.search(path)
-        if not magic and not is_prefix:
-            if isinstance(info := self.named[path], Exception):
-                raise info
-            return {path: info}
-        root, parts = path, ["**"]
-        if magic:
-            root = path[: max(path.rfind("/", 0, magic.start()), 0)]
-            parts = [*path[len(root) + 1 :].split("/"), *["**"] * is_prefix]
-        self._listings.append((root, None if "**" in parts else len(parts)))
+        root = path[: max(path.rfind("/", 0, magic.start()), 0)] if magic else path
+        below = f"{path.rstrip('/')}/"
+        pattern = f"{below}**" if is_prefix else path
+        self._listings.append((root, None if "**" in pattern else pattern.count("/") - root.count("/")))
         found = self._list(*self._listings[-1])
         self._listed += len(found)
         self.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
-        if path in found and not is_prefix:  # what looks like a pattern may be a key
+        # What looks like a pattern may be a key, and so may a prefix be.
+        if path in found and not is_prefix:
             return {path: found[path]}
-        if is_prefix and any(key.startswith(f"{path}/") for key in found):  # and so may a prefix be
-            root, parts = path, ["**"]
-        below = f"{root.rstrip('/')}/"
+        if is_prefix and any(key.startswith(below) for key in found):
+            pattern = f"{escape(below)}**"
+        matches = re.compile(glob_translate(pattern)).match
+        # An empty object whose key ends in a slash is written to show a folder.
         return {
             key: info
             for key, info in found.items()
-            # An empty object whose key ends in a slash is written to show a folder.
-            if key.startswith(below)
-            and not (key.endswith("/") and info.get("size") == 0)
-            and _fits(key[len(below) :].removesuffix("/").split("/"), parts)
+            if matches(key.removesuffix("/")) and not (key.endswith("/") and info.get("size") == 0)
         }
 
     def _list(self, root: str, depth: int | None) -> dict[str, _Info]:
@@ -184,30 +179,17 @@ class Store:
         found: dict[str, _Info] = self.fs.find(root, detail=True)
         return found
 
-    def look_up(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Return what the store says of objects, or the error, by key."""
-        keys = [*keys]
-        if self.is_cloud:
-            # On the store's own loop: threads would be waited for where the task is timed out.
-            found = asyncio.run_coroutine_threadsafe(self._look_up(keys), self.fs.loop).result()
-            return dict(zip(keys, found, strict=True))
+    def look_up(self, key: str) -> Callable[[], _Info]:
+        """Begin to ask what the store says of an object, and return what waits for it."""
+        if not self.is_cloud:
+            return functools.partial(self.fs.info, key)
 
-        def look(key: str) -> Any:
-            try:
-                return self.fs.info(key)
-            except Exception as error:  # object stores raise all kinds of exceptions
-                return error
+        async def look() -> _Info:
+            async with self._free, asyncio.timeout(_TIMEOUT):
+                return cast("_Info", await self.fs._info(key))
 
-        return {key: look(key) for key in keys}
-
-    async def _look_up(self, keys: Sequence[str]) -> list[Any]:
-        free = asyncio.Semaphore(_AT_ONCE)
-
-        async def look(key: str) -> Any:
-            async with free, asyncio.timeout(_TIMEOUT):
-                return await self.fs._info(key)
-
-        return await asyncio.gather(*map(look, keys), return_exceptions=True)
+        # On the store's own loop: threads would be waited for where the task is timed out.
+        return asyncio.run_coroutine_threadsafe(look(), self.fs.loop).result
 
     def check(self, files: Sequence[_StoredFile]) -> None:
         """
@@ -216,16 +198,18 @@ class Store:
         :raises FileUnavailableError: if one is no longer as it was found
         """
         self.fs.invalidate_cache()
-        now: dict[str, Any] = {}
+        now: dict[str, _Info] = {}
         # A page of a listing says as much as so many lookups.
         if self.is_cloud and len(files) > self._listed // _PAGE + len(self._listings):
             for listing in self._listings:
                 now |= self._list(*listing)
-        now |= self.look_up([file.key for file in files if file.key not in now])
+        looked_up = {file.key: self.look_up(file.key) for file in files if file.key not in now}
         for file in files:
-            info, (field, version) = now[file.key], file.version
-            if isinstance(info, Exception):
-                raise body.changed(file, f"could not be looked up ({reason(info)})")
+            try:
+                info = looked_up[file.key]() if file.key in looked_up else now[file.key]
+            except Exception as error:  # object stores raise all kinds of exceptions
+                raise body.changed(file, f"could not be looked up ({reason(error)})") from None
+            field, version = file.version
             if info.get("size") not in (None, file.size) or _text(info.get(field) or version) != version:
                 raise body.changed(file, "changed")
 
@@ -238,15 +222,6 @@ def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info
             yield info["name"], info
         elif depth != 1 and path != folder.rstrip("/"):
             yield from _below(fs, path, depth and depth - 1)
-
-
-def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether the parts of a key match those of a glob, of which ``**`` stands for any number."""
-    if not pattern or not key:
-        return not pattern and not key
-    if pattern[0] == "**":
-        return len(pattern) == 1 or _fits(key, pattern[1:]) or _fits(key[1:], pattern)
-    return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
 
 
 def _text(value: object) -> str:
@@ -279,22 +254,21 @@ class _StoredFile(FoundFile):
 
 def stored_files(name: str, source: str | ObjectStoragePath, stores: dict[int, Store]) -> Iterator[FoundFile]:
     """
-    Return the files of a source, listed once they are asked for.
+    Return the files of a source, listed once they are asked for; what it names is looked up already.
 
     :param name: what the source is called in errors
-    :param stores: those that are known so far; one of them notes what it is to look up
+    :param stores: those that are known so far, by file system
     """
     with _readable(name, source):
         fs, path = stored_at(name, source)
         scheme = str(source).partition("://")[0].strip().lower()
         store = stores.get(id(fs)) or stores.setdefault(id(fs), Store(fs, scheme))
-    is_prefix = str(source).endswith("/")
-    if not is_prefix and not MAGIC.search(path):
-        store.named[path] = None
+        is_prefix = str(source).endswith("/")
+        named = None if is_prefix or MAGIC.search(path) else store.look_up(path)
 
     def found() -> Iterator[FoundFile]:
         with _readable(name, source):
-            infos = store.find(path, is_prefix=is_prefix)
+            infos = {path: named()} if named else store.find(path, is_prefix=is_prefix)
             if not infos:
                 raise FileNotFoundError
             for key in sorted(infos):
@@ -313,7 +287,7 @@ def _readable(name: str, source: object) -> Iterator[None]:
     except FileNotFoundError:
         raise FileUnavailableError(f"{name}: there is no file at {url}.") from None
     except Exception as error:  # object stores raise all kinds of exceptions
-        raise FileUnavailableError(f"{name}: {url} cannot be read: {reason(error)}.") from None
+        raise unusable(f"{name}: {url} cannot be read", error) from None
 
 
 def _stored_file(store: Store, key: str, info: _Info) -> _StoredFile:
@@ -343,18 +317,12 @@ class _Reading:
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
 
     def chunks(self, file: File) -> Iterator[bytes]:
-        """Return the content of the next file; before the end of the last, look all of them up again."""
-        last = b""
-        for chunk in self._content(cast("_StoredFile", file)):
-            if last:
-                yield last
-            last = chunk
+        """Return the content of the next file; after that of the last, look all of them up again."""
+        yield from self._content(cast("_StoredFile", file))
         self._left -= 1
         if not self._left:
             for store in {one.store for one in self._files}:
                 store.check([one for one in self._files if one.store is store])
-        if last:
-            yield last
 
     def close(self) -> None:
         """Cancel what is being fetched."""

@@ -16,7 +16,7 @@ from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
-from workflow_automation_provider.hooks.lineage import collect
+from workflow_automation_provider.lineage import collect
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -246,8 +246,6 @@ class WorkflowAutomationHook(BaseHook):
         try:
             yield
         except WorkflowAutomationError as error:
-            if error.conn_id:
-                raise
             raise self.located(error, flow_id) from error.__cause__
 
     def _check_key_expiry(self) -> None:

@@ -132,7 +132,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     def _emit_events(self, context: Context, result: _Result) -> None:
         """Emit the asset and lineage events of a result."""
         from workflow_automation_provider.execution.asset_events import add_to_events
-        from workflow_automation_provider.hooks.lineage import collect
+        from workflow_automation_provider.lineage import collect
 
         try:
             extra = self._event_extra(result)

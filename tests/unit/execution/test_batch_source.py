@@ -217,7 +217,7 @@ def test_an_interruption_aborts_an_upload(bucket, number):
         write_output(output, breaking_off(number, 1024**2))
     gc.collect()
     assert bucket.read("output.jsonl") == TEXT
-    assert "Uploads" not in bucket.client.list_multipart_uploads(Bucket=bucket.name)
+    assert bucket.unfinished() == []
 
 
 def test_a_bucket_that_is_not_there_is_found_before_anything_is_started(bucket):

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
+import errno
+import glob
 import os
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from airflow.sdk import Asset, ObjectStoragePath
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import File, read_whole
-from workflow_automation_provider.exceptions import BusyError, FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.sources import resolve
 
-from .conftest import resolved
+from .conftest import globs, paths, resolved
 
 
 @pytest.fixture
@@ -28,37 +31,14 @@ def folder(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     monkeypatch.chdir(tmp_path)
+    for link, to in {
+        "link.txt": "c.txt",
+        "to_deep": "sub/deep",
+        "to_sub": "sub",
+        "sub/dangling": "nowhere",
+    }.items():
+        Path(link).symlink_to(to)
     return tmp_path
-
-
-def contents(files):
-    return [
-        element.open().read().decode() if isinstance(element, File) else element for element in resolve(files)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ("a.csv", ["a.csv"]),
-        (["b.csv", "a.csv"], ["b.csv", "a.csv"]),
-        (("b.csv", Path("a.csv")), ["b.csv", "a.csv"]),
-        (Path("sub/d.csv"), ["sub/d.csv"]),
-        ("?.csv", ["a.csv", "b.csv", "x.csv"]),
-        ("*.csv", ["[x].csv", "a.csv", "b.csv", "x.csv"]),
-        ("[ab].csv", ["a.csv", "b.csv"]),
-        ("[x].csv", ["[x].csv"]),
-        ("**/*.csv", ["[x].csv", "a.csv", "b.csv", "sub/d.csv", "sub/deep/e.csv", "x.csv"]),
-        ("sub/**", ["sub/d.csv", "sub/deep/e.csv"]),
-        ("*/", ["sub/d.csv", "sub/deep/e.csv"]),
-        ("sub/*/", ["sub/deep/e.csv"]),
-        ([{"any": ["*"]}, "a.csv"], [{"any": ["*"]}, "a.csv"]),
-        ({"a.csv"}, ["a.csv"]),
-        (iter(("b.csv", "a.csv")), ["b.csv", "a.csv"]),
-    ],
-)
-def test_sources(folder, files, expected):
-    assert contents(files) == expected
 
 
 class _PathLike(ObjectStoragePath):
@@ -71,89 +51,164 @@ class _PathLike(ObjectStoragePath):
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ("file://HERE/a.csv", ["a.csv"]),
-        ("file://HERE/c*.txt", ["c.txt"]),
-        ("file://HERE/sub/**", ["sub/d.csv", "sub/deep/e.csv"]),
-        ("file://HERE/to_sub/**", ["sub/d.csv", "sub/deep/e.csv"]),
-        ("file://HERE/link.*", ["c.txt"]),
-        ("file://HERE/link.txt", ["c.txt"]),
+        (["b.csv", "a.csv"], ["b.csv", "a.csv"]),
+        (("b.csv", Path("a.csv")), ["b.csv", "a.csv"]),
+        ({"a.csv"}, ["a.csv"]),
+        (iter(("b.csv", "a.csv")), ["b.csv", "a.csv"]),
+        ([{"any": ["*"]}, "a.csv"], [{"any": ["*"]}, "a.csv"]),
+        ("*.csv", ["[x].csv", "a.csv", "b.csv", "x.csv"]),
+        ("[x].csv", ["[x].csv"]),
+        ("**/*.csv", ["[x].csv", "a.csv", "b.csv", "sub/d.csv", "sub/deep/e.csv", "x.csv"]),
+        ("*/*.csv", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("sub/d*/", ["sub/deep/e.csv"]),
         ("link.*", ["c.txt"]),
+        (lambda here: f"file://{here}/a.csv", ["a.csv"]),
+        (lambda here: f"file://{here}/c*.txt", ["c.txt"]),
+        (lambda here: f"file://{here}/to_deep/**", ["sub/deep/e.csv"]),
         (lambda here: ObjectStoragePath(f"file://{here}/a.csv"), ["a.csv"]),
         (lambda here: ObjectStoragePath(f"file://any@{here}/a.csv"), ["a.csv"]),
         (lambda here: _PathLike(f"file://{here}/a.csv"), ["a.csv"]),
-        (lambda here: ObjectStoragePath(f"file://{here}/sub/") / "**", ["sub/d.csv", "sub/deep/e.csv"]),
+        (lambda here: ObjectStoragePath(f"file://{here}/to_deep/") / "**", ["sub/deep/e.csv"]),
         (lambda here: Asset(f"file://{here}/a.csv"), ["a.csv"]),
     ],
 )
-def test_urls_and_links(folder, files, expected):
-    Path("link.txt").symlink_to("c.txt")
-    Path("to_sub").symlink_to("sub")
-    source = files(folder) if callable(files) else files.replace("HERE", str(folder))
-    assert sorted(contents(source)) == expected
+def test_sources(folder, files, expected):
+    found = [
+        element.open().read().decode() if isinstance(element, File) else element
+        for element in resolve(files(folder) if callable(files) else files)
+    ]
+    assert found == expected
 
 
-@pytest.mark.parametrize("pattern", ["*/**", "*/", "?*/", "**/*/", "**/*.csv"])
-def test_a_file_is_found_once(folder, pattern):
-    Path("to_deep").symlink_to("sub/deep")
-    assert [text for text in contents(pattern) if text.endswith("e.csv")] == ["sub/deep/e.csv"]
+@pytest.mark.parametrize(
+    ("files", "kind", "words"),
+    [
+        # Files that may be there later.
+        (["a.csv", "missing/x"], FileUnavailableError, "'missing/x' cannot be read"),
+        (["a.csv", "nothing/*"], FileUnavailableError, r"files\[1\]: the glob"),
+        ("missing", FileUnavailableError, "current directory, '/"),
+        ("missing/*.csv", FileUnavailableError, "current directory, '/"),
+        *(
+            (name, FileUnavailableError, "dangling' cannot be read")
+            for name in ("sub/dangling", "*/dang*", "sub/**")
+        ),
+        (Asset("my-asset"), FileUnavailableError, "'my-asset' cannot be read"),
+        # Sources that never name a file: no retry can help, so Airflow must not try one.
+        ("s*", InvalidRequestError, "'sub' is a directory"),
+        (lambda here: f"file://{here}/sub/", InvalidRequestError, "/sub/' is a directory"),
+        (lambda here: ObjectStoragePath(f"file://{here}/sub/"), InvalidRequestError, "/sub' is a directory"),
+        ("nothing://bucket/key", InvalidRequestError, "not a URL"),
+        ("a.csv/b", InvalidRequestError, "'a.csv/b' .*: Not a directory"),
+        (f"*/{'a' * 300}/*.csv", InvalidRequestError, "cannot be listed: File name too long"),
+        ("a\0b", InvalidRequestError, "embedded null"),
+        (["a.csv", None], InvalidRequestError, r"files\[1\] is None"),
+    ],
+)
+def test_sources_that_name_no_file(folder, files, kind, words):
+    with pytest.raises(kind, match=words):
+        resolve(files(folder) if callable(files) else files)
 
 
 def test_what_a_file_is_told_as(folder):
     (file,) = resolved(folder / "sub" / "d.csv")
     assert (file.name, file.size, file.content_type) == ("d.csv", 9, "text/csv")
-    (folder / "no_ending").touch()
-    assert resolved("no_ending")[0].content_type == "application/octet-stream"
+    names = ["no_ending", "{{ ds }}.csv", "~backup.csv"]
+    for name in names:
+        (folder / name).touch()
+    found = resolved(names)
+    assert [file.name for file in found] == names
+    assert found[0].content_type == "application/octet-stream"
+
+
+# Globs --------------------------------------------------------------------------------------------------
+
+
+def write(root, files, links):
+    """Write files and links, but for what is in the way of another."""
+    for path in sorted(files):
+        target = root / path
+        if not any(parent.is_file() for parent in target.parents) and not target.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(path)
+    for path, to in links.items():
+        link = root / path
+        if link.parent.is_dir() and not os.path.lexists(link):
+            link.symlink_to(root / to)
+
+
+def real(path):
+    """Return a path whose folders are no links."""
+    return str(Path(path).parent.resolve() / Path(path).name)
+
+
+@given(
+    files=st.sets(paths, max_size=6),
+    links=st.dictionaries(paths, st.sampled_from(["", "a", "b", "a/b", "a.csv"]), max_size=4),
+    pattern=globs,
+)
+@example(files={"a/a.csv"}, links={"a/b": "", "b": ""}, pattern=["*", "*", "*.csv"])
+@example(files={"a.csv"}, links={"a": ""}, pattern=["a", "*", "*"])
+@example(files={"a.csv"}, links={"a": ""}, pattern=["a", "**"])
+@example(files={"a/b/a.csv", "a/a.csv", "a.csv"}, links={}, pattern=["**", "a", "**", "*.csv"])
+def test_a_local_glob_names_each_file_that_pythons_does_once(files, links, pattern):
+    with tempfile.TemporaryDirectory() as home:
+        root = Path(home).resolve()
+        # Other than ours, Python's goes on through links behind **.
+        write(root, files, {} if "**" in pattern else links)
+        text = f"{root}/{'/'.join(pattern)}"
+        matches = glob.glob(text, recursive=True)
+        # For Python, a/** also names the file a.
+        expected = {real(path) for path in matches if not (path[-1] == "/" or Path(path).is_dir())}
+        try:
+            found = [real(file.location) for file in resolved(text)]
+        except FileUnavailableError:  # nothing is found, or a link that leads nowhere
+            assert not all(Path(path).exists() for path in expected or ["/nothing"])
+        except InvalidRequestError:  # a folder is found
+            assert "**" not in pattern
+            assert any(Path(path).is_dir() for path in matches)
+        else:
+            assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("pattern", "expected"),
     [
-        (["a.csv", "missing/x"], "'missing/x' cannot be read"),
-        (["a.csv", "nothing/*"], r"files\[1\]: the glob"),
-        *((files, "dangling' cannot be read") for files in ("dangling", "d*", "links/**", "*/dangling")),
-        ("file://HERE/*.nothing", "matches no file"),
-        (Asset("my-asset"), "'my-asset' cannot be read"),
+        ("in/**", ["in/sub/a.csv"]),
+        ("**/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
+        ("*/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
+        ("*/sub/*.csv", ["in/sub/a.csv"]),
     ],
 )
-def test_files_that_may_be_there_later(folder, files, words):
-    Path("dangling").symlink_to("nowhere")
-    Path("links").mkdir()
-    Path("links/dangling").symlink_to("nowhere")
-    if isinstance(files, str):
-        files = files.replace("HERE", str(folder))
-    with pytest.raises(FileUnavailableError, match=words):
-        resolve(files)
+def test_two_stars_do_not_go_through_links_and_others_do_once(tmp_path, pattern, expected):
+    links = {"in/link": "other", "in/sub/up": "in", "of/link": "another", "to_in": "in"}
+    write(tmp_path, ["other/x.csv", "another/x.csv", "in/sub/a.csv", "of/y"], links)
+    found = [(file.location or "").removeprefix(f"{tmp_path}/") for file in resolved(f"{tmp_path}/{pattern}")]
+    assert found == expected
 
 
 @pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (["a.csv", "sub"], "'sub' is a directory"),
-        ("s*", "'sub' is a directory"),
-        ("li*", "'link' is a directory"),
-        ("file://HERE/link", "link' is a directory"),
-        ("file://HERE/sub/", "/sub/' is a directory"),
-        ("nothing://bucket/key", "not a URL"),
-        (lambda here: ObjectStoragePath(f"file://{here}/sub/"), "/sub' is a directory"),
-        (lambda here: Asset(f"file://{here}/sub/"), "/sub' is a directory"),
-        ("a.csv/b", "'a.csv/b' .*: Not a directory"),
-        ("a" * 300, ": File name too long"),
-        (f"*/{'a' * 300}/*.csv", "cannot be listed: File name too long"),
-        ("a\0b", "embedded null"),
-        (["a.csv", None], r"files\[1\] is None"),
-        (["a.csv", ["b.csv"]], r"files\[1\] is a list"),
-    ],
+    ("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO), ("**/*.csv", errno.ESTALE)]
 )
-def test_sources_that_never_name_a_file(folder, files, words):
-    """No retry can help, so Airflow must not try one."""
-    Path("link").symlink_to("sub")
-    if callable(files):
-        files = files(folder)
-    elif isinstance(files, str):
-        files = files.replace("HERE", str(folder))
-    with pytest.raises(InvalidRequestError, match=words):
-        resolve(files)
+def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, code):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.csv").touch()
+    listdir = os.listdir
 
+    def fail(path):
+        if path.rstrip("/") == f"{tmp_path}/b":
+            raise OSError(code, os.strerror(code), path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(FileUnavailableError) as caught:
+        resolved(f"{tmp_path}/{pattern}")
+    assert f"files[0]: the folder '{tmp_path}/b'" in caught.value.message
+    assert os.strerror(code) in caught.value.message
+    assert len(resolved(f"{tmp_path}/*/x.csv")) == 3  # a name without wildcards needs no listing
+
+
+# What is read ------------------------------------------------------------------------------------------
 
 REWRITE = """
 import os, sys
@@ -175,7 +230,7 @@ def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
     torn = 0
     try:
         # Long enough for thousands of reads, were each of them at once.
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
             with contextlib.suppress(FileUnavailableError):
                 torn += len(set(b"".join(read_whole(file)))) > 1
@@ -185,41 +240,10 @@ def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
     assert torn == 0
 
 
-def test_a_file_may_have_an_odd_name(folder):
-    names = ["{{ ds }}.csv", "~backup.csv"]
-    for name in names:
-        Path(name).touch()
-    assert [file.name for file in resolved(names)] == names
-
-
-@pytest.mark.parametrize("path", ["data", "data/*.csv"])
-def test_of_a_relative_path_the_folder_is_told(folder, path):
-    with pytest.raises(FileUnavailableError, match=f"current directory, '{folder}'"):
-        resolve(path)
-
-
-def test_a_request_can_be_sent_again(service, hook, folder, run_id):
-    (request,) = hook.prepare_uploads(run_id, resolve("a.csv"), "demo-flow")
-    service.faults.add("busy", operation="upload")
-    with pytest.raises(BusyError):
-        hook.get_conn().send(request)
-    assert hook.get_conn().send(request) == "1 file received"
-    assert service.uploads[0].files[0]["content"] == base64.b64encode(b"a.csv").decode()
-
-
-def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(hook, folder, run_id):
-    (request,) = hook.prepare_uploads(run_id, resolve("a.csv"), "demo-flow")
+@pytest.mark.timeout(60, method="signal")  # it would not end
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(folder):
+    (file,) = resolved("a.csv")
     Path("a.csv").unlink()
     os.mkfifo("a.csv")
-    errors = []
-
-    def send():
-        try:
-            hook.get_conn().send(request)
-        except FileUnavailableError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=send, daemon=True)  # it would not end
-    thread.start()
-    thread.join(60)
-    assert [error.code for error in errors] == ["file-unavailable"]
+    with pytest.raises(FileUnavailableError):
+        [*read_whole(file)]

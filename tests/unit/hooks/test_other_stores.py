@@ -7,7 +7,6 @@ Skipped where they are not installed: they bring more packages than all the rest
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import random
@@ -26,84 +25,70 @@ from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError
 from workflow_automation_provider.hooks.sources import resolve
 
-from .conftest import digest
+from .conftest import sent, sha256
 
 MIB = 1024 * 1024
 # The one that is documented for the emulator.
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
-def free_port():
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return listener.getsockname()[1]
+# What each emulator is: a scheme, the command that starts it on a port, and what makes a file system of a port.
 
 
-@contextlib.contextmanager
-def running(arguments, port):
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.1)
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextlib.contextmanager
-def google():
+def google(port):
     gcsfs = pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
-    port = free_port()
+
+    def connect(port):
+        endpoint = f"http://127.0.0.1:{port}"
+        return gcsfs.GCSFileSystem(endpoint_url=endpoint, token="anon", project="p", skip_instance_cache=True)
+
     program = Path(sys.executable).with_name("gcp-storage-emulator")
-    with running([program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"], port):
-        yield (
-            "gs",
-            port,
-            lambda port: gcsfs.GCSFileSystem(
-                endpoint_url=f"http://127.0.0.1:{port}", token="anon", project="p", skip_instance_cache=True
-            ),
-        )
+    return "gs", [program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"], connect
 
 
-@contextlib.contextmanager
-def azure():
+def azure(port):
     adlfs = pytest.importorskip("adlfs")
     program = shutil.which("azurite-blob", path=f"{os.environ.get('AZURITE', '')}:{os.environ['PATH']}")
     if not program:
         pytest.skip("Azurite is not installed")
     logging.getLogger("azure").setLevel(logging.ERROR)
-    port = free_port()
-    arguments = [program, "--blobPort", str(port), "--blobHost", "127.0.0.1"]
-    with running([*arguments, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"], port):
 
-        def connect(port):
-            account = f"AccountName=devstoreaccount1;AccountKey={AZURE_KEY}"
-            endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
-            return adlfs.AzureBlobFileSystem(
-                account_name="devstoreaccount1",
-                connection_string=f"DefaultEndpointsProtocol=http;{account};{endpoint};",
-                skip_instance_cache=True,
-            )
+    def connect(port):
+        account = f"AccountName=devstoreaccount1;AccountKey={AZURE_KEY}"
+        endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
+        return adlfs.AzureBlobFileSystem(
+            account_name="devstoreaccount1",
+            connection_string=f"DefaultEndpointsProtocol=http;{account};{endpoint};",
+            skip_instance_cache=True,
+        )
 
-        yield "abfs", port, connect
+    address = ["--blobHost=127.0.0.1", f"--blobPort={port}"]
+    return "abfs", [program, *address, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"], connect
 
 
 @pytest.fixture(scope="module", params=[google, azure])
 def emulator(request):
-    with pytest.MonkeyPatch.context() as environment:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with contextlib.ExitStack() as stack:
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
             environment.delenv(name, raising=False)
         # Otherwise gcsfs asks by gRPC what kind of bucket it is, which the emulator does not know.
         environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        with request.param() as (scheme, port, connect):
-            proxy = StoreProxy(port)
-            with proxy.running():
-                attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
-                yield scheme, connect(port), proxy
+        scheme, command, connect = request.param(port)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        proxy = stack.enter_context(StoreProxy(port).running())
+        attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
+        yield scheme, connect(port), proxy
 
 
 @pytest.fixture
@@ -133,23 +118,13 @@ def of(name):
     )
 
 
-def check(service, contents):
-    (upload,) = service.uploads
-    assert {file["name"]: digest(file["content"]) for file in upload.files} == {
-        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
-    }
-
-
-def test_an_object_is_read_block_by_block(store, hook, run_id, service):
+@pytest.mark.parametrize("breaks", [False, True])
+def test_an_object_is_read_block_by_block_and_taken_up_again(store, hook, run_id, service, breaks):
+    if breaks:
+        store.proxy.faults.append(Fault(of("b"), break_after=MIB))
     hook.upload_files(run_id, store.url, "demo-flow")
-    check(service, store.contents)
-    assert [sum(map(of(name), store.proxy.seen)) for name in ("a", "b")] == [1, 2]
-
-
-def test_what_breaks_off_is_taken_up_again(store, hook, run_id, service):
-    store.proxy.faults.append(Fault(of("b"), break_after=MIB))
-    hook.upload_files(run_id, store.url, "demo-flow")
-    check(service, store.contents)
+    assert dict(sent(service)) == {name: sha256(content) for name, content in store.contents.items()}
+    assert breaks or [sum(map(of(name), store.proxy.seen)) for name in ("a", "b")] == [1, 2]
 
 
 @pytest.mark.parametrize("content", [b"2", b"22"])

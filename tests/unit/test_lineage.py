@@ -12,33 +12,29 @@ from airflow.sdk import Asset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.hooks import lineage
-from workflow_automation_provider.hooks.lineage import MAX_INPUTS, uris_of
+from workflow_automation_provider import lineage
 from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.lineage import MAX_INPUTS, uris_of
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import WithoutTextError, trigger
+from .starts import WithoutTextError, trigger
 
 
 @pytest.mark.parametrize(
     ("source", "uri"),
     [
         ("/data/a.csv", "file:///data/a.csv"),
-        (Path("/data/a.csv"), "file:///data/a.csv"),
         ("a.csv", f"{Path.cwd().as_uri()}/a.csv"),
         ("/data/*.csv", "file:///data/"),
         ("/data/20[0-9]/**/x", "file:///data/"),
-        ("*.csv", f"{Path.cwd().as_uri()}/"),
-        ("/data/é b.csv", "file:///data/é b.csv"),
         ("file:///data/a.csv", "file:///data/a.csv"),
         ("s3://conn_id@bucket/a/b.csv", "s3://bucket/a/b.csv"),
         ("s3://conn_id@bucket/a/*.csv", "s3://bucket/a/"),
         (Asset("s3://bucket/key"), "s3://bucket/key"),
         ("https://host:8443/é.csv", "https://host:8443/é.csv"),
-        ("hdfs:///data/a.csv", "hdfs:///data/a.csv"),
     ],
 )
 def test_a_source(source, uri):
@@ -48,13 +44,7 @@ def test_a_source(source, uri):
 @pytest.mark.parametrize(
     "source",
     [
-        "https://me:word@host/a.csv",
-        "https://host/a.csv#part",
-        "https://host/a.csv?X-Amz-Signature=abc",
         "https://host/a%3FX-Amz-Signature=abc",
-        "sftp://me:12/34@host/x",
-        "sftp://me:pa/ss%40host/x",
-        "https://me:pa/s*s@host/x",
         "zip://a.csv::https://me:pass@host/a.zip",
         "simplecache::s3://bucket/key",
         " https://me:pass@host/x",
@@ -68,13 +58,10 @@ def test_what_may_reveal_a_login_or_has_no_text_is_left_out(source):
 
 # What no URI of a test has but by its secret.
 PIECE = "Zq7"
-SECRETS = st.lists(
-    st.sampled_from(
-        ["/", "@", ":", "?", "#", "%", "&", "=", "*", "[", "%40", "%2F", "%3f", "\\", " ", "é", "."]
-    ),
-    min_size=1,
-    max_size=6,
-).map(lambda signs: PIECE + "".join(f"{sign}{PIECE}" for sign in signs))
+SIGNS = ["/", "@", ":", "?", "#", "%", "&", "=", "*", "[", "%40", "%2F", "%3f", "\\", " ", "é", "."]
+SECRETS = st.lists(st.sampled_from(SIGNS), min_size=1, max_size=6).map(
+    lambda signs: PIECE + "".join(f"{sign}{PIECE}" for sign in signs)
+)
 SCHEMES = st.sampled_from(["sftp", "https", "http", "s3", "gs", "abfs", "ftp", "file", "HTTPS", "S3", "Sftp"])
 PARAMETERS = st.sampled_from(["sig", "X-Amz-Signature", "x-goog-signature", "Signature", "token", "sv"])
 
@@ -129,8 +116,7 @@ class TestSecrets:
 
 def test_what_has_no_place_is_left_out():
     assert uris_of([{"name": "note"}, "/data/a"]) == ["file:///data/a"]
-    assert uris_of({"name": "note"}) == []
-    assert uris_of(None) == []
+    assert uris_of({"name": "note"}) == uris_of(None) == []
 
 
 def test_resolved_files(tmp_path):

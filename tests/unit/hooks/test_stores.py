@@ -1,0 +1,218 @@
+"""Sources in a store, here one of our own: globs and prefixes name all that they mean, once, or are an error."""
+
+from __future__ import annotations
+
+import fnmatch
+
+import pytest
+from airflow.sdk import ObjectStoragePath
+from airflow.sdk.io import attach
+from fsspec import AbstractFileSystem  # type: ignore[import-untyped]  # has no types
+from fsspec.asyn import get_loop  # type: ignore[import-untyped]  # has no types
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.hooks.sources import resolve
+
+from .conftest import globs, paths, resolved
+
+
+class Keys(AbstractFileSystem):  # type: ignore[misc]  # has no types
+    """A store of keys that is listed folder by folder: a key may be the name of a folder as well."""
+
+    cachable = False
+    root_marker = "/"
+
+    def __init__(self):
+        super().__init__()
+        self.keys: set[str] = set()
+        self.denied = ""
+        self.told: dict[str, object] = {}
+        """What it says of each object besides."""
+
+    def _entry(self, key, kind="file"):
+        return {"name": key, "type": kind, "size": 1, **self.told}
+
+    def ls(self, folder, *, detail):
+        folder = folder.rstrip("/")
+        if folder == self.denied:
+            raise PermissionError("Access Denied")
+        below = [key for key in self.keys if key.startswith(f"{folder}/")]
+        if not below:
+            return [self.info(folder)]
+        rests = [key.removeprefix(f"{folder}/").partition("/") for key in below]
+        folders = {name for name, slash, _ in rests if slash}
+        return [
+            *(self._entry(f"{folder}/{name}", "directory") for name in folders),
+            *(self._entry(f"{folder}/{name}") for name, slash, _ in rests if not slash),
+        ]
+
+    def info(self, key):
+        if key in self.keys:
+            return self._entry(key)
+        if any(one.startswith(f"{key}/") for one in self.keys):
+            return self._entry(key, "directory")
+        raise FileNotFoundError(key)
+
+
+class Flat(Keys):
+    """Lists all keys at once, as those of S3, Google Cloud Storage and Azure are."""
+
+    asynchronous = False
+    loop = get_loop()
+
+    async def _info(self, key):
+        return self.info(key)
+
+    def find(self, folder, *, detail):
+        if folder == self.denied:
+            raise PermissionError("Access Denied")
+        return {key: self._entry(key) for key in self.keys if key.startswith(f"{folder}/") or key == folder}
+
+
+Flat.__module__ = "gcsfs.core"
+
+STORES = {"listed": Keys(), "flat": Flat()}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _attached():
+    for name, store in STORES.items():
+        attach("memory", conn_id=name, fs=store)
+
+
+@pytest.fixture(params=STORES)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def store(kind, monkeypatch):
+    """A store with a few objects; ``url`` is that of their bucket."""
+    store = STORES[kind]
+    store.url = f"memory://{kind}@bucket"
+    monkeypatch.setattr(
+        store, "keys", {"/bucket/in/a/x.csv", "/bucket/in/b/x", "/bucket/in/b", "/bucket/top.csv"}
+    )
+    return store
+
+
+def found_in(kind, keys, pattern):
+    STORES[kind].keys = {f"/bucket/{key}" for key in keys}
+    try:
+        files = resolved(f"memory://{kind}@bucket/{pattern}")
+    except FileUnavailableError:
+        return set()
+    assert len(files) == len({file.location for file in files})
+    return {(file.location or "").removeprefix("memory:///bucket/") for file in files}
+
+
+def key_matches(key, pattern):
+    if not pattern or not key:
+        return not pattern and not key
+    part, *rest = pattern
+    if part == "**":
+        return key_matches(key[1:], pattern) or key_matches(key, rest) or (not rest and len(key) == 1)
+    return fnmatch.fnmatchcase(key[0], part) and key_matches(key[1:], rest)
+
+
+@given(keys=st.sets(paths, max_size=8), pattern=globs, kind=st.sampled_from([*STORES]))
+@example(keys={"a", "a/b"}, pattern=["**"], kind="flat")
+@example(keys={"a", "a/b"}, pattern=["**"], kind="listed")
+def test_a_glob_names_each_key_that_matches(keys, pattern, kind):
+    text = "/".join(pattern)
+    expected = {text} if text in keys else {key for key in keys if key_matches(key.split("/"), pattern)}
+    assert found_in(kind, keys, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("prefix", "below", "others"),
+    [("p/", {"p/a", "p/a/.b", "p/[c]/d"}, {"p", "pa"}), ("p[1]/", {"p[1]/a"}, {"p1/b"})],
+)
+def test_a_prefix_names_all_keys_below_it(kind, prefix, below, others):
+    assert found_in(kind, below | others, prefix) == below
+
+
+def test_a_key_with_nothing_between_two_slashes():
+    """Only a flat listing can name it."""
+    keys = {"p//a", "p/b/c"}
+    assert found_in("flat", keys, "p/") == keys
+    assert found_in("flat", keys, "*/*/*") == {"p/b/c"}
+
+
+def test_a_name_that_is_not_utf8():
+    with pytest.raises(InvalidRequestError, match="not UTF-8"):
+        found_in("flat", {"p/a\udcff"}, "p/")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda url: f"{url}/in/", ["x.csv", "b", "x"]),
+        (lambda url: [f"{url}/in/b", f"{url}/in/b/"], ["b", "x"]),
+        (lambda url: ObjectStoragePath(url) / "*", ["top.csv"]),
+        (lambda url: ObjectStoragePath(f"{url}/in/a/") / "**", ["x.csv"]),
+        (lambda url: ObjectStoragePath(f"{url}/top.csv"), ["top.csv"]),
+    ],
+)
+def test_sources(store, make, expected):
+    assert [file.name for file in resolved(make(store.url))] == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda url: f"{url}/in/a", r"in/a' is a directory: .* as text that ends with /"),
+        (lambda url: ObjectStoragePath(f"{url}/in/a"), r"in/a' is a directory: .* as text that ends with /"),
+        (lambda url: f"{url}/a**", r"files\[0\]: .*'\*\*' can only be an entire path component"),
+        (lambda _: [{"a": "mapping"}, "http://host/a.csv?X-Signature=hush"], r"files\[1\]"),
+        (lambda _: [{"a": "mapping"}, "ftp://u:hush@host/a.csv"], r"files\[1\]"),
+    ],
+)
+def test_sources_that_never_name_an_object(store, make, words):
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        resolve(make(store.url))
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind", "denied"),
+    [
+        ("in/*/x", "listed", "/bucket/in/b"),
+        ("in/", "listed", "/bucket/in/b"),
+        ("in/*/*", "flat", "/bucket/in"),
+        ("in/*", "flat", "/bucket/in"),
+    ],
+)
+def test_a_folder_that_cannot_be_listed(store, monkeypatch, pattern, denied):
+    monkeypatch.setattr(store, "denied", denied)
+    with pytest.raises(FileUnavailableError, match="Access Denied"):
+        resolve(f"{store.url}/{pattern}")
+
+
+FIELDS = {  # what a store of each kind says of an object, before and after it was overwritten
+    "Azure": [{"etag": "0x1"}, {"etag": "0x2"}],
+    "FTP": [{"modify": "20260101"}, {"modify": "20260102"}],
+    "GitHub": [{"sha": "1f"}, {"sha": "2f"}],
+    "Google": [{"generation": "1"}, {"generation": "2"}],
+    "S3, with versions": [{"ETag": "1", "VersionId": "a"}, {"ETag": "2", "VersionId": "b"}],
+    "WebHDFS": [{"modificationTime": 1}, {"modificationTime": 2}],
+}
+
+
+@pytest.mark.parametrize("states", FIELDS.values(), ids=FIELDS)
+def test_what_stores_tell(store, monkeypatch, states):
+    fingerprints = []
+    for state in ({"atime": 1, **states[0]}, {"atime": 2, **states[0]}, states[1]):
+        monkeypatch.setattr(store, "told", state)
+        (file,) = resolved(f"{store.url}/top.csv")
+        fingerprints.append(file.fingerprint())
+    assert fingerprints[0] == fingerprints[1]  # to be read is no change
+    assert fingerprints[1] != fingerprints[2]
+
+
+def test_an_object_that_is_decompressed_on_the_way_is_refused(store, monkeypatch):
+    monkeypatch.setattr(store, "told", {"generation": "1", "contentEncoding": "gzip"})
+    with pytest.raises(InvalidRequestError, match=r"top\.csv' has .* Content-Encoding: gzip"):
+        resolve(f"{store.url}/top.csv")
