@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_server.werkzeug_app import create_backend_app
 from moto.s3.models import s3_backends
 from moto.s3.utils import compute_checksum
-from moto.server import create_backend_app
 from werkzeug.serving import make_server
 
 

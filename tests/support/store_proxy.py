@@ -46,7 +46,7 @@ class Fault:
     break_after: int | None = None
     hang_after: int | None = None
     damage: Callable[[bytes], bytes] | None = None
-    before: Callable[[], None] | None = None
+    before: Callable[[], object] | None = None
     times: int | None = 1
 
 

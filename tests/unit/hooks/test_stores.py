@@ -141,11 +141,6 @@ def test_a_key_with_nothing_between_two_slashes():
     assert found_in("flat", keys, "*/*/*") == {"p/b/c"}
 
 
-def test_a_name_that_is_not_utf8():
-    with pytest.raises(InvalidRequestError, match="not UTF-8"):
-        found_in("flat", {"p/a\udcff"}, "p/")
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

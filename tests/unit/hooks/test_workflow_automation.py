@@ -9,11 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
-from workflow_automation_provider.exceptions import (
-    FileUnavailableError,
-    InvalidRequestError,
-    NotSentError,
-)
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.testing import DEMO_KEY
 
@@ -54,7 +50,7 @@ def test_upload(connect, service, tmp_path, extra, flow_id, file):
 @pytest.mark.parametrize(
     ("fields", "send", "kind", "words"),
     [
-        ({}, lambda hook: hook.prepare_trigger({"x": object()}), InvalidRequestError, "inputs"),
+        ({}, lambda hook: hook.prepare_trigger(None), InvalidRequestError, "inputs"),
         ({}, lambda hook: hook.prepare_trigger({}, "x" * 70_000), InvalidRequestError, "flow_id"),
         ({}, lambda hook: hook.upload_files("1", [{}, "/no/file"]), FileUnavailableError, "/no/file"),
         ({"extra": {}}, lambda hook: hook.upload_files("1", [{}]), InvalidRequestError, "flow_id"),
