@@ -11,8 +11,8 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.asset_events import MAX_LINK, link_of
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.base import MAX_LINK, link_of
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
