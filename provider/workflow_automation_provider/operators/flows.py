@@ -165,10 +165,12 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def _run_once(self, context: Context, *parked: Any) -> RunResult:
         """Start the run, unless an earlier try did, then upload its files and wait, if configured."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.flow_run import FlowRun, StartOptions
+        from workflow_automation_provider.execution.flow_run import FlowRun
 
-        options = StartOptions(
-            flow_id=self.flow_id,
+        self._flow_run = FlowRun(
+            context=context,
+            hook=self.hook,
+            retrier=self._retrier,
             rendered_flow_id=self._rendered_flow_id,
             make_inputs=lambda: self._make_inputs(context),
             request=self._request_digest(),
@@ -182,7 +184,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             on_unknown_start=self.on_unknown_start,
             claim_timeout=self.claim_timeout,
         )
-        self._flow_run = FlowRun(context, self.hook, self._retrier, options)
         return self._flow_run.execute(*parked)
 
     def _request_digest(self) -> str | None:
