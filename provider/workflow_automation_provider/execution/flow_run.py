@@ -83,7 +83,7 @@ def _base_url(hook: WorkflowAutomationHook) -> str:
     return base
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class FlowRun:
     """
     The run of one task instance: what it is given besides the arguments of its operator.
