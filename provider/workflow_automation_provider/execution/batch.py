@@ -207,7 +207,7 @@ class BatchStarter:
 
     def _write(self, opened: list[Item]) -> None:
         """Record what is known, and open and send the next items."""
-        results = self._results()
+        results = [job.result for job in self._open.values() if job.result]
         jobs = [_Job(item) for item in opened]
         # Before the write: an interruption mentions them, rather than never.
         self._open |= {job.item.index: job for job in jobs}
@@ -218,13 +218,6 @@ class BatchStarter:
             del self._open[item["index"]]
         for job in jobs:
             self._waiting.put(job)
-
-    def _results(self) -> list[BatchItem]:
-        """Return the results that no write has recorded."""
-        results = [job.result for job in self._open.values() if job.result]
-        for item in results:
-            self.record.put(item)
-        return results
 
     def _await_results(self) -> None:
         """Wait until there is room for half a chunk, or results are to be recorded."""
@@ -354,7 +347,7 @@ class BatchStarter:
                 lost.append(f"batch[{job.item.index}]")
                 status, why = "unknown", "It had no response when the batch was interrupted."
             job.result = self.record.without_run(job.item.index, status, why)
-        results = self._results()
+        results = [job.result for job in self._open.values() if job.result]
         try:
             # Twice: a write that was interrupted may yet take the place of the first one.
             for _ in range(2):

@@ -227,8 +227,7 @@ class FlowRun:
     def _uploads(self) -> Uploader:
         from workflow_automation_provider.execution.upload import Uploader
 
-        files = self.files or ()
-        return Uploader(self.context, self.hook, self.retrier, files, of_own_run=True)
+        return Uploader(self.context, self.hook, self.retrier, self.files or (), of_own_run=True)
 
     def _wait(self, run: RunResult, parked: Mapping[str, Any] | None = None) -> RunResult:
         timeout = self.completion_timeout

@@ -255,8 +255,6 @@ class CompletionWait:
 
     def _redacted(self, value: Any) -> Any:
         """Return a value of the flow's, or a note instead if it reveals a secret."""
-        if value is None:
-            return None
         text = value if isinstance(value, str) else json.dumps(value)
         shown = self.hook.get_conn().redact(text)
         return value if shown == text else shown
