@@ -64,14 +64,6 @@ def test_an_empty_batch_starts_nothing(batch, service, tmp_path, output):
     assert service.journal.requests() == []
 
 
-def test_an_output_file_that_is_replaced_keeps_its_mode(batch, service, tmp_path):
-    output = tmp_path / "output.jsonl"
-    output.touch(0o600)
-    batch(rows(1), output_path=str(output))
-    assert "1001" in output.read_text()
-    assert output.stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize(("max_concurrency", "in_flight"), [(2, 8), (8, 32)])
 def test_nothing_outside_of_an_open_window_is_sent(batch, service, max_concurrency, in_flight):
     watched = []
@@ -254,26 +246,3 @@ def test_neither_the_key_nor_inputs_show(batch, service, log, tmp_path):
     for text in shown:
         assert key not in text
         assert SECRET not in text
-
-
-def test_a_repeated_response_gives_no_item_the_run_of_another(batch, raw_server):
-    runs, lock = itertools.count(), threading.Lock()
-    started: dict[str, str] = {}
-
-    def respond(number):
-        body = json.loads(server.local.body)
-        with lock:
-            run = started[body["inputs"]["n"]] = f"r{next(runs)}"
-        if number == 3 and hasattr(server.local, "last"):
-            yield response(server.local.last)  # a second time, once the next request is there
-        server.local.last = run
-        yield response(run)
-
-    server = raw_server(respond)
-    with pytest.raises(OutcomeUnknownError):
-        batch(rows(100), workflow_automation_conn_id="raw", max_concurrency=4)
-    results = [entry["results"] for entry in entries_of(batch.context["task_state_store"])]
-    known = {int(n): item["run_id"] for found in results for n, item in found.items() if "run_id" in item}
-    assert 50 < len(known) < 100
-    assert known.items() <= started.items()
-    assert len(started) == 100
