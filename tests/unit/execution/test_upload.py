@@ -55,22 +55,6 @@ def write(tmp_path):
     return make
 
 
-@pytest.fixture
-def connect(service, monkeypatch):
-    """Point the default connection at the service, with other extras."""
-
-    def define(**extra):
-        connection = {
-            "conn_type": "workflow_automation",
-            "host": service.base_url,
-            "password": service.keys[0].value,
-            "extra": extra,
-        }
-        monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", json.dumps(connection))
-
-    return define
-
-
 def upload(*files, **arguments):
     defaults = {"task_id": "upload", "run_id": "1001", "file_format": "name", "send_retry_timeout": 0}
     return UploadFilesOperator(**{**defaults, "files": list(files), **arguments})
@@ -118,8 +102,10 @@ class TestRequests:
             ({"file_format": {"file": "name"}}, {"bytes": "size"}, {"bytes": 1}),
         ],
     )
-    def test_file_format(self, service, context, write, connect, of_connection, of_operator, sent):
-        connect(flow_id="demo-flow", **of_connection)
+    def test_file_format(
+        self, service, context, write, workflow_automation_connect, of_connection, of_operator, sent
+    ):
+        workflow_automation_connect(extra=of_connection)
         upload(write("a"), file_format=of_operator).execute(context(task_id="upload"))
         assert uploaded(service) == [[sent]]
 

@@ -242,14 +242,6 @@ class TestEditedDag:
         assert task.until_end().state == "success"
         assert requests(task) == 1
 
-    def test_a_clear_starts_a_run_as_the_dag_says_now(self, parked):
-        task = parked()
-        task.mark("failed")
-        task.operator = trigger()
-        task.clear()
-        task.try_()
-        assert (task.state, task.flow.runs[-1].url) == ("success", None)
-
 
 # What a secret is kept from ------------------------------------------------------------------------------------
 

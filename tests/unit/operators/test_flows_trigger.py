@@ -14,7 +14,10 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
 )
+from workflow_automation_provider.execution.retry import FlowRetryPolicy
 from workflow_automation_provider.execution.start import request_digest
+from workflow_automation_provider.operators.base import UNSET
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 from ..starts import MAYBE, TaskTimeout, interrupted, mentions, requests, trigger
 
@@ -122,6 +125,21 @@ def test_a_link_that_cannot_be_stored_fails_no_task(service, store, context, log
     now = context(store, push_error=RuntimeError("No database"))
     assert trigger(files=[{"name": "a"}]).execute(now)["run_id"] == "1001"
     assert mentions(log(), "link", "could not be stored")
+
+
+def test_inputs_may_be_left_out():
+    assert TriggerFlowOperator(task_id="trigger").inputs == {}
+    assert repr(UNSET) == "not given", "as the default of the signature"
+
+
+@pytest.mark.parametrize(
+    "make", [trigger, lambda **options: UploadFilesOperator(task_id="a", run_id="1", files="a", **options)]
+)
+def test_a_retry_policy_of_the_task_or_its_dag_comes_first(make):
+    own = FlowRetryPolicy()
+    assert isinstance(make().retry_policy, FlowRetryPolicy)
+    assert make(retry_policy=own).retry_policy is own
+    assert make(default_args={"retry_policy": own}).retry_policy is own
 
 
 class TestInterrupted:
