@@ -119,8 +119,8 @@ def test_doubts_here_and_there_are_told_at_the_end(batch, service, fault, kind, 
         service.faults.add(fault, inputs={"n": n})
     with pytest.raises(kind) as caught:
         batch(rows(30), max_concurrency=4)
-    assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is accepted
+    assert isinstance(caught.value, AirflowFailException)
     assert f"batch[28]  {status}: " in str(caught.value)
     assert times_started(service) == Counter(range(30))
 

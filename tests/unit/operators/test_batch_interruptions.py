@@ -188,7 +188,7 @@ def test_a_task_that_was_ended_before_sends_nothing(batch, service):
 
 def test_an_execution_timeout_says_where_the_runs_are(batch, service, log):
     service.faults.add("delay", seconds=0.1, times=None)
-    with interrupted(0.5):
+    with interrupted(1):
         batch(rows(200))
     text = log()
     assert counts(200, started=len(service.runs)) in text
@@ -215,7 +215,7 @@ def test_without_a_store_the_log_names_what_an_interrupted_try_started(
     task = TriggerFlowBatchOperator(task_id="batch", batch=rows(200))
     context = workflow_automation_context(task)
     context.pop("task_state_store", None)
-    with interrupted(0.5):
+    with interrupted(1):
         task.execute(context)
     text = log()
     assert text.count("before Airflow 3.3") == text.count("Starting 200 runs") > 0

@@ -194,9 +194,11 @@ class TestEnded:
         operator = trigger(send_retry_timeout=120)
         began, before = time.monotonic(), signal.signal(signal.SIGALRM, lambda *_: operator.on_kill())
         signal.setitimer(signal.ITIMER_REAL, 0.5)
-        with pytest.raises(BusyError) as caught:
-            operator.execute(context(store))
-        signal.signal(signal.SIGALRM, before)
+        try:
+            with pytest.raises(BusyError) as caught:
+                operator.execute(context(store))
+        finally:
+            signal.signal(signal.SIGALRM, before)
         assert time.monotonic() - began < 15
         assert requests(service) == 1
         assert "Airflow retries" not in str(caught.value), "which nobody knows of an ended task"
