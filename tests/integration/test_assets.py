@@ -9,8 +9,8 @@ import pytest
 from code_blocks import read_code_blocks
 from doc_pages import ROOT
 from workflow_automation_provider.assets import create_asset
-from workflow_automation_provider.execution.asset_events import MAX_LINK
 from workflow_automation_provider.lineage import MAX_INPUTS
+from workflow_automation_provider.operators.base import MAX_LINK
 
 PAGE = ROOT / "docs" / "assets.md"
 

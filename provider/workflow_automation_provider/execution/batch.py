@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -56,18 +57,18 @@ _MAX_CHUNK, _MAX_CHUNK_BYTES = 256, 8 * 1024**2
 _MAX_UNRECORDED, _MAX_LAST_RESPONSES, _PROGRESS_INTERVAL, _POLL_INTERVAL = 1.0, 5.0, 5.0, 0.1
 
 
+@dataclass(eq=False)
 class _Job:
     """An item in flight: to be opened by a write, and without a recorded result."""
 
-    may_be_sent = False
+    item: Item
+    may_be_sent: bool = False
     """Whether a thread sends it, unless the batch is stopped."""
     result: BatchItem | None = None
     """Of all tries, None until it is known."""
 
-    def __init__(self, item: Item) -> None:
-        self.item = item
 
-
+@dataclass(eq=False, repr=False)
 class BatchStarter:
     """
     Start the runs of a batch that no earlier try started.
@@ -80,47 +81,36 @@ class BatchStarter:
     :param output_path: where to write the results; None to return them
     """
 
-    _has_more = True
-    _left = 0  # by earlier tries
-    _stop: WorkflowAutomationError | None = None  # why the batch ends before its end
+    record: BatchRecord
+    hook: WorkflowAutomationHook
+    retrier: SendRetrier
+    context: Context
+    batch: Batch
+    flow_id: str | None
+    max_concurrency: int
+    max_starts_per_second: float | None
+    fails_if_rejected: bool
+    output_path: str | None
 
-    def __init__(
-        self,
-        record: BatchRecord,
-        hook: WorkflowAutomationHook,
-        retrier: SendRetrier,
-        context: Context,
-        *,
-        batch: Batch,
-        flow_id: str | None,
-        max_concurrency: int,
-        max_starts_per_second: float | None,
-        fails_if_rejected: bool,
-        output_path: str | None,
-    ) -> None:
-        self._record = record
-        self._hook = hook
-        self._is_ended = retrier.is_ended
+    def __post_init__(self) -> None:
+        self._source = BatchSource(self.batch, self.flow_id)
+        self._log = self.retrier.log
         # Of the threads: it ends a wait once the batch is stopped.
-        self._retrier = SendRetrier(retrier.seconds, retrier.log, lambda: not self._goes_on)
-        self._log = retrier.log
-        self._ti = context["ti"]
-        self._source = BatchSource(batch, flow_id)
-        self._flow_id = flow_id
-        self._threads = max_concurrency
-        self._chunk = min(4 * max_concurrency, _MAX_CHUNK)  # items in flight
+        self._retrier = SendRetrier(self.retrier.seconds, self._log, lambda: not self._goes_on)
+        self._chunk = min(4 * self.max_concurrency, _MAX_CHUNK)  # items in flight
         # Whether Airflow has a retry left that goes on with what this try recorded.
-        self._is_continued = record.outlives_try and not record.is_last_try
-        self._fails_if_rejected = fails_if_rejected
-        self._asked_output = output_path
-        self._output: str | None = None  # the same, once it is known that it can be written
+        self._is_continued = self.record.outlives_try and not self.record.is_last_try
+        self._output: str | None = None  # once it is known that it can be written
+        self._left = 0  # by earlier tries
+        self._has_more = True
+        self._stop: WorkflowAutomationError | None = None  # why the batch ends before its end
         # By index, each until a write has recorded its result.
         self._open: dict[int, _Job] = {}
         self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: SimpleQueue[None] = SimpleQueue()  # wakes the main thread
         # While the service is busy, one thread has the gate and asks it again, and all others wait.
         self._gate = Lock()
-        self._interval = 1 / max_starts_per_second if max_starts_per_second else 0.0
+        self._interval = 1 / self.max_starts_per_second if self.max_starts_per_second else 0.0
         self._next_at, self._resumed_at = time.monotonic(), 0.0
         self._streak, self._streak_lock = 0, Lock()
         self._began = self._logged = time.monotonic()
@@ -134,44 +124,44 @@ class BatchStarter:
         """
         try:
             missing = self._check()
-            with self._hook:
-                template = self._hook.prepare_trigger({}, self._flow_id) if missing else None
-                if self._asked_output:
-                    check_output(self._asked_output, self._source)
-                    self._output = self._asked_output
+            with self.hook:
+                template = self.hook.prepare_trigger({}, self.flow_id) if missing else None
+                if self.output_path:
+                    check_output(self.output_path, self._source)
+                    self._output = self.output_path
                 if template:
                     self._start_missing(missing, template)
             return self._report()
         except Exception as error:
             failed = error if isinstance(error, WorkflowAutomationError) else self._interrupted(error)
-            raise self._record.told(failed) from failed.__cause__
+            raise self.record.told(failed) from failed.__cause__
         except BaseException:
             if not self._is_continued:
                 self._write_output()
-            self._log.warning("%s %s", counts_text(self._record.counts), self._record.where())
+            self._log.warning("%s %s", counts_text(self.record.counts), self.record.where())
             raise
 
     def _check(self) -> int:
         """Read what earlier tries recorded, and check all items of the batch; return how many are to be sent."""
-        self._record.read()
-        missing = self._record.check(self._source)
-        counts = self._record.counts
+        self.record.read()
+        missing = self.record.check(self._source)
+        counts = self.record.counts
         self._left = counts["remaining"]
         if self._left < counts["total"]:
             self._log.info("Earlier tries: %s", counts_text(counts))
-        elif self._record.was_cleared:
+        elif self.record.was_cleared:
             self._log.warning("The task has been cleared since an earlier try: starting all items again.")
         return missing
 
     # Open and record ----------------------------------------------------------------------------------------
 
     def _start_missing(self, missing: int, template: Request) -> None:
-        threads = min(self._threads, missing)
+        threads = min(self.max_concurrency, missing)
         self._log.info(
             "Starting %d runs of %s via connection %s, %d at a time.",
             missing,
             f"flow {template.flow_id}" if template.flow_id else "the flow of the API key",
-            self._hook.workflow_automation_conn_id,
+            self.hook.workflow_automation_conn_id,
             threads,
         )
         self._log.info(
@@ -179,11 +169,11 @@ class BatchStarter:
             "try, look in the workflow's list of runs.",
             min(self._chunk, missing),
         )
-        items = self._record.to_send(self._source)
+        items = self.record.to_send(self._source)
         with self._running_threads(threads, template):
             try:
                 while self._has_more or self._open:
-                    if self._is_ended():
+                    if self.retrier.is_ended():
                         self._end_early(NotSentError("The task was ended."))
                     self._write(self._next(items))
                     self._await_results()
@@ -217,24 +207,17 @@ class BatchStarter:
 
     def _write(self, opened: list[Item]) -> None:
         """Record what is known, and open and send the next items."""
-        results = self._results()
+        results = [job.result for job in self._open.values() if job.result]
         jobs = [_Job(item) for item in opened]
         # Before the write: an interruption mentions them, rather than never.
         self._open |= {job.item.index: job for job in jobs}
-        self._record.write(opened, results)
-        if not self._record.outlives_try:
-            self._record.log_runs(self._log, results)
+        self.record.write(opened, results)
+        if not self.record.outlives_try:
+            self.record.log_runs(self._log, results)
         for item in results:
             del self._open[item["index"]]
         for job in jobs:
             self._waiting.put(job)
-
-    def _results(self) -> list[BatchItem]:
-        """Return the results that no write has recorded."""
-        results = [job.result for job in self._open.values() if job.result]
-        for item in results:
-            self._record.put(item)
-        return results
 
     def _await_results(self) -> None:
         """Wait until there is room for half a chunk, or results are to be recorded."""
@@ -258,8 +241,8 @@ class BatchStarter:
         threads = [
             Thread(target=self._work, args=(template,), name=f"batch-{n}", daemon=True) for n in range(number)
         ]
-        known_runs = (item["run_id"] for item in self._record.in_order() if "run_id" in item)
-        with self._hook.get_conn().keep_connections(known_runs):
+        known_runs = (item["run_id"] for item in self.record.in_order() if "run_id" in item)
+        with self.hook.get_conn().keep_connections(known_runs):
             for thread in threads:
                 thread.start()
             try:
@@ -270,7 +253,7 @@ class BatchStarter:
 
     @property
     def _goes_on(self) -> bool:
-        return not self._stop and not self._is_ended()
+        return not self._stop and not self.retrier.is_ended()
 
     def _work(self, template: Request) -> None:
         while job := self._waiting.get():
@@ -282,7 +265,7 @@ class BatchStarter:
                 what = f"{type(error).__name__} while it was sent."
                 known = error if isinstance(error, WorkflowAutomationError) else OutcomeUnknownError(what)
                 self._look_at(known)
-                job.result = self._record.without_run(job.item.index, status_of(known), known.reason)
+                job.result = self.record.without_run(job.item.index, status_of(known), known.reason)
             self._done.put(None)
 
     def _request(self, job: _Job, template: Request) -> Run:
@@ -291,14 +274,14 @@ class BatchStarter:
 
         def send_in_turn() -> Run:
             self._await_turn(job)
-            return self._hook.send_trigger(request)
+            return self.hook.send_trigger(request)
 
         while True:
             with self._gate:
                 self._await_turn(job)
             sent_at = time.monotonic()
             try:
-                return self._hook.send_trigger(request)
+                return self.hook.send_trigger(request)
             except (BusyError, NotSentError) as error:
                 job.may_be_sent = False
                 with self._gate:
@@ -331,14 +314,14 @@ class BatchStarter:
         with self._streak_lock:
             if error and status == "not started":
                 # Airflow may have ended the wait for a busy service.
-                is_ended = self._is_ended() and isinstance(error, BusyError | NotSentError)
+                is_ended = self.retrier.is_ended() and isinstance(error, BusyError | NotSentError)
                 self._end_early(NotSentError("The task was ended.") if is_ended else error)
                 return
             self._streak = self._streak + 1 if is_forbidden or status in ("unknown", "unidentified") else 0
             # One concurrent burst can fail together; a longer streak means that the service is failing, or the key rejected.
-            if error and is_forbidden and self._streak >= min(self._threads + 1, self._record.total):
+            if error and is_forbidden and self._streak >= min(self.max_concurrency + 1, self.record.total):
                 self._end_early(error)
-            elif error and self._streak > self._threads:
+            elif error and self._streak > self.max_concurrency:
                 what = (
                     f"{self._streak} requests in a row had no usable response. The last one: {error.reason}"
                 )
@@ -348,7 +331,7 @@ class BatchStarter:
 
     def _await_last_responses(self, error: BaseException) -> None:
         """Send nothing more after an error of Airflow or an interruption, and wait for the requests under way."""
-        self._hook.stop()  # takes effect before the next hand-over
+        self.hook.stop()  # takes effect before the next hand-over
         self._end_early(self._interrupted(error))
         # An exception leaves time for the responses, which all have a timeout; an interruption does not.
         until = time.monotonic() + (float("inf") if isinstance(error, Exception) else _MAX_LAST_RESPONSES)
@@ -363,28 +346,28 @@ class BatchStarter:
             if job.may_be_sent:
                 lost.append(f"batch[{job.item.index}]")
                 status, why = "unknown", "It had no response when the batch was interrupted."
-            job.result = self._record.without_run(job.item.index, status, why)
-        results = self._results()
+            job.result = self.record.without_run(job.item.index, status, why)
+        results = [job.result for job in self._open.values() if job.result]
         try:
             # Twice: a write that was interrupted may yet take the place of the first one.
             for _ in range(2):
-                self._record.write([], results)
-            is_recorded = self._record.outlives_try
+                self.record.write([], results)
+            is_recorded = self.record.outlives_try
         except Exception:
             self._log.warning("The last results could not be recorded. They follow.")
             is_recorded = False
         if not is_recorded:
-            self._record.log_runs(self._log, results)
+            self.record.log_runs(self._log, results)
         if lost:
             what = "These items have no response yet, and may have started runs: %s"
             self._log.warning(what, ", ".join(lost))
 
     def _interrupted(self, error: BaseException) -> WorkflowAutomationError:
         """Return the error for a batch that an unexpected one ended, such as of Airflow's task state store."""
-        kind = BatchInterruptedError if self._record.outlives_try else WorkflowAutomationError
+        kind = BatchInterruptedError if self.record.outlives_try else WorkflowAutomationError
         text = ""
         with contextlib.suppress(Exception):  # some errors have no text, and some connections no client
-            text = self._hook.get_conn().redact(f": {error}")
+            text = self.hook.get_conn().redact(f": {error}")
         reason = kind(f"The batch was interrupted by {type(error).__name__}{text}").reason
         interruption = kind(reason, code=Code.BATCH_INTERRUPTED)
         interruption.__cause__ = error
@@ -394,16 +377,16 @@ class BatchStarter:
 
     def _report(self) -> list[BatchItem] | BatchSummary:
         self._show_progress(at_the_end=True)
-        error = self._stop or self._record.worst(fails_if_rejected=self._fails_if_rejected)
-        retried = (*LEFT_TO_AIRFLOW, BatchInterruptedError, *[OutcomeUnknownError] * self._record.start_again)
-        is_retried = isinstance(error, retried) and not self._is_ended()
+        error = self._stop or self.record.worst(fails_if_rejected=self.fails_if_rejected)
+        retried = (*LEFT_TO_AIRFLOW, BatchInterruptedError, *[OutcomeUnknownError] * self.record.start_again)
+        is_retried = isinstance(error, retried) and not self.retrier.is_ended()
         # Left to the next try, which may be running already: it starts more than an earlier file would say.
         if not (self._is_continued and is_retried):
             failure = self._write_output()
             error = error or failure
         if error:
             raise error
-        return {"path": self._output, **self._record.counts} if self._output else list(self._items())
+        return {"path": self._output, **self.record.counts} if self._output else list(self._items())
 
     def _write_output(self) -> WorkflowAutomationError | None:
         """Write the output file, if there is to be one; return the error if it cannot be written."""
@@ -415,17 +398,17 @@ class BatchStarter:
             if self._is_continued:
                 return failure  # the next try starts nothing again, and writes it
             self._log.exception("The output file could not be written. Its runs follow.")
-            self._record.log_runs(self._log, self._record.in_order())
+            self.record.log_runs(self._log, self.record.in_order())
             what = "The output file could not be written. The log names the runs."
             return WorkflowAutomationError(what, code=Code.FILE)
-        self._record.output_path = self._output
+        self.record.output_path = self._output
         return None
 
     def _items(self) -> Iterator[BatchItem]:
-        for item in self._record.in_order(self._stop.reason if self._stop else ""):
-            if item["status"] == "started" and self._flow_id is not None:
+        for item in self.record.in_order(self._stop.reason if self._stop else ""):
+            if item["status"] == "started" and self.flow_id is not None:
                 # So that an upload can be mapped over the items.
-                item["flow_id"] = self._flow_id
+                item["flow_id"] = self.flow_id
             yield item
 
     def _show_progress(self, *, at_the_end: bool = False) -> None:
@@ -434,11 +417,11 @@ class BatchStarter:
         if not at_the_end and now - self._logged < _PROGRESS_INTERVAL:
             return
         self._logged = now
-        counts = self._record.counts
+        counts = self.record.counts
         rate = (self._left - counts["remaining"]) / max(now - self._began, 0.001)
         left = f", {counts['remaining'] / rate:.0f} s left" if rate and counts["remaining"] else ""
         self._log.info("%s", f"{counts_text(counts)} {rate:.1f} per second{left}.")
         try:
-            self._ti.xcom_push(key=PROGRESS_XCOM, value=counts)
+            self.context["ti"].xcom_push(key=PROGRESS_XCOM, value=counts)
         except Exception:
             self._log.warning("The progress could not be stored as an XCom.", exc_info=True)

@@ -143,7 +143,7 @@ class BatchRecord(TaskRecord):
         """Read what earlier tries wrote, of which counts what came since the last Clear, before anything is written."""
         while fields := self.find(self._key(self._written)):
             self._written += 1  # also past a Clear, so that no entry is ever rewritten
-            if not self._counts(fields):
+            if fields["max_tries"] != self._ti.max_tries:
                 self.was_cleared = True
                 continue
             why = (
@@ -165,6 +165,8 @@ class BatchRecord(TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to another
             process: then nothing is opened, and the results are to be written again
         """
+        for item in results:
+            self.put(item)
         part: dict[str, Any] = {}
         size = 0
         for item in results:
@@ -180,13 +182,15 @@ class BatchRecord(TaskRecord):
 
     def _write_entry(self, opened: Sequence[Item], results: dict[str, Any]) -> None:
         fields = {
+            "try_number": self._ti.try_number,
+            "max_tries": self._ti.max_tries,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "opened": {str(item.index): item.digest.hex() for item in opened},
             "results": results,
             "counts": self.counts,
             **self._target,
         }
-        self._set(self._key(self._written), fields)
+        self.set(self._key(self._written), fields)
         # Only once it is durable: reading ends at a gap. Who was interrupted before writes all of it again.
         self._written += 1
 
@@ -362,7 +366,7 @@ class BatchRecord(TaskRecord):
     @property
     def _is_unread(self) -> bool:
         """Whether earlier tries may have recorded more, which could not be read."""
-        return self.is_later_try and not self._is_read
+        return self.may_have_entries and not self._is_read
 
     def _table(self) -> str:
         """Return a table of the first failed items with reasons, those that were not started left out."""

@@ -82,7 +82,15 @@ class BatchSource:
         self._prefix = f"{flow_id} ".encode(errors="surrogatepass")
         self._is_file = isinstance(batch, str | os.PathLike | ObjectStoragePath)
         if self._is_file:
-            _check_path(str(batch))
+            text = str(batch)
+            if text.lstrip().startswith(("[", "{")):
+                raise InvalidRequestError(
+                    "batch is the text of a whole value: pass the XCom itself, such as upstream.output, or set "
+                    "render_template_as_native_obj on the DAG."
+                )
+            check_rendered("batch", text)
+            if error := unusable_path("batch", without_credentials(text)):
+                raise error
         # A list, a tuple, or Airflow's lazy sequence of a mapped task's XComs.
         elif isinstance(batch, bytes | bytearray) or not isinstance(batch, Sequence):
             raise InvalidRequestError(
@@ -192,17 +200,6 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise InvalidRequestError(f"has {name!r:.60} twice: expected each name once.")
     return members
-
-
-def _check_path(text: str) -> None:
-    if text.lstrip().startswith(("[", "{")):
-        raise InvalidRequestError(
-            "batch is the text of a whole value: pass the XCom itself, such as upstream.output, or set "
-            "render_template_as_native_obj on the DAG."
-        )
-    check_rendered("batch", text)
-    if error := unusable_path("batch", without_credentials(text)):
-        raise error
 
 
 def check_output(path: str, source: BatchSource) -> None:

@@ -159,17 +159,14 @@ class StartRecord(TaskRecord):
         spoken = self.spoken(token, twice=start.run is not None) if token else Spoken()
         if start.run:
             return Facts(start=start, spoken=spoken)
-        outcome, is_frozen = self._outcome(start), False
+        entry = self.get_twice(self._key(OUTCOME, start.place))
+        outcome, is_frozen = Outcome.of(entry) if entry else None, False
         has_spoken = spoken.has_begun or spoken.stopped
         if outcome and outcome.kind == "run" and token and not has_spoken:
             # Another run may have claimed, and a frozen one cannot go on: before it is taken, both are read again.
             spoken = self.spoken(token)
             is_frozen = self.get_twice(frozen_key(token)) is not None
         return Facts(start=start, outcome=outcome, spoken=spoken, is_frozen=is_frozen)
-
-    def _outcome(self, start: Start) -> Outcome | None:
-        entry = self.get_twice(self._key(OUTCOME, start.place))
-        return Outcome.of(entry) if entry else None
 
     # Write --------------------------------------------------------------------------------------------------
 

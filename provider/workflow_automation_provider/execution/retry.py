@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,6 +63,7 @@ class FlowRetryPolicy(RetryPolicy):
         )
 
 
+@dataclass
 class SendRetrier:
     """
     Retries within one try of the task, while the service is busy or cannot be reached.
@@ -71,10 +73,9 @@ class SendRetrier:
     :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is sent
     """
 
-    def __init__(self, seconds: float, log: Logger, is_ended: Callable[[], bool] = lambda: False) -> None:
-        self.seconds = seconds
-        self.log = log
-        self.is_ended = is_ended
+    seconds: float
+    log: Logger
+    is_ended: Callable[[], bool] = lambda: False
 
     def send(
         self,

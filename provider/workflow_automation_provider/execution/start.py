@@ -377,7 +377,6 @@ class RunStarter:
     def _write_outcome(self, kind: Literal["run", "nothing", "unidentified"], **fields: Any) -> Outcome:
         """Record what the request ended in. A failure is only logged: what happened has happened."""
         outcome = Outcome(kind=kind, at=datetime.now(UTC), **fields)
-        self._may_exist = kind != "nothing"
         try:
             self._record.write_outcome(self._start, outcome)
         except BaseException as error:

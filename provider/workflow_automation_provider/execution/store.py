@@ -65,11 +65,6 @@ class TaskRecord:
         return bool(self._ti.try_number > self._ti.max_tries)
 
     @property
-    def is_later_try(self) -> bool:
-        """Whether there was a try before this one, also before a Clear."""
-        return bool(self._ti.try_number > 1)
-
-    @property
     def was_continued(self) -> bool:
         """Whether this try was executed before, and rescheduled or parked."""
         server = getattr(self._ti, "_ti_context_from_server", None)
@@ -77,8 +72,8 @@ class TaskRecord:
 
     @property
     def may_have_entries(self) -> bool:
-        """Whether the task instance was executed before."""
-        return self.is_later_try or self.was_continued
+        """Whether the task instance was executed before, also before a Clear."""
+        return bool(self._ti.try_number > 1 or self.was_continued)
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return an entry, None if none is seen, which is not certain."""
@@ -160,11 +155,3 @@ class TaskRecord:
                     next_step="Give each start inside a task a name of its own that means the same in every try.",
                 )
             _used[1].add(entries)
-
-    def _counts(self, entry: Mapping[str, Any]) -> bool:
-        """Return whether an entry is not from before a Clear, which changes ``max_tries``."""
-        return bool(entry["max_tries"] == self._ti.max_tries)
-
-    def _set(self, key: str, entry: Mapping[str, Any]) -> None:
-        numbers = {"try_number": self._ti.try_number, "max_tries": self._ti.max_tries}
-        self.set(key, {**numbers, **entry})

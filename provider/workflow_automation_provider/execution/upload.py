@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from workflow_automation_provider.client.checks import identifier, one_line
@@ -38,9 +39,6 @@ _KEPT_RESPONSE = 2000
 # Names of a request, and requests of a result, that are kept: what can be read, whatever their number. As many names are logged
 # as can be read at a glance.
 _KEPT_NAMES, _KEPT_REQUESTS, _LOGGED_NAMES = 20, 20, 10
-
-# Stands for a run that is not started yet.
-_ANY_RUN = "0"
 
 # Seconds between two lines of progress.
 _INTERVAL = 15.0
@@ -76,6 +74,7 @@ class UploadResult(TypedDict):
     """The first 20 requests."""
 
 
+@dataclass(eq=False, repr=False)
 class Uploader:
     """
     Send the requests that no earlier try sent.
@@ -86,32 +85,25 @@ class Uploader:
     :param of_own_run: whether the same task starts the run. A Clear then starts another run, which has none of the
         files, or keeps the run, which has all of them; after that of any other task, all are sent again
     :param file_format: the format of each file, None for the connection's
-    :param limits: ``files_per_request`` and ``max_request_bytes``, as of :meth:`.WorkflowAutomationHook.prepare_uploads`
+    :param files_per_request: as ``max_request_bytes``, of :meth:`.WorkflowAutomationHook.prepare_uploads`
     :raises InvalidRequestError: if this try of the task has another
     """
 
-    def __init__(
-        self,
-        context: Context,
-        hook: WorkflowAutomationHook,
-        retrier: SendRetrier,
-        files: FileSource | Iterable[FileSource],
-        *,
-        of_own_run: bool = False,
-        file_format: FileFormat | None = None,
-        **limits: int | None,
-    ) -> None:
-        self._store = TaskRecord(context)
+    context: Context
+    hook: WorkflowAutomationHook
+    retrier: SendRetrier
+    files: FileSource | Iterable[FileSource]
+    of_own_run: bool = False
+    file_format: FileFormat | None = None
+    files_per_request: int | None = None
+    max_request_bytes: int | None = None
+    elements: Sequence[Element] = field(default=(), init=False)
+    """The files, for lineage: those of earlier tries as well."""
+
+    def __post_init__(self) -> None:
+        self._store = TaskRecord(self.context)
         self._store.use()
-        self._max_tries = None if of_own_run else context["ti"].max_tries  # which a Clear changes
-        self._hook = hook
-        self._retrier = retrier
-        self._log = retrier.log
-        self._files = files
-        self._file_format = file_format
-        self._limits = limits
-        self.elements: Sequence[Element] = ()
-        """The files, for lineage: those of earlier tries as well."""
+        self._log = self.retrier.log
 
     def prepare(self, flow_id: str | None) -> None:
         """
@@ -120,8 +112,8 @@ class Uploader:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        self.elements = resolve(self._files)
-        self._requests(_ANY_RUN, flow_id)
+        self.elements = resolve(self.files)
+        self._requests("0", flow_id)  # in place of the run
 
     def upload(self, run_id: object, flow_id: str | None) -> UploadResult:
         """
@@ -131,7 +123,7 @@ class Uploader:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if a request was not confirmed
         """
-        with self._hook:
+        with self.hook:
             try:
                 return self._upload(identifier("run_id", run_id), flow_id)
             except WorkflowAutomationError as error:
@@ -139,13 +131,14 @@ class Uploader:
                 raise told from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:
-        elements = self.elements = self.elements or resolve(self._files)
+        elements = self.elements = self.elements or resolve(self.files)
         requests = self._requests(run_id, flow_id)
         size = _size_of(elements)
         what = f"{len(elements):,} file{'s' * (len(elements) > 1)} of {mebibytes(size)}"
         self._log.info("Uploading %s for run %s: %s.", what, run_id, _names_of(elements))
-        file_format = self._file_format or self._hook.extra.file_format
-        digest = _digest([requests[0].flow_id, run_id, file_format, self._max_tries], requests)
+        file_format = self.file_format or self.hook.extra.file_format
+        max_tries = None if self.of_own_run else self.context["ti"].max_tries  # which a Clear changes
+        digest = _digest([requests[0].flow_id, run_id, file_format, max_tries], requests)
         done, responses = self._confirmed(digest, len(requests))
         progress = Progress(sum(len(request.content) for request in requests[done:]), self._log)
         for number, request in enumerate(requests[done:], start=done + 1):
@@ -172,8 +165,13 @@ class Uploader:
         }
 
     def _requests(self, run_id: str, flow_id: str | None) -> list[Request]:
-        return self._hook.prepare_uploads(
-            run_id, self.elements, flow_id, file_format=self._file_format, **self._limits
+        return self.hook.prepare_uploads(
+            run_id,
+            self.elements,
+            flow_id,
+            file_format=self.file_format,
+            files_per_request=self.files_per_request,
+            max_request_bytes=self.max_request_bytes,
         )
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
@@ -193,13 +191,13 @@ class Uploader:
         return done, entry["responses"]
 
     def _send(self, request: Request, progress: Progress) -> str:
-        def send() -> str:
-            progress.sent_of_request = 0
-            return cast("str", self._hook.get_conn().send(request, sent=progress.sent))
+        confirmed = progress.done
 
-        response = self._retrier.send(send, retry_unknown=True)
-        progress.confirmed += len(request.content)
-        return response
+        def send() -> str:
+            progress.done = confirmed
+            return cast("str", self.hook.get_conn().send(request, sent=progress.sent))
+
+        return self.retrier.send(send, retry_unknown=True)
 
     def _confirm(self, entry: dict[str, Any]) -> None:
         try:
@@ -218,22 +216,20 @@ class Progress:
     :param size: of all bodies, in bytes
     """
 
+    done = 0
+    """How many bytes were sent."""
+
     def __init__(self, size: int, log: Any) -> None:
         self._size = size
         self._log = log
         self._logged = time.monotonic()
-        self.confirmed = 0
-        """The size of the requests before, in bytes."""
-        self.sent_of_request = 0
-        """How much of the current request was sent."""
 
     def sent(self, size: int) -> None:
         """Note that so many bytes were sent."""
-        self.sent_of_request += size
-        done = self.confirmed + self.sent_of_request
-        if done < self._size and self.is_due():
-            sizes = mebibytes(done), mebibytes(self._size)
-            self._log.info("Sent %s of %s (%d %%).", *sizes, 100 * done / self._size)
+        self.done += size
+        if self.done < self._size and self.is_due():
+            sizes = mebibytes(self.done), mebibytes(self._size)
+            self._log.info("Sent %s of %s (%d %%).", *sizes, 100 * self.done / self._size)
 
     def is_due(self) -> bool:
         """Return whether a line may be logged, and count it if so."""

@@ -19,6 +19,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
@@ -92,6 +93,7 @@ class Waiting(NamedTuple):
         return cls(**{**parked, **times})
 
 
+@dataclass(eq=False, repr=False)
 class CompletionWait:
     """
     The wait of one task for the end of its run.
@@ -102,23 +104,12 @@ class CompletionWait:
     :param expects_claim: whether a flow that never claims its start is worth a warning
     """
 
-    def __init__(
-        self,
-        record: StartRecord,
-        hook: WorkflowAutomationHook,
-        retrier: SendRetrier,
-        context: Context,
-        *,
-        heartbeat_timeout: timedelta | None = None,
-        expects_claim: bool = False,
-    ) -> None:
-        self._record = record
-        self._hook = hook
-        self._retrier = retrier
-        self._log = retrier.log
-        self._context = context
-        self._heartbeat = heartbeat_timeout
-        self._expects_claim = expects_claim
+    record: StartRecord
+    hook: WorkflowAutomationHook
+    retrier: SendRetrier
+    context: Context
+    heartbeat_timeout: timedelta | None = None
+    expects_claim: bool = False
 
     def wait(self, waiting: Waiting) -> RunResult:
         """
@@ -130,14 +121,14 @@ class CompletionWait:
         :raises BaseException: Airflow's signal to park the task
         """
         while True:
-            spoken = self._record.spoken(waiting.token, twice=True)
+            spoken = self.record.spoken(waiting.token, twice=True)
             if waiting.entered:
                 check_entered(waiting.entered, spoken)
             run, end = waiting.run, spoken.end
             try:
                 # Of two runs that hold one token, not always the one of the response.
                 if spoken.has_begun and (spoken.run_id or (spoken.claim and spoken.claim.run_link)):
-                    run = with_said(run, spoken, self._hook)
+                    run = with_said(run, spoken, self.hook)
                 if end:
                     return self._ended(waiting, run, spoken, end)
             except Exception as error:
@@ -153,7 +144,7 @@ class CompletionWait:
             if is_supervised():
                 self._park(run, waiting, min(left, silence))
             # Outside a scheduler, nobody would wake a parked task.
-            if self._retrier.is_ended():
+            if self.retrier.is_ended():
                 raise RunTimeoutError(
                     "The task was ended before anybody said how the run ended.", **_facts_of(run)
                 )
@@ -161,19 +152,19 @@ class CompletionWait:
 
     def _park(self, run: RunResult, waiting: Waiting, left: timedelta) -> NoReturn:
         sleep = max(_MIN_SLEEP, min(left, _MAX_SLEEP, _FIRST_SLEEP * 4 ** min(waiting.sleeps, 10)))
-        self._log.info(
+        self.retrier.log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
             waiting.until.isoformat(timespec="seconds"),
         )
         if waiting.sleeps == 0 or run != waiting.run:
             self._push(run)
-        silence = self._heartbeat.total_seconds() if self._heartbeat else None
+        silence = self.heartbeat_timeout.total_seconds() if self.heartbeat_timeout else None
         then = waiting._replace(run=run, sleeps=waiting.sleeps + 1, silence=silence)._asdict()
         then |= {"since": waiting.since.isoformat(), "until": waiting.until.isoformat()}
         from airflow.sdk.exceptions import TaskAwaitingInput
 
-        kwargs = {"waiting": then, "ti_id": str(self._context["ti"].id)}
+        kwargs = {"waiting": then, "ti_id": str(self.context["ti"].id)}
         raise TaskAwaitingInput(method_name="execute_complete", kwargs=kwargs, timeout=sleep)
 
     def _push(self, run: RunResult) -> None:
@@ -182,7 +173,7 @@ class CompletionWait:
 
         A task that a person then marks as success leaves it to the next one: a park and a mark keep the XComs.
         """
-        ti, task = self._context["ti"], cast("BaseOperator", self._context["task"])
+        ti, task = self.context["ti"], cast("BaseOperator", self.context["task"])
         if not task.do_xcom_push:
             return
         pushed = {**(run if task.multiple_outputs else {}), "return_value": {**run}}
@@ -190,7 +181,7 @@ class CompletionWait:
             for key, value in pushed.items():
                 ti.xcom_push(key=key, value=value)
         except Exception:
-            self._log.warning(
+            self.retrier.log.warning(
                 "The run could not be pushed as an XCom: if the task is marked as success while it waits, the next one "
                 "does not get it.",
                 exc_info=True,
@@ -202,11 +193,11 @@ class CompletionWait:
 
         :raises RunFailedError: if the run failed
         """
-        self._log.info("%s", self._said(waiting, spoken))
-        with self._hook:
+        self.retrier.log.info("%s", self._said(waiting, spoken))
+        with self.hook:
             result, message = self._redacted(end.result), self._redacted(end.message) or ""
-        if self._expects_claim and not spoken.claim:
-            self._log.warning(
+        if self.expects_claim and not spoken.claim:
+            self.retrier.log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of a "
                 "start is unknown, another run is started, as with on_unknown_start='start_again'."
             )
@@ -216,7 +207,7 @@ class CompletionWait:
                 result=result,
                 **_facts_of(run),
             )
-        self._log.info("%s", f"The flow said that the run succeeded. {one_line(message)}".strip())
+        self.retrier.log.info("%s", f"The flow said that the run succeeded. {one_line(message)}".strip())
         return run if result is None else {**run, "result": result}
 
     def _said(self, waiting: Waiting, spoken: Spoken) -> str:
@@ -225,7 +216,7 @@ class CompletionWait:
         said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
         if spoken.claim:  # only then a run may say how far it is
             with contextlib.suppress(Exception):  # what it has said before its end decides nothing
-                if at := self._record.last_word(waiting.token):
+                if at := self.record.last_word(waiting.token):
                     said.append((at.astimezone(UTC), "running (its last)"))
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
         return f"The run said: {steps}." if steps else "The run has said nothing."
@@ -236,15 +227,15 @@ class CompletionWait:
 
         :raises RunTimeoutError: if it has said nothing for too long
         """
-        if self._heartbeat is None:
+        if self.heartbeat_timeout is None:
             return timedelta.max
-        words = (waiting.since, spoken.claim and spoken.claim.at, self._record.last_word(waiting.token))
+        words = (waiting.since, spoken.claim and spoken.claim.at, self.record.last_word(waiting.token))
         last = max(filter(None, words))
-        left = last + self._heartbeat - datetime.now(UTC)
+        left = last + self.heartbeat_timeout - datetime.now(UTC)
         if left <= timedelta():
             raise RunTimeoutError(
                 f"The run has said nothing since {last.isoformat(timespec='seconds')}, for longer than "
-                f"heartbeat_timeout ({self._heartbeat}).",
+                f"heartbeat_timeout ({self.heartbeat_timeout}).",
                 code=Code.RUN_SILENT,
                 **_facts_of(run),
             )
@@ -264,10 +255,8 @@ class CompletionWait:
 
     def _redacted(self, value: Any) -> Any:
         """Return a value of the flow's, or a note instead if it reveals a secret."""
-        if value is None:
-            return None
         text = value if isinstance(value, str) else json.dumps(value)
-        shown = self._hook.get_conn().redact(text)
+        shown = self.hook.get_conn().redact(text)
         return value if shown == text else shown
 
 

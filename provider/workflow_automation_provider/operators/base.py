@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator
+from airflow.sdk.definitions.asset import AssetRef
 
-from workflow_automation_provider.client.checks import check_rendered, check_seconds
+from workflow_automation_provider.client.checks import check_rendered, check_seconds, one_line
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from airflow.sdk import Context
 
@@ -59,6 +59,21 @@ def rendered(name: str, value: Any) -> Any:
             ),
         )
     return value
+
+
+MAX_LINK = 2000
+"""The most characters of a ``run_link`` that asset events tell."""
+
+
+def link_of(run: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Return the ``run_link`` of a run as asset events tell it.
+
+    :return: empty if there is none, or if it is no text, is too long, or cannot be stored: that would fail the task
+    """
+    link = run.get("run_link")
+    is_told = isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link
+    return {"run_link": str(link)} if is_told else {}
 
 
 class FlowOperator(BaseOperator, Generic[_Result]):
@@ -110,55 +125,50 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         :raises WorkflowAutomationError: if it failed, or its outcome is unknown; also an
             ``AirflowFailException`` if Airflow must not retry the task
         """
-        with self._guarded(context):
-            result = self._run_once(context)
-        self._emit_events(context, result)
-        return result
+        return self._execute(context)
 
-    @contextlib.contextmanager
-    def _guarded(self, context: Context) -> Iterator[None]:
-        """Make errors those of a task, which the operator must be."""
+    def _execute(self, context: Context, *parked: Any) -> _Result:
+        """Run the task, which the operator must be, and make errors those of it."""
         try:
             if self.task_id != context["ti"].task_id:
                 raise InvalidRequestError(
                     f"{type(self).__name__} {self.task_id!r} is executed inside the task {context['ti'].task_id!r}.",
                     next_step=f"Make the operator a task of the DAG. Inside a task, {self._inside_a_task}.",
                 )
-            yield
+            result = self._run_once(context, *parked)
         except WorkflowAutomationError as error:
             failed = self._failure(context, self.hook.located(error, self.flow_id))
             raise failed from failed.__cause__
-
-    def _emit_events(self, context: Context, result: _Result) -> None:
-        """Emit the asset and lineage events of a result."""
-        from workflow_automation_provider.execution.asset_events import add_to_events
-        from workflow_automation_provider.lineage import collect
-
         try:
-            extra = self._event_extra(result)
-            add_to_events(context, self.outlets, extra)
+            self._emit_events(context, result)
         except Exception:
             # What the task was for is done, and must not be lost.
             self.log.warning("The task's asset events and lineage are incomplete.", exc_info=True)
-            return
-        read, written = self._files_of(result)
+        return result
+
+    def _emit_events(self, context: Context, result: _Result) -> None:
+        """Emit the asset and lineage events of a result."""
+        from workflow_automation_provider.lineage import collect
+
+        extra, read, written = self._told(result)
+        events: Any = context.get("outlet_events")
+        if events is not None:  # as in a context that a test made
+            for outlet in self.outlets:
+                if isinstance(outlet, Asset | AssetRef):
+                    events[outlet].extra.update(extra)
         collect(self.hook, extra.get("flow_id"), read=read, written=written)
 
     @abc.abstractmethod
-    def _event_extra(self, result: _Result) -> dict[str, Any]:
-        """Return the extra of the task's asset events."""
-
-    @abc.abstractmethod
-    def _files_of(self, result: _Result) -> tuple[object, object]:
-        """Return the files that the task read, and those that it wrote, for lineage."""
+    def _told(self, result: _Result) -> tuple[dict[str, Any], object, object]:
+        """Return the extra of the task's asset events, the files that it read, and those that it wrote."""
 
     @abc.abstractmethod
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with."""
 
     @abc.abstractmethod
-    def _run_once(self, context: Context) -> _Result:
-        """Do what the task is for."""
+    def _run_once(self, context: Context, *parked: Any) -> _Result:
+        """Do what the task is for; after a park, with what it was parked with."""
 
     def on_kill(self) -> None:
         """End all waits and stop sending. Airflow 3 kills the process only seconds later."""

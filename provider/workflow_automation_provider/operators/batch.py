@@ -111,7 +111,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.on_rejected = on_rejected
         self.output_path = output_path
 
-    def _run_once(self, context: Context) -> list[BatchItem] | BatchSummary:
+    def _run_once(self, context: Context, *_: Any) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch import BatchStarter
         from workflow_automation_provider.execution.batch_record import BatchRecord
@@ -142,8 +142,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise record.told(error) from error.__cause__
         return starter.start()
 
-    def _event_extra(self, result: list[BatchItem] | BatchSummary) -> dict[str, Any]:
-        """Return the extra of the task's asset events: not the runs, which may be very many."""
+    def _told(self, result: list[BatchItem] | BatchSummary) -> tuple[dict[str, Any], object, object]:
+        # Not the runs, which may be very many.
         extra: dict[str, Any]
         if isinstance(result, list):
             counts = Counter(item["status"] for item in result)
@@ -152,11 +152,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             extra = {name: result[name] for name in ("path", "total", "started", "rejected")}
         if flow_id := self.flow_id or self.hook.extra.flow_id:
             extra["flow_id"] = flow_id
-        return extra
-
-    def _files_of(self, result: list[BatchItem] | BatchSummary) -> tuple[object, object]:
         has_items = isinstance(self.batch, Sequence) and not isinstance(self.batch, str)
-        return () if has_items else self.batch, () if isinstance(result, list) else result["path"]
+        return extra, () if has_items else self.batch, extra.get("path", ())
 
     def _rendered_output_path(self) -> str | None:
         if not isinstance(self.output_path, str | None):

@@ -13,7 +13,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.links import FlowRunLink
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice, link_of
 from workflow_automation_provider.operators.output import FlowOutput, check_references
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
 
@@ -160,18 +160,17 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         if ti_id not in (None, str(context["ti"].id)):
             self.log.info("The task was cleared after it continued: starting over.")
             waiting = None
-        with self._guarded(context):
-            result = self._run_once(context, waiting)
-        self._emit_events(context, result)
-        return result
+        return self._execute(context, waiting)
 
-    def _run_once(self, context: Context, waiting: dict[str, Any] | None = None) -> RunResult:
+    def _run_once(self, context: Context, *parked: Any) -> RunResult:
         """Start the run, unless an earlier try did, then upload its files and wait, if configured."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.flow_run import FlowRun, StartOptions
+        from workflow_automation_provider.execution.flow_run import FlowRun
 
-        options = StartOptions(
-            flow_id=self.flow_id,
+        self._flow_run = FlowRun(
+            context=context,
+            hook=self.hook,
+            retrier=self._retrier,
             rendered_flow_id=self._rendered_flow_id,
             make_inputs=lambda: self._make_inputs(context),
             request=self._request_digest(),
@@ -185,8 +184,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             on_unknown_start=self.on_unknown_start,
             claim_timeout=self.claim_timeout,
         )
-        self._flow_run = FlowRun(context, self.hook, self._retrier, options)
-        return self._flow_run.execute(waiting)
+        return self._flow_run.execute(*parked)
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request in a later try, None if its inputs are not known before the start."""
@@ -198,15 +196,11 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """Return the inputs, once it is certain that a run is to be started."""
         return self.inputs
 
-    def _event_extra(self, result: RunResult) -> dict[str, Any]:
-        from workflow_automation_provider.execution.asset_events import link_of
-
+    def _told(self, result: RunResult) -> tuple[dict[str, Any], object, object]:
         extra = {name: value for name, value in result.items() if name not in ("run_link", "response")}
-        return {**extra, **link_of(result)}
-
-    def _files_of(self, result: RunResult) -> tuple[object, object]:
         # Of a task that was parked, an earlier process has uploaded them.
-        return (self._flow_run and self._flow_run.uploaded) or self.files, ()
+        files = (self._flow_run and self._flow_run.uploaded) or self.files
+        return {**extra, **link_of(result)}, files, ()
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""

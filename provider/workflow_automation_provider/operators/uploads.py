@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from workflow_automation_provider.client.checks import is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, link_of, rendered
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -92,7 +92,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
 
-    def _run_once(self, context: Context) -> UploadResult:
+    def _run_once(self, context: Context, *_: Any) -> UploadResult:
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.upload import Uploader
 
@@ -109,20 +109,16 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self._uploaded = uploader.elements
         return result
 
-    def _event_extra(self, result: UploadResult) -> dict[str, Any]:
-        from workflow_automation_provider.execution.asset_events import link_of
-
+    def _told(self, result: UploadResult) -> tuple[dict[str, Any], object, object]:
         _, flow_id = self._run()
-        return {
+        extra = {
             "run_id": result["run_id"],
             **(link_of(self.run_id) if isinstance(self.run_id, Mapping) else {}),
             "flow_id": flow_id or self.hook.extra.flow_id,
             "files": result["files"],
             "bytes": result["bytes"],
         }
-
-    def _files_of(self, result: UploadResult) -> tuple[object, object]:
-        return self._uploaded, ()
+        return extra, self._uploaded, ()
 
     def _run(self) -> tuple[Any, str | None]:
         """Return the run, and the flow if one is given: the result of a trigger has both."""

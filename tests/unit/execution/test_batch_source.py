@@ -34,7 +34,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
     max_leaves=8,
 )
-BATCHES = st.lists(st.dictionaries(st.text(st.characters(codec="utf-8")), JSON, max_size=3), max_size=30)
+BATCHES = st.lists(st.dictionaries(st.text(st.characters(codec="utf-8")), JSON, max_size=3), max_size=9)
 
 
 def read(batch, flow_id=None):
@@ -120,7 +120,6 @@ SECRET = "the-customers-secret"
     [
         (f'{{}}\n\n{{"a": "{SECRET}"', 1, 3, "not JSON"),
         (f'{{}}\n["{SECRET}"]', 1, 2, "a list"),
-        (f'{{"a": "{SECRET}", "b": NaN}}', 0, 1, "nan"),
         (f'{{"a": "{SECRET}", "b": "\\ud800"}}', 0, 1, "Unicode"),
         (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', 0, 1, "'b' twice"),
         ("[" * 100_000, 0, 1, "not JSON"),
@@ -140,7 +139,6 @@ def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, item, line, words):
     ("batch", "words"),
     [
         ([{"a": SECRET}, [SECRET]], r"batch\[1\] is a list"),
-        ([{"a": SECRET, "b": {1}}], r"batch\[0\].b is a set"),
         (b"batch.jsonl", "batch is a bytes"),
         (f'[{{"a": "{SECRET}"}}]', "batch is the text"),
         ("nowhere://a/b", "not a URL"),
@@ -152,23 +150,18 @@ def test_a_wrong_batch_is_named_and_not_shown(batch, words):
     assert SECRET not in str(caught.value)
 
 
-def test_a_missing_file_may_be_there_later(tmp_path):
-    with pytest.raises(FileUnavailableError, match=r"batch is .*nothing\.jsonl'"):
-        read(f"{tmp_path}/nothing.jsonl")
-
-
 @pytest.mark.parametrize(
-    ("path", "why"),
+    ("path", "error", "why"),
     [
-        ("{folder}/", "Is a directory"),
-        ("file://{folder}", "Is a directory"),
-        ("{folder}/batch.jsonl/more", "Not a directory"),
-        ("{folder}/a\0b", "embedded null"),
+        ("file://{folder}", InvalidRequestError, "Is a directory"),
+        ("{folder}/batch.jsonl/more", InvalidRequestError, "Not a directory"),
+        ("{folder}/a\0b", InvalidRequestError, "embedded null"),
+        ("{folder}/nothing", FileUnavailableError, "No such file"),  # it may be there later
     ],
 )
-def test_a_path_that_is_never_that_of_a_file(tmp_path, path, why):
+def test_a_path_that_is_not_that_of_a_file(tmp_path, path, error, why):
     (tmp_path / "batch.jsonl").write_text("{}")
-    with pytest.raises(InvalidRequestError, match=f"batch is .*: .*{why}"):
+    with pytest.raises(error, match=f"batch is .*: .*{why}"):
         read(path.format(folder=tmp_path))
 
 
@@ -199,13 +192,14 @@ def test_an_interruption_leaves_a_local_file_as_it_was(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_link_stays(tmp_path):
+def test_a_link_stays_and_a_file_keeps_its_mode(tmp_path):
     path, link = tmp_path / "output.jsonl", tmp_path / "link.jsonl"
-    path.touch()
+    path.touch(0o600)
     link.symlink_to(path)
     write_output(str(link), WHOLE)
     assert link.is_symlink()
     assert path.read_bytes() == TEXT
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("number", [2, 60], ids=["at once", "in parts"])

@@ -133,17 +133,6 @@ def test_decide_takes_the_first_row_that_fits():
     assert fitted == {row for row, *_ in ROWS}
 
 
-def test_nothing_is_sent_while_a_run_may_go_on():
-    """The promise, of the table: only what was closed, stopped, failed or started nothing is followed by another start."""
-    for facts, replaces_failed in product(facts_of_starts(), (NO, YES)):
-        if not facts or facts.start.max_tries != 3:
-            continue
-        if decide(facts, Asked(3, "a", replaces_failed=replaces_failed)) is Decision.SEND:
-            failed = facts.spoken.end and facts.spoken.end.status == "failed"
-            over = facts.spoken.stopped or (replaces_failed and failed)
-            assert over or (kind(facts) == "nothing" and (facts.is_closed or not facts.start.token))
-
-
 def test_a_person_may_continue_with_a_run_that_can_be_the_tasks():
     """
     It is that of the last start, by its claim, its end or its outcome; or that run is unknown, and no other start's is.

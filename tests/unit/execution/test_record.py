@@ -31,27 +31,19 @@ def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(world,
     assert requests(task) == 1 + is_busy
 
 
-def test_a_retry_of_a_claimed_run(world):
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     task = world(claims())
     task.faults.add("drop_after")
     task.try_()
-    assert task.flow.says("started", run_id=True) == 200
+    if is_claimed:
+        assert task.flow.says("started", run_id=True) == 200
     again = task.try_()
-    assert (task.state, requests(task)) == ("success", 1)
-    assert len(calls(again)) <= LIMITS["retry"]
-    assert calls(again, kinds=["set", "delete"]) == []
-
-
-def test_a_retry_that_closes_and_sends(world):
-    task = world(claims())
-    task.faults.add("drop_after")
-    task.try_()
-    again = task.try_()
-    assert (task.state, requests(task)) == ("success", 2)
-    assert len(calls(again)) <= LIMITS["close and send"]
+    assert (task.state, requests(task)) == ("success", 2 - is_claimed)
+    assert len(calls(again)) <= (LIMITS["retry"] if is_claimed else LIMITS["close and send"])
     assert not any("_probe/" in call.name for call in again.calls), "the earlier try has a start"
-    assert len(calls(again, kinds=["states"])) == 1
-    assert [task.flow.says("started", run) for run in (0, 1)] == [404, 200]
+    assert (calls(again, kinds=["set"]) == []) is is_claimed
+    assert len(calls(again, kinds=["states"])) == 1 - is_claimed
 
 
 def test_a_wait(world):
@@ -72,30 +64,27 @@ def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):
     assert first.result["run_id"] != "77"
 
 
-class TestProbe:
-    """Where an earlier try left nothing, the store must return what is written before that is believed."""
+def test_where_an_earlier_try_left_nothing_a_probe_is_written_and_read_back(world):
+    task = world(trigger())
+    task.kill_at(0)
+    again = task.try_()
+    assert task.state == "success"
+    assert [call.kind for call in again.calls if "_probe/" in call.name] == ["set", "get"]
+    assert len([call for call in again.calls if call.name.endswith("_start/1/0")]) == 2
 
-    def test_is_written_and_read_back(self, world):
-        task = world(trigger())
-        task.kill_at(0)
-        again = task.try_()
-        assert task.state == "success"
-        assert [call.kind for call in again.calls if "_probe/" in call.name] == ["set", "get"]
-        assert len([call for call in again.calls if call.name.endswith("_start/1/0")]) == 2
 
-    def test_an_own_start_that_does_not_come_back_is_not_sent(self, world):
-        task = world(trigger())
-        first = task.try_({2: "lost"})
-        assert (first.calls[2].kind, requests(task)) == ("get", 0)
-        assert "no longer runs this try" in first.said
-        assert task.until_end().state == "success"
+def test_an_own_start_that_does_not_come_back_is_not_sent(world):
+    task = world(trigger())
+    first = task.try_({2: "lost"})
+    assert (first.calls[2].kind, requests(task)) == ("get", 0)
+    assert "no longer runs this try" in first.said
+    assert task.until_end().state == "success"
 
 
 SCENES = {
     "known": (trigger, None, None),
     "killed": (trigger, "kill after", None),
     "claimed": (claims, "drop_after", "started"),
-    "ended": (claims, "drop_after", "success"),
     "doubt": (claims, "drop_after", None),
     "waits": (waits, None, "success"),
 }

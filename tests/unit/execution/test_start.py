@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,64 +38,49 @@ def start(store, context):
     return start
 
 
-def test_a_run_is_started_and_recorded_by_its_name(service, store, start):
-    run = start()
-
-    assert service.runs[0].inputs == {}
-    assert run == {"run_id": "1001", "run_link": f"{service.url}/runs/1001", "flow_id": "demo-flow"}
-    assert store.writes == [("start", 0), ("outcome", 1)]
-    assert {*store.entries} == {f"{KEY}/ada", f"{OUTCOME}/ada"}
-
-
-def test_a_later_try_returns_the_runs_of_an_earlier_one(service, store, context, start, log):
+def test_a_later_try_returns_the_runs_of_an_earlier_one(service, store, context, start):
     first = context(store, task_id="customers")
     runs = [start(name, now=first) for name in ("ada", "bob")]
     again = context(store, task_id="customers", try_number=2)
 
     assert [start(name, now=again) for name in ("ada", "bob")] == runs
+    assert runs[0] == {"run_id": "1001", "run_link": f"{service.url}/runs/1001", "flow_id": "demo-flow"}
+    assert {*store.entries} == {f"{KEY}/ada", f"{OUTCOME}/ada", f"{KEY}/bob", f"{OUTCOME}/bob"}
     assert requests(service) == 2
-    assert "started run 1002" in log()
 
 
-@pytest.mark.parametrize("fault", [None, "busy", "drop_after"])
-@pytest.mark.parametrize("has_store", [True, False])
-def test_a_name_stands_for_one_run_in_a_try(service, store, context, start, fault, has_store):
-    now = context(store if has_store else None, task_id="customers")
-    if fault:
-        service.faults.add(fault)
-    with contextlib.suppress(OutcomeUnknownError, BusyError):
-        start(now=now)
-    with pytest.raises(InvalidRequestError, match="'ada' was already used"):
-        start(now=now, inputs={"customer": "bob"})
-    assert requests(service) == 1
+def test_without_a_store_the_log_says_once_what_that_means(service, context, start, log):
+    now = context(task_id="customers")
+    assert [start(name, now=now)["run_id"] for name in ("ada", "bob")] == ["1001", "1002"]
+    assert log().count("before Airflow 3.3") == 1
 
 
 def test_two_of_one_name_at_once(service, store, context, start):
-    now = context(store, task_id="customers")
+    """Without a store as well, and whatever comes of the first."""
+    now = context(task_id="customers")
     service.faults.add("delay", seconds=0.5)
-    outcomes = []
+    service.faults.add("busy")
 
-    def start_one():
+    def start_one(_):
         try:
-            outcomes.append(start(now=now)["run_id"])
+            return start(now=now)["run_id"]
         except InvalidRequestError:
-            outcomes.append("rejected")
+            return "rejected"
 
-    threads = [threading.Thread(target=start_one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(outcomes) == ["1001", "rejected"]
-    assert requests(service) == 1
+    with ThreadPoolExecutor() as threads:
+        assert sorted(threads.map(start_one, range(2))) == ["1001", "rejected"]
+    with pytest.raises(BusyError):
+        start("bob", now=now)
+    with pytest.raises(InvalidRequestError, match="'bob' was already used"):
+        start("bob", now=now, inputs={"customer": "bob"})
+    assert requests(service) == 2
 
 
 @pytest.mark.parametrize(
     ("other", "fault", "accepted", "words"),
     [
         ({"inputs": {"customer": "bob"}}, None, Accepted.YES, "run 1001, http"),
-        ({"inputs": {"customer": "bob"}}, "garbage", Accepted.YES, "run_id is unknown"),
-        ({"flow_id": "demo-flow"}, "drop_after", Accepted.MAYBE, MAYBE),
+        ({"flow_id": "demo-flow"}, "garbage", Accepted.YES, "run_id is unknown"),
         # Here, another would start.
         ({"on_unknown_start": "start_again", "send_retry_timeout": -1}, "drop_after", Accepted.MAYBE, MAYBE),
     ],
@@ -130,8 +115,6 @@ def test_a_start_has_an_entry_of_its_own_beside_the_tasks_operator(service, stor
     [
         ({"name": ""}, "name is ''"),
         ({"name": None}, "name is None"),
-        ({"name": "a" * 251}, "at most 250 characters"),
-        ({"name": "a\nb"}, r"name is 'a\\nb'.*line breaks"),
         ({"name": "\udc80"}, r"name is '\\udc80'"),
         ({"on_unknown_start": "retry"}, "on_unknown_start 'retry'"),
         ({"send_retry_timeout": -1}, "send_retry_timeout is -1"),
@@ -144,12 +127,7 @@ def test_a_wrong_argument_is_named_before_anything_is_recorded(service, store, s
         start(**{"flow_id": "a-flow", **arguments})
 
     assert isinstance(caught.value, AirflowFailException)
-    lines = str(caught.value).splitlines()
-    assert "Nothing was sent." in lines
-    assert ("Connection: workflow_automation_default" in lines) == (
-        "workflow_automation_conn_id" not in arguments
-    )
-    assert "Flow: a-flow" in lines
+    assert "Flow: a-flow" in str(caught.value).splitlines()
     assert store.entries == {}
     assert service.journal.requests() == []
 
@@ -161,12 +139,6 @@ def test_the_page_names_the_longest_name(store, start):
     assert f"{KEY}/{'a' * int(longest)}" in store.entries
     with pytest.raises(InvalidRequestError, match=f"at most {longest} characters"):
         start("a" * (int(longest) + 1))
-
-
-def test_without_a_store_the_log_says_once_what_that_means(service, context, log):
-    now = context()
-    assert [trigger_flow_once(name, context=now)["run_id"] for name in ("ada", "grace")] == ["1001", "1002"]
-    assert log().count("before Airflow 3.3") == 1
 
 
 def test_outside_of_a_task_there_is_no_context():
@@ -190,9 +162,3 @@ def test_a_doubt_is_part_of_the_error_of_a_later_try(service, start):
     assert how_to_continue(name="ada") in caught.value.next_step
     with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
         start(try_number=3)
-
-
-def test_a_key_in_the_wrong_place_is_not_shown(service, start):
-    with pytest.raises(InvalidRequestError, match="flow_id contains") as caught:
-        start(flow_id=f"flow-{service.keys[0].value}")
-    assert service.keys[0].value not in str(caught.value)

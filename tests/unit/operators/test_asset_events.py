@@ -11,8 +11,8 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.asset_events import MAX_LINK, link_of
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+from workflow_automation_provider.operators.base import MAX_LINK, link_of
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
@@ -36,31 +36,16 @@ def told(service, number=1001):
     return {"run_id": str(number), "run_link": f"{service.url}/runs/{number}", "flow_id": "demo-flow"}
 
 
-@pytest.fixture
-def lose_connection(monkeypatch):
-    """Have no hook read a connection anymore."""
-
-    def lose():
-        def fail(_):
-            raise RuntimeError("The secrets backend is not there")
-
-        monkeypatch.setattr(WorkflowAutomationHook, "get_connection", fail)
-
-    return lose
-
-
-def test_the_run_of_an_earlier_try_without_the_connection(service, store, context, events, lose_connection):
+def test_the_run_of_an_earlier_try_without_the_connection(service, store, context, events, monkeypatch):
     trigger().execute(context(store))
-    lose_connection()
+    run = trigger_flow_once("once", context=context(store))
+
+    def fail(_):
+        raise RuntimeError("The secrets backend is not there")
+
+    monkeypatch.setattr(WorkflowAutomationHook, "get_connection", fail)
     trigger(outlets=[REPORT]).execute(having(events, context(store, try_number=2)))
     assert events[REPORT].extra == told(service)
-
-
-def test_taskflow_returns_the_run_of_an_earlier_try_without_the_connection(
-    service, store, context, lose_connection
-):
-    run = trigger_flow_once("once", context=context(store))
-    lose_connection()
     assert trigger_flow_once("once", context=context(store, try_number=2)) == run
 
 
@@ -70,11 +55,18 @@ def test_other_outlets_are_left_alone(service, context, events):
     assert len(events) == 1
 
 
-def test_what_is_not_known_is_left_out(service, context, events):
+LONGEST_LINK = "https://there/".ljust(MAX_LINK, "a")
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [({"accepted": True}, {}), ({"run_id": "7", "run_link": f"{LONGEST_LINK}a"}, {"run_id": "7"})],
+)
+def test_what_is_not_known_or_could_not_be_stored_is_left_out(service, context, events, body, known):
     """The whole response of a run without a run_id is in the result, not in the event."""
-    service.faults.add("response", body={"accepted": True})
+    service.faults.add("response", body=body)
     trigger(outlets=[REPORT]).execute(having(events, context()))
-    assert events[REPORT].extra == {"flow_id": "demo-flow"}
+    assert events[REPORT].extra == {**known, "flow_id": "demo-flow"}
 
 
 def test_a_batch_of_an_unknown_flow(service, context, events, log, workflow_automation_connect):
@@ -101,36 +93,14 @@ def test_a_failure_is_only_told_of(service, context, log, error):
     assert type(error).__name__ in text
 
 
-LONGEST_LINK = "https://there/".ljust(MAX_LINK, "a")
-
-
-@pytest.mark.parametrize(
-    ("link", "is_told"),
-    [
-        (object(), False),
-        ("", False),
-        ("https://there/\ud800", False),
-        (LONGEST_LINK, True),
-        (f"{LONGEST_LINK}a", False),
-    ],
-    ids=["object", "empty", "surrogate", "longest", "too long"],
-)
-def test_a_link_that_airflow_could_not_store_is_left_out(service, context, events, tmp_path, link, is_told):
+@pytest.mark.parametrize("link", [object(), LONGEST_LINK], ids=["object", "longest"])
+def test_an_upload_tells_the_link_that_it_was_given(service, context, events, link):
     trigger().execute(context())
-    (tmp_path / "a.txt").write_text("abc")
     run = {"run_id": "1001", "run_link": link}
-    task = UploadFilesOperator(task_id="upload", run_id=run, files=f"{tmp_path}/a.txt", outlets=[REPORT])
-    assert task.execute(having(events, context(task_id="upload")))["files"] == 1
-    extra = events[REPORT].extra
-    assert ("run_link" in extra) is is_told
-    assert extra["run_id"] == "1001"
-    json.dumps(extra).encode()
-
-
-def test_such_a_link_of_a_trigger_is_left_out(service, context, events):
-    service.faults.add("response", body={"run_id": "7", "run_link": f"{LONGEST_LINK}a"})
-    trigger(outlets=[REPORT]).execute(having(events, context()))
-    assert events[REPORT].extra == {"run_id": "7", "flow_id": "demo-flow"}
+    task = UploadFilesOperator(task_id="upload", run_id=run, files=[{"a": 1}], outlets=[REPORT])
+    task.execute(having(events, context(task_id="upload")))
+    link = {"run_link": link} if link == LONGEST_LINK else {}
+    assert events[REPORT].extra == {"run_id": "1001", "flow_id": "demo-flow", "files": 1, "bytes": 0, **link}
 
 
 @given(st.text(max_size=2 * MAX_LINK))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from datetime import datetime, timedelta
 
@@ -15,7 +14,10 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
 )
+from workflow_automation_provider.execution.retry import FlowRetryPolicy
 from workflow_automation_provider.execution.start import request_digest
+from workflow_automation_provider.operators.base import UNSET
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 from ..starts import MAYBE, TaskTimeout, interrupted, mentions, requests, trigger
 
@@ -54,15 +56,6 @@ class TestTries:
         assert f"Started run 1001: {link(service, 1001)}" in (text := log())
         assert "before Airflow 3.3" not in text
 
-    @pytest.mark.parametrize(
-        ("body", "facts"), [({"run_link": "http://there/9"}, ["http://there/9"]), ({}, ["runs: {}"])]
-    )
-    def test_a_run_without_an_id_is_told_of(self, service, store, context, log, body, facts):
-        service.faults.add("response", body=body)
-        trigger().execute(context(store))
-        assert mentions(text := log(), "no run_id", *facts)
-        assert "None" not in text
-
     def test_a_later_try_returns_the_run_of_an_earlier_one(self, service, store, context, log):
         first = trigger().execute(context(store))
         now = context(store, try_number=2)
@@ -82,15 +75,6 @@ class TestTries:
             changed in ({"inputs": {"a": 2}}, {"flow_id": "demo-flow"})
         )
         assert requests(service) == 1
-
-    def test_what_is_not_known_is_left_out(self, service, store, context, log):
-        service.faults.add("response", body={"accepted": True})
-        first = trigger().execute(context(store))
-        second = trigger().execute(context(store, try_number=2))
-
-        assert first == second == {"flow_id": "demo-flow", "response": {"accepted": True}}
-        assert requests(service) == 1
-        assert mentions(log(), "Try 1", "without a run_id", "Returning")
 
     def test_a_run_id_forges_no_line_of_the_log(self, service, store, context, log):
         service.faults.add("response", body={"run_id": "1\nStarted run 2: x", "run_link": "http://a\nb"})
@@ -113,11 +97,7 @@ class TestTries:
 
     @pytest.mark.parametrize(
         ("flow_id", "of_connection", "named"),
-        [
-            (None, None, "the flow of the API key"),
-            (None, "demo-flow", "flow demo-flow"),
-            ("a", "b", "flow a"),
-        ],
+        [(None, None, "the flow of the API key"), ("a", "b", "flow a")],
     )
     def test_before_the_record_the_log_has_word_of_the_run(
         self, service, workflow_automation_connect, store, context, log, flow_id, of_connection, named
@@ -134,21 +114,32 @@ class TestTries:
         assert requests(service) == 0
 
 
-@pytest.mark.parametrize("is_set_later", [False, True])
-def test_a_flow_is_triggered_by_its_path(service, store, context, is_set_later):
-    operator = trigger() if is_set_later else trigger(flow_id="demo-flow")
-    operator.flow_id = "demo-flow"
+def test_a_flow_is_triggered_by_its_path(service, store, context):
+    operator = trigger()
+    operator.flow_id = "demo-flow"  # as Airflow renders it
     operator.execute(context(store))
     assert [(run.by, run.flow_id) for run in service.runs] == [("path", "demo-flow")]
 
 
-class TestAfterTheStart:
-    """A run that was started is worth more than anything that could fail after."""
+def test_a_link_that_cannot_be_stored_fails_no_task(service, store, context, log):
+    now = context(store, push_error=RuntimeError("No database"))
+    assert trigger(files=[{"name": "a"}]).execute(now)["run_id"] == "1001"
+    assert mentions(log(), "link", "could not be stored")
 
-    def test_a_link_that_cannot_be_stored(self, service, store, context, log):
-        now = context(store, push_error=RuntimeError("No database"))
-        assert trigger(files=[{"name": "a"}]).execute(now)["run_id"] == "1001"
-        assert mentions(log(), "link", "could not be stored")
+
+def test_inputs_may_be_left_out():
+    assert TriggerFlowOperator(task_id="trigger").inputs == {}
+    assert repr(UNSET) == "not given", "as the default of the signature"
+
+
+@pytest.mark.parametrize(
+    "make", [trigger, lambda **options: UploadFilesOperator(task_id="a", run_id="1", files="a", **options)]
+)
+def test_a_retry_policy_of_the_task_or_its_dag_comes_first(make):
+    own = FlowRetryPolicy()
+    assert isinstance(make().retry_policy, FlowRetryPolicy)
+    assert make(retry_policy=own).retry_policy is own
+    assert make(default_args={"retry_policy": own}).retry_policy is own
 
 
 class TestInterrupted:
@@ -191,46 +182,25 @@ class TestEnded:
     def test_before_it_began(self, service, store, context):
         operator = trigger(send_retry_timeout=120)
         operator.on_kill()
-        began = time.monotonic()
         with pytest.raises(NotSentError) as caught:
             operator.execute(context(store))
 
-        error = caught.value
-        assert (error.code, error.conn_id, error.flow_id) == (
-            "not-sent",
-            "workflow_automation_default",
-            "demo-flow",
-        )
-        assert store.writes == []
-        assert time.monotonic() - began < 15
-        assert requests(service) == 0
-        assert store.entries == {}
+        assert (caught.value.conn_id, caught.value.flow_id) == ("workflow_automation_default", "demo-flow")
+        assert (store.writes, requests(service)) == ([], 0)
 
     def test_by_a_signal(self, service, store, context, log):
         """As Airflow does it: the handler runs in the thread that waits."""
         service.faults.add("busy", retry_after="30", times=None)
         operator = trigger(send_retry_timeout=120)
-        before = signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
-        timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGTERM])
-        timer.start()
+        began, before = time.monotonic(), signal.signal(signal.SIGALRM, lambda *_: operator.on_kill())
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
         try:
-            began = time.monotonic()
             with pytest.raises(BusyError) as caught:
                 operator.execute(context(store))
         finally:
-            timer.cancel()
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGALRM, before)
         assert time.monotonic() - began < 15
         assert requests(service) == 1
         assert "Airflow retries" not in str(caught.value), "which nobody knows of an ended task"
         assert store.entries[OUTCOME]["kind"] == "nothing"
         assert "nothing more is sent" in log()
-
-
-def test_an_operator_is_executed_once_in_a_try(service, store, context):
-    """A subclass may execute it again."""
-    trigger().execute(context(store))
-    operator, now = trigger(), context(store, try_number=2)
-    assert operator.execute(now)["run_id"] == "1001"
-    with pytest.raises(AirflowFailException, match="already executed"):
-        operator.execute(now)
