@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -122,7 +122,6 @@ class Run:
     :param name: of a start within a task
     :param try_number: of the start
     :param is_current: whether it is the last start of its name, and not from before a Clear
-    :param last: the last that the run said
     :param until: when the wait ends, None if the task does not wait
     :param silent_since: since when the run is late, or has said nothing for long; None if it is not so
     """
@@ -137,11 +136,15 @@ class Run:
     conn_id: Any = None
     run_id: Any = None
     run_link: Any = None
-    last: Step | None = None
     progress: float | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
     steps: list[Step] = field(default_factory=list)
+
+    @property
+    def last(self) -> Step | None:
+        """The last that the run said."""
+        return next((step for step in reversed(self.steps) if step.said is not None), None)
 
     @property
     def pressure(self) -> tuple[int, datetime]:
@@ -181,50 +184,44 @@ class Run:
 
 
 def conversations(task: Task) -> list[Run]:
-    """Return all starts of a task, in order, or its batch."""
+    """Return all starts of a task, in order, and its batch; one is unknown if an entry is too large, or is not ours."""
     starts = sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
     last = {key[3]: key for key in starts}
     runs = []
     for key in starts:
-        named: dict[str, Any] = {"name": key[3] or "", "try_number": int(key[1])}
-        run = Run(task=task, at=task.at, is_current=last[key[3]] is key, **named)
-        runs.append(_known(run, _start, key))
-    return [*runs, _known(Run(task=task, at=task.at), _batch)] if BATCH in task.entries else runs
+        run = Run(task=task, at=task.at, name=key[3] or "", try_number=int(key[1]))
+        run.is_current = last[key[3]] is key
+        with contextlib.suppress(Exception):
+            _tell_start(run, key)
+        runs.append(run)
+    if BATCH in task.entries:
+        runs.append(Run(task=task, at=task.at))
+        with contextlib.suppress(Exception):
+            _tell_batch(runs[-1])
+    return runs
 
 
-def _known(run: Run, tell: Callable[..., dict[str, Any]], *key: re.Match[str]) -> Run:
-    """Return a run with what is told of it, if each of its entries is what we write: none too large, or a reference."""
-    with contextlib.suppress(Exception):
-        for name, value in tell(run, *key).items():
-            setattr(run, name, value)
-    return run
-
-
-def _batch(run: Run) -> dict[str, Any]:
-    """Return what the last entry of a batch tells: fields of its run."""
+def _tell_batch(run: Run) -> None:
+    """Fill in what the last entry of a batch tells."""
     entry = run.task.entry(BATCH)
     counts = {**entry["counts"]}
     others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
     said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
-    state = State.DOUBT if counts["unknown"] else State.ENDED
-    last = Step(_utc(entry["at"]), "Last count", said, said)
-    return {
-        "state": state if run.task.has_ended else State.STARTING,
-        "is_current": entry["max_tries"] == run.task.row.max_tries,
-        "flow": entry.get("flow_id"),
-        "conn_id": entry.get("conn_id"),
-        "last": last,
-        "progress": _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None,
-        "steps": [last],
-    }
+    run.is_current = entry["max_tries"] == run.task.row.max_tries
+    run.flow, run.conn_id = entry.get("flow_id"), entry.get("conn_id")
+    run.progress = _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None
+    run.steps = [Step(_utc(entry["at"]), "Last count", said, said)]
+    run.state = State.STARTING
+    if run.task.has_ended:
+        run.state = State.DOUBT if counts["unknown"] else State.ENDED
 
 
-def _start(run: Run, key: re.Match[str]) -> dict[str, Any]:
-    """Return what the entries of a start tell: fields of its run."""
+def _tell_start(run: Run, key: re.Match[str]) -> None:
+    """Fill in what the entries of a start tell."""
     task = run.task
     start = Start.of(place_of(key), task.entry(key[0]))
     if start.is_damaged:
-        return {}
+        return
     said, word, frozen = (
         task.entry(of(start.token)) if start.token else {} for of in (run_key, word_key, frozen_key)
     )
@@ -235,23 +232,27 @@ def _start(run: Run, key: re.Match[str]) -> dict[str, Any]:
         spoken=Spoken.of(said),
         is_frozen=start.token is not None and frozen_key(start.token) in task.entries,
     )
-    state = _state(task, start, facts)
-    told = _steps(start, facts, state, word, frozen)
-    steps = sorted((Step(at.astimezone(UTC), *said) for at, *said in told), key=lambda step: step.at)
-    claim, ids = facts.spoken.claim, {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
-    return {
-        "state": state,
-        "at": start.at.astimezone(UTC),
-        "is_current": run.is_current and start.max_tries == task.row.max_tries,
-        "flow": start.flow_id or ids.get("flow_id"),
-        "conn_id": start.conn_id,
-        "run_id": facts.spoken.run_id or ids.get("run_id"),
-        "run_link": (claim and claim.run_link) or ids.get("run_link"),
-        "last": next((step for step in reversed(steps) if step.said is not None), None),
-        "progress": None if facts.spoken.end else _part(word.get("progress")),
-        "steps": steps,
-        **(_wait(task.row.next_kwargs["waiting"], steps[-1].at) if state is State.WAITING else {}),
-    }
+    state, claim = _state(task, facts), facts.spoken.claim
+    ids = {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
+    run.at = start.at.astimezone(UTC)
+    run.is_current &= start.max_tries == task.row.max_tries
+    run.flow, run.conn_id = start.flow_id or ids.get("flow_id"), start.conn_id
+    run.run_id = facts.spoken.run_id or ids.get("run_id")
+    run.run_link = (claim and claim.run_link) or ids.get("run_link")
+    run.progress = None if facts.spoken.end else _part(word.get("progress"))
+    steps = (Step(at.astimezone(UTC), *said) for at, *said in _steps(facts, state, word, frozen))
+    run.steps = sorted(steps, key=lambda step: step.at)
+    if state is State.WAITING:
+        _tell_wait(run, task.row.next_kwargs["waiting"])
+    run.state = state
+
+
+def _tell_wait(run: Run, waiting: dict[str, Any]) -> None:
+    """Fill in until when a task waits, and since when its run is late or silent."""
+    since, run.until = (_utc(waiting[name]) for name in ("since", "until"))
+    may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else run.until - since
+    silent = min(run.steps[-1].at + may_be_silent * _SILENT, run.until)
+    run.silent_since = silent if silent <= datetime.now(UTC) else None
 
 
 def _utc(at: str) -> datetime:
@@ -263,16 +264,8 @@ def _part(value: Any) -> float | None:
     return value if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
-def _wait(waiting: dict[str, Any], heard: datetime) -> dict[str, Any]:
-    """Return until when a task waits, and since when its run is late or silent, given when it was heard last."""
-    since, until = (_utc(waiting[name]) for name in ("since", "until"))
-    may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else until - since
-    silent = min(heard + may_be_silent * _SILENT, until)
-    return {"until": until, "silent_since": silent if silent <= datetime.now(UTC) else None}
-
-
-def _state(task: Task, start: Start, facts: Facts) -> State:
-    outcome, spoken, row = facts.outcome, facts.spoken, task.row
+def _state(task: Task, facts: Facts) -> State:
+    start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, task.row
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
     is_late = bool(spoken.end and task.has_ended and row.end_date and spoken.end.at > row.end_date)
     is_known = outcome is not None and outcome.kind == "run" and not facts.is_frozen
@@ -290,10 +283,11 @@ def _state(task: Task, start: Start, facts: Facts) -> State:
 
 
 def _steps(
-    start: Start, facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
+    facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the steps: what the task did, and what the run has said and was told."""
-    outcome, spoken, claim, end = facts.outcome, facts.spoken, facts.spoken.claim, facts.spoken.end
+    start, outcome, spoken = facts.start, facts.outcome, facts.spoken
+    claim, end = spoken.claim, spoken.end
     if start.run:
         yield start.at, "A person entered the run", start.run
     else:
