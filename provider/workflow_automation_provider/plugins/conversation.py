@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -75,58 +75,20 @@ class Step(NamedTuple):
     said: Any = None
 
 
-@dataclass(slots=True)
-class Task:
-    """
-    A task instance.
-
-    :param row: its columns
-    :param entries: the values of its entries, None where one cannot be read
-    """
-
-    row: Any
-    entries: dict[str, Any] = field(default_factory=dict)
-
-    def entry(self, key: str) -> dict[str, Any]:
-        """
-        Return an entry, empty if there is none.
-
-        :raises TypeError: if it cannot be read
-        """
-        return {**self.entries.get(key, {})}
-
-    @property
-    def at(self) -> datetime:
-        """When it began, or its DAG run: a task that is queued has not begun."""
-        at: datetime = self.row.start_date or self.row.date
-        return at
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether Airflow does nothing more with it, until a person does."""
-        return self.row.state is not None and self.row.state in TaskState.finished
-
-    @property
-    def path(self) -> str:
-        """The path of its page in Airflow."""
-        parts = ["dags", self.row.dag_id, "runs", self.row.run_id, "tasks", self.row.task_id]
-        parts += ["mapped", str(self.row.map_index)] if self.row.map_index >= 0 else []
-        return "/".join(quote(part, safe="") for part in parts)
-
-
 @dataclass(slots=True, kw_only=True)
 class Run:
     """
     A start of a task and its run, or a batch. Its texts are those of others, of any type.
 
+    :param row: columns of the task instance
     :param name: of a start within a task
-    :param try_number: of the start
+    :param try_number: of the start, 0 of a batch
     :param is_current: whether it is the last start of its name, and not from before a Clear
     :param until: when the wait ends, None if the task does not wait
     :param silent_since: since when the run is late, or has said nothing for long; None if it is not so
     """
 
-    task: Task
+    row: Any
     at: datetime
     state: State = State.UNKNOWN
     name: str = ""
@@ -142,6 +104,18 @@ class Run:
     steps: list[Step] = field(default_factory=list)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether Airflow does nothing more with the task, until a person does."""
+        return self.row.state is not None and self.row.state in TaskState.finished
+
+    @property
+    def path(self) -> str:
+        """The path of the task's page in Airflow."""
+        parts = ["dags", self.row.dag_id, "runs", self.row.run_id, "tasks", self.row.task_id]
+        parts += ["mapped", str(self.row.map_index)] if self.row.map_index >= 0 else []
+        return "/".join(quote(part, safe="") for part in parts)
+
+    @property
     def last(self) -> Step | None:
         """The last that the run said."""
         return next((step for step in reversed(self.steps) if step.said is not None), None)
@@ -150,22 +124,21 @@ class Run:
     def pressure(self) -> tuple[int, datetime]:
         """How pressing it is: what failed in doubt, what else is, what is silent for longest, then by age."""
         if self.state is State.DOUBT:
-            return (0 if self.task.has_ended else 1), self.at
+            return (0 if self.has_ended else 1), self.at
         return (2, self.silent_since) if self.silent_since else (3, self.at)
 
     def matches(self, words: str) -> bool:
         """Return whether it has these words."""
-        row = self.task.row
-        ids = (row.dag_id, row.task_id, row.rendered_map_index)
+        ids = (self.row.dag_id, self.row.task_id, self.row.rendered_map_index)
         texts = filter(None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids))
         return words.casefold() in "\n".join(map(str, texts)).casefold()
 
     @property
     def advice(self) -> str:
         """What a person can do now."""
-        ended, failed = self.task.has_ended, self.task.row.state == TaskInstanceState.FAILED
+        ended, failed = self.has_ended, self.row.state == TaskInstanceState.FAILED
         look = "Look in the workflow's list of runs. " * (self.state is State.DOUBT)
-        if ended and BATCH in self.task.entries:
+        if ended and not self.try_number:
             return f"{look}A Clear starts all items again: start those that have no run in a batch of their own instead."
         if self.state is State.UNKNOWN:
             return "An entry of this start cannot be read here: the task's log and its tab Storage have more."
@@ -183,59 +156,64 @@ class Run:
         return "Nothing: the task goes on by itself."
 
 
-def conversations(task: Task) -> list[Run]:
-    """Return all starts of a task, in order, and its batch; one is unknown if an entry is too large, or is not ours."""
-    starts = sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
+def conversations(row: Any, entries: Mapping[str, Any]) -> list[Run]:
+    """
+    Return all starts of a task, in order, and its batch; of an unknown one, an entry is too large, or is not ours.
+
+    :param row: columns of the task instance
+    :param entries: the values of its entries, None where one cannot be read
+    """
+    # A task that is queued has not begun.
+    at = row.start_date or row.date
+    starts = sorted(filter(None, map(START_KEY.fullmatch, entries)), key=place_of)
     last = {key[3]: key for key in starts}
     runs = []
     for key in starts:
-        run = Run(task=task, at=task.at, name=key[3] or "", try_number=int(key[1]))
-        run.is_current = last[key[3]] is key
+        is_last = last[key[3]] is key
+        run = Run(row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last)
         with contextlib.suppress(Exception):
-            _tell_start(run, key)
+            _tell_start(run, entries, key)
         runs.append(run)
-    if BATCH in task.entries:
-        runs.append(Run(task=task, at=task.at))
+    if BATCH in entries:
+        runs.append(Run(row=row, at=at))
         with contextlib.suppress(Exception):
-            _tell_batch(runs[-1])
+            _tell_batch(runs[-1], entries[BATCH])
     return runs
 
 
-def _tell_batch(run: Run) -> None:
+def _tell_batch(run: Run, entry: Mapping[str, Any]) -> None:
     """Fill in what the last entry of a batch tells."""
-    entry = run.task.entry(BATCH)
-    counts = {**entry["counts"]}
+    counts = entry["counts"]
     others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
     said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
-    run.is_current = entry["max_tries"] == run.task.row.max_tries
+    run.is_current = entry["max_tries"] == run.row.max_tries
     run.flow, run.conn_id = entry.get("flow_id"), entry.get("conn_id")
     run.progress = _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None
     run.steps = [Step(_utc(entry["at"]), "Last count", said, said)]
     run.state = State.STARTING
-    if run.task.has_ended:
+    if run.has_ended:
         run.state = State.DOUBT if counts["unknown"] else State.ENDED
 
 
-def _tell_start(run: Run, key: re.Match[str]) -> None:
+def _tell_start(run: Run, entries: Mapping[str, Any], key: re.Match[str]) -> None:
     """Fill in what the entries of a start tell."""
-    task = run.task
-    start = Start.of(place_of(key), task.entry(key[0]))
+    start = Start.of(place_of(key), entries[key[0]])
     if start.is_damaged:
         return
     said, word, frozen = (
-        task.entry(of(start.token)) if start.token else {} for of in (run_key, word_key, frozen_key)
+        {**entries.get(of(start.token), {})} if start.token else {} for of in (run_key, word_key, frozen_key)
     )
-    outcome = task.entry(f"{OUTCOME}{key[0].removeprefix(START)}")
+    outcome = {**entries.get(f"{OUTCOME}{key[0].removeprefix(START)}", {})}
     facts = Facts(
         start=start,
         outcome=Outcome.of(outcome) if outcome else None,
         spoken=Spoken.of(said),
-        is_frozen=start.token is not None and frozen_key(start.token) in task.entries,
+        is_frozen=start.token is not None and frozen_key(start.token) in entries,
     )
-    state, claim = _state(task, facts), facts.spoken.claim
+    state, claim = _state(run, facts), facts.spoken.claim
     ids = {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
     run.at = start.at.astimezone(UTC)
-    run.is_current &= start.max_tries == task.row.max_tries
+    run.is_current &= start.max_tries == run.row.max_tries
     run.flow, run.conn_id = start.flow_id or ids.get("flow_id"), start.conn_id
     run.run_id = facts.spoken.run_id or ids.get("run_id")
     run.run_link = (claim and claim.run_link) or ids.get("run_link")
@@ -243,7 +221,7 @@ def _tell_start(run: Run, key: re.Match[str]) -> None:
     steps = (Step(at.astimezone(UTC), *said) for at, *said in _steps(facts, state, word, frozen))
     run.steps = sorted(steps, key=lambda step: step.at)
     if state is State.WAITING:
-        _tell_wait(run, task.row.next_kwargs["waiting"])
+        _tell_wait(run, run.row.next_kwargs["waiting"])
     run.state = state
 
 
@@ -264,10 +242,10 @@ def _part(value: Any) -> float | None:
     return value if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
-def _state(task: Task, facts: Facts) -> State:
-    start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, task.row
+def _state(run: Run, facts: Facts) -> State:
+    start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, run.row
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
-    is_late = bool(spoken.end and task.has_ended and row.end_date and spoken.end.at > row.end_date)
+    is_late = bool(spoken.end and run.has_ended and row.end_date and spoken.end.at > row.end_date)
     is_known = outcome is not None and outcome.kind == "run" and not facts.is_frozen
     if spoken.stopped:
         return State.STOPPED

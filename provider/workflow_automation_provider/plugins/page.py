@@ -37,7 +37,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.client.checks import web_link
 from workflow_automation_provider.execution.ledger import PREFIX
-from workflow_automation_provider.plugins.conversation import BATCH, State, Task, conversations
+from workflow_automation_provider.plugins.conversation import BATCH, State, conversations
 from workflow_automation_provider.plugins.metadata import COORDINATES, json_object
 
 PATH = "/workflow-automation/runs"
@@ -60,8 +60,8 @@ _IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
 _IS_ITS = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES))
 
 
-def _read(*conditions: Any) -> tuple[list[Task], bool]:
-    """Return tasks, and whether there are more."""
+def _read(*conditions: Any) -> tuple[list[tuple[Any, dict[str, Any]]], bool]:
+    """Return tasks, each its columns and its entries, and whether there are more."""
     # Of a batch, the last entry says enough: the end of what an index has of the task.
     is_batch = Store.key.startswith(BATCH, autoescape=True)
     its = select(Store.id).where(Store.dag_run_id == DagRun.id, _IS_ITS, is_batch)
@@ -77,12 +77,12 @@ def _read(*conditions: Any) -> tuple[list[Task], bool]:
     entries = select(TaskInstance.id, Store.key, value).join(Store, _IS_ITS)
     with create_session() as session:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
-        tasks = {row.id: Task(row) for row in rows[:MAX_TASKS]}
-        batches = {ti_id: task.row.batch for ti_id, task in tasks.items() if task.row.batch}
+        tasks: dict[Any, tuple[Any, dict[str, Any]]] = {row.id: (row, {}) for row in rows[:MAX_TASKS]}
+        batches = {ti_id: row.batch for ti_id, (row, _) in tasks.items() if row.batch}
         have_starts = TaskInstance.id.in_(tasks.keys() - batches.keys())
         for which in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
             for ti_id, key, text in session.execute(entries.where(*which)):
-                tasks[ti_id].entries[BATCH if ti_id in batches else key] = json_object(text)
+                tasks[ti_id][1][BATCH if ti_id in batches else key] = json_object(text)
     return [*tasks.values()], len(rows) > MAX_TASKS
 
 
@@ -159,8 +159,8 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         ),
         exists().where(_IS_ITS, _IS_OURS),
     )
-    runs = [run for task in tasks for run in conversations(task) if run.is_current]
-    runs = [run for run in runs if run.state is State.DOUBT or not run.task.has_ended]
+    runs = [run for task in tasks for run in conversations(*task) if run.is_current]
+    runs = [run for run in runs if run.state is State.DOUBT or not run.has_ended]
     found = [run for run in runs if run.matches(q)] if q else runs
     return _page(
         title="Flow runs",
@@ -187,7 +187,7 @@ def _flow_run(
     tasks, _ = _read(*(getattr(TaskInstance, name) == value for name, value in asked.items()))
     if not tasks:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
-    return _page(title="Flow run", task=tasks[0], runs=conversations(tasks[0]))
+    return _page(title="Flow run", row=tasks[0][0], runs=conversations(*tasks[0]))
 
 
 @app.exception_handler(HTTPException)
