@@ -65,7 +65,7 @@ _PENDING = threading.BoundedSemaphore(64)
 _T = TypeVar("_T")
 
 # Of each verdict: the status, the words, and a code where the words would have to be read otherwise.
-_RESPONSES = {
+_RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
     Verdict.STOP: (404, "No task wants this run: stop."),
     Verdict.CLAIM: (200, "The run has the task: go on."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
@@ -157,18 +157,13 @@ def _settle(token: str, body: bytes) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    too_large = HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
-    length = request.headers.get("content-length", "")
-    # Of more digits than Python reads, too.
-    if length.isdecimal() and (len(length) > 20 or int(length) > MAX_BODY):
-        raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(_TIMEOUT):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_BODY:
-                    raise too_large
+                    raise HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
     except (TimeoutError, ClientDisconnect):
         words = f"The body was not complete after {_TIMEOUT:.0f} seconds."
         raise HTTPException(408, words, {"connection": "close"}) from None

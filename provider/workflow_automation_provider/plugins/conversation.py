@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
@@ -37,9 +36,6 @@ from workflow_automation_provider.execution.ledger import (
 
 BATCH = f"{PREFIX}batch"
 """Of the keys of a batch's entries; as a key, the last one of them."""
-
-# A run is silent that has said nothing for this part of the time that it may take, or say nothing.
-_SILENT = 0.5
 
 _RESPONSES = {
     "run": "Response: a run was started",
@@ -85,7 +81,7 @@ class Run:
     :param try_number: of the start, 0 of a batch
     :param is_current: whether it is the last start of its name, and not from before a Clear
     :param until: when the wait ends, None if the task does not wait
-    :param silent_since: since when the run is late, or has said nothing for long; None if it is not so
+    :param silent_since: since when the run is late, or has said nothing for half the time that it may; None if it is not
     """
 
     row: Any
@@ -107,13 +103,6 @@ class Run:
     def has_ended(self) -> bool:
         """Whether Airflow does nothing more with the task, until a person does."""
         return self.row.state is not None and self.row.state in TaskState.finished
-
-    @property
-    def path(self) -> str:
-        """The path of the task's page in Airflow."""
-        parts = ["dags", self.row.dag_id, "runs", self.row.run_id, "tasks", self.row.task_id]
-        parts += ["mapped", str(self.row.map_index)] if self.row.map_index >= 0 else []
-        return "/".join(quote(part, safe="") for part in parts)
 
     @property
     def last(self) -> Step | None:
@@ -221,16 +210,12 @@ def _tell_start(run: Run, entries: Mapping[str, Any], key: re.Match[str]) -> Non
     steps = (Step(at.astimezone(UTC), *said) for at, *said in _steps(facts, state, word, frozen))
     run.steps = sorted(steps, key=lambda step: step.at)
     if state is State.WAITING:
-        _tell_wait(run, run.row.next_kwargs["waiting"])
+        waiting = run.row.next_kwargs["waiting"]
+        since, run.until = (_utc(waiting[name]) for name in ("since", "until"))
+        may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else run.until - since
+        silent = min(run.steps[-1].at + may_be_silent / 2, run.until)
+        run.silent_since = silent if silent <= datetime.now(UTC) else None
     run.state = state
-
-
-def _tell_wait(run: Run, waiting: dict[str, Any]) -> None:
-    """Fill in until when a task waits, and since when its run is late or silent."""
-    since, run.until = (_utc(waiting[name]) for name in ("since", "until"))
-    may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else run.until - since
-    silent = min(run.steps[-1].at + may_be_silent * _SILENT, run.until)
-    run.silent_since = silent if silent <= datetime.now(UTC) else None
 
 
 def _utc(at: str) -> datetime:

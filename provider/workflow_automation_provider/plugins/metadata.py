@@ -113,16 +113,14 @@ def _respond(token: str, said: Said, *, locks: bool) -> tuple[Verdict, End | Non
 
 def _find(session: Session, token: str) -> TaskInstance | None:
     """Return the current try of the task instance that made a token; None if there is none."""
+    ti_id, options = task_of(token), [lazyload("*")]
+    ti: Any = session.get(TaskInstance, ti_id, options=options)
     # Airflow 3.4 keeps the earlier tries beside the current one, and hides them from all but get().
-    models: list[Any] = [TaskInstance]
     with contextlib.suppress(ImportError):
         from airflow.models.taskinstancehistory import TaskInstanceHistory
 
-        models.append(TaskInstanceHistory)
-    for model in models:
-        if (ti := session.get(model, task_of(token), options=[lazyload("*")])) is not None:
-            return _current(session, _place(ti))
-    return None
+        ti = ti or session.get(TaskInstanceHistory, ti_id, options=options)
+    return ti and _current(session, _place(ti))
 
 
 def _place(ti: Any) -> dict[str, Any]:
@@ -197,11 +195,9 @@ def json_object(text: str | None) -> dict[str, Any] | None:
 
 def _wake(ti: TaskInstance) -> None:
     """Have the scheduler's next sweep of timeouts resume a task, if it is parked."""
-    soon = datetime.now(UTC) + _WAKE_AFTER
-    if ti.state == TaskInstanceState.AWAITING_INPUT and (
-        ti.trigger_timeout is None or ti.trigger_timeout > soon
-    ):
-        ti.trigger_timeout = soon
+    if ti.state == TaskInstanceState.AWAITING_INPUT:
+        soon = datetime.now(UTC) + _WAKE_AFTER
+        ti.trigger_timeout = min(ti.trigger_timeout or soon, soon)
 
 
 def _write(session: Session, ti: TaskInstance, key: str, value: Mapping[str, Any]) -> None:

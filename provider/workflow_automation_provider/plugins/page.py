@@ -110,8 +110,8 @@ def duration(time: timedelta) -> str:
 _SOURCE = Path(__file__).with_name("page.html").read_text("utf-8")
 _ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"shown": shown, "web": web_link, "duration": duration}
-_GLOBALS = {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
-_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE, _GLOBALS)
+_ENVIRONMENT.globals |= {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
+_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE)
 
 
 def _hash(tag: str) -> str:
@@ -191,7 +191,10 @@ def _flow_run(
 
 
 @app.exception_handler(HTTPException)
-async def _failed(request: Request, error: HTTPException) -> Response:
+@app.exception_handler(SQLAlchemyError)
+async def _failed(request: Request, error: HTTPException | SQLAlchemyError) -> Response:
+    if isinstance(error, SQLAlchemyError):
+        error = HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "Airflow's database cannot be read: try again.")
     if error.status_code == HTTPStatus.UNAUTHORIZED:
         path = f"{_base(request)}{PATH}{'/task' if request.url.path.endswith('/task') else '/'}"
         then = f"{path}?{request.url.query}" if request.url.query else path
@@ -201,13 +204,6 @@ async def _failed(request: Request, error: HTTPException) -> Response:
     return _page(error.status_code, title="Flow runs", message=words)
 
 
-@app.exception_handler(SQLAlchemyError)
-async def _unavailable(_request: Request, _error: Exception) -> Response:
-    words = "Airflow's database cannot be read now: try again."
-    return _page(HTTPStatus.SERVICE_UNAVAILABLE, title="Flow runs", message=words)
-
-
 def _base(request: Request) -> str:
     """Return the path of Airflow's UI, without a slash at its end."""
-    root: Any = request.scope.get("root_path", "")
-    return str(root).removesuffix(PATH).rstrip("/")
+    return str(request.scope.get("root_path", "")).removesuffix(PATH).rstrip("/")
