@@ -136,11 +136,6 @@ class Task(WaitingTask):
 
 
 @pytest.fixture(scope="session")
-def dag(airflow_home):
-    return make_dag(airflow_home)
-
-
-@pytest.fixture(scope="session")
 def other_dag(airflow_home):
     return make_dag(airflow_home, "other")
 
@@ -292,11 +287,9 @@ class TestStates:
         [
             ("starting", {}, None, None),
             ("in doubt", {"state": "up_for_retry"}, None, None),
-            ("in doubt", {"try_number": 2}, None, None),
             ("in doubt", {}, "unidentified", None),
             ("started", {}, "run", None),
             ("claimed", {"try_number": 2}, None, {"claim": Claim(ago(5), "1001")}),
-            ("claimed", {}, "run", {"claim": Claim(ago(5))}),
             ("waiting", {"state": "awaiting_input"}, "run", {"claim": Claim(ago(5))}),
             ("ended", {"state": "awaiting_input"}, "run", {"end": End(ago(5), "failed", "1001")}),
             ("told to stop", {}, "run", {"claim": Claim(ago(9)), "stopped": ago(5)}),
