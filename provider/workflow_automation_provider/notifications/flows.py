@@ -105,20 +105,29 @@ class FlowNotifier(BaseNotifier):
                 self.log.info("If no later line gives its outcome, a run may have been started.")
                 code = Code.START_UNKNOWN
                 run = hook.trigger_flow(self.inputs, flow_id)
-            run_id, link = run.run_id or "without a run_id", run.run_link or "no run_link"
-            self.log.info("Started run %s: %s", one_line(run_id), one_line(link))
+            started = f"{run.run_id or 'without a run_id'}: {run.run_link or 'no run_link'}"
+            self.log.info("Started run %s", one_line(started))
         except Exception as error:
             self._log_failure(error, code)
+
+    async def async_notify(self, context: Context) -> None:
+        """
+        Start a run with the rendered arguments in another thread, and log an error rather than raise it.
+
+        :param context: the callback's context
+        """
+        from asgiref.sync import sync_to_async
+
+        await sync_to_async(self.notify, thread_sensitive=False)(context)
 
     def _log_failure(self, error: Exception, code: Code) -> None:
         """Log an error without secrets; the code tells whether a run may have been started, unless the error does."""
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
         from jinja2 import TemplateError
 
-        text = f"{type(error).__name__}.\n{code.consequence}"
-        if isinstance(error, WorkflowAutomationError):
-            text = str(error)
-        # Any other error may quote a value that it could not handle, such as a connection.
-        elif isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
-            text = f"{type(error).__name__}: {error}\n{code.consequence}"
+        text = str(error)
+        if not isinstance(error, WorkflowAutomationError):
+            # Any other error may quote a value that it could not handle, such as a connection.
+            is_shown = isinstance(error, AirflowNotFoundException | PermissionError | TemplateError)
+            text = f"{type(error).__name__}{f': {error}' if is_shown else '.'}\n{code.consequence}"
         self.log.error("FlowNotifier: %s", text)

@@ -146,7 +146,6 @@ def test_retry(starting, say):
     [
         ("running", 503, 503),
         ("restarting", 503, 503),
-        ("up_for_retry", 503, 200),
         (None, 503, 200),
         ("awaiting_input", 200, 200),
         ("success", 200, 200),

@@ -487,23 +487,19 @@ class TestList:
 
 class TestTab:
     def test_conversation(self, dag, tab):
-        task = Task(dag).outcome().say("line 1\nline 2", 0.25, 60).park()
+        task = Task(dag).outcome("nothing")
+        task.give(at=ago(680))
+        task.outcome(at=ago(670)).say("line 1\nline 2", 0.25, 60).park()
         task.speak(claim=Claim(ago(650), "1001"), refused=["7"])
         task.put(frozen_key(digest_of(task.token)), {"at": ago(660).isoformat()})
         text = tab(task).text
-        titles = ["Sent", "Response: a run was started", '"run_id": "1001"']
+        assert text.count("Sent") == 2
+        titles = ["Sent", "nothing was started", "Response: a run was started", '"run_id": "1001"']
         titles += ["Closed", "Claimed by", "Last word", "line 1\nline 2"]
         places = [text.index(title) for title in titles]
         assert places == sorted(places)
         assert "mark the task as success or failed" in text
         assert task.token not in text
-
-    def test_each_try(self, dag, tab):
-        task = Task(dag, state="up_for_retry").outcome("nothing")
-        task.give(at=ago(100))
-        text = tab(task).text
-        assert text.count("Sent") == 2
-        assert text.index("nothing was started") < text.index("No response")
 
     @pytest.mark.parametrize(
         ("state", "outcome", "words"),
