@@ -24,14 +24,7 @@ from workflow_automation_provider.plugins.decision import Seen, Verdict
 if TYPE_CHECKING:
     from words import Size
 
-_SEEN: dict[str, Literal["runs", "restarts", "parked", "green", "ended", "idle"]] = {
-    "running": "runs",
-    "parked": "parked",
-    "success": "green",
-    "failed": "ended",
-    "retry": "idle",
-    "restarting": "restarts",
-}
+_SEEN = {"parked": "awaiting_input", "failed": "ended"}
 
 
 class Rules:
@@ -127,13 +120,13 @@ class Rules:
             is_frozen=is_frozen,
             waits=self.waits,
             entered=None if entered == NOBODY else run_id(entered),
-            task=_SEEN[task],
+            task=_SEEN.get(task, task),
         )
         decides = is_claim and is_frozen and not before.claim
         if "frozen-first" in on and decides and task not in ("parked", "success"):
             return Verdict.WAIT, number
         if "stale-freeze" in on and decides and saw.is_wanted:
-            saw = replace(saw, task="runs")
+            saw = replace(saw, task="running")
         verdict, after = decision.decide(said, saw, NOW)
         is_stop = after.stopped and not before.stopped
         if "late-words" in on and is_claim and is_own_end and not before.stopped:

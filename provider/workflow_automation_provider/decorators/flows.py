@@ -32,9 +32,6 @@ __all__ = ["trigger_flow_task"]
 _Params = ParamSpec("_Params")
 _Inputs = TypeVar("_Inputs", bound="Mapping[str, Any]")
 
-# As Airflow shows what only the task itself knows.
-_SET_DURING_EXECUTION = "DYNAMIC (set during execution)"
-
 
 class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     """
@@ -75,7 +72,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             python_callable=python_callable,
             op_args=op_args,
             op_kwargs=op_kwargs,
-            inputs=_SET_DURING_EXECUTION,
+            # As Airflow shows what only the task itself knows.
+            inputs="DYNAMIC (set during execution)",
             **kwargs,
         )
 

@@ -105,8 +105,8 @@ class FlowNotifier(BaseNotifier):
                 self.log.info("If no later line gives its outcome, a run may have been started.")
                 code = Code.START_UNKNOWN
                 run = hook.trigger_flow(self.inputs, flow_id)
-            run_id, link = run.run_id or "without a run_id", run.run_link or "no run_link"
-            self.log.info("Started run %s: %s", one_line(run_id), one_line(link))
+            started = f"{run.run_id or 'without a run_id'}: {run.run_link or 'no run_link'}"
+            self.log.info("Started run %s", one_line(started))
         except Exception as error:
             self._log_failure(error, code)
 
@@ -125,10 +125,9 @@ class FlowNotifier(BaseNotifier):
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
         from jinja2 import TemplateError
 
-        text = f"{type(error).__name__}.\n{code.consequence}"
-        if isinstance(error, WorkflowAutomationError):
-            text = str(error)
-        # Any other error may quote a value that it could not handle, such as a connection.
-        elif isinstance(error, AirflowNotFoundException | PermissionError | TemplateError):
-            text = f"{type(error).__name__}: {error}\n{code.consequence}"
+        text = str(error)
+        if not isinstance(error, WorkflowAutomationError):
+            # Any other error may quote a value that it could not handle, such as a connection.
+            is_shown = isinstance(error, AirflowNotFoundException | PermissionError | TemplateError)
+            text = f"{type(error).__name__}{f': {error}' if is_shown else '.'}\n{code.consequence}"
         self.log.error("FlowNotifier: %s", text)

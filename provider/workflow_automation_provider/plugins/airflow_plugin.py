@@ -22,7 +22,7 @@ _PREFIX = PATH.rpartition("/")[0]
 
 # Relative to Airflow's base URL, which may have a path.
 _RUNS = f"{_PREFIX}/runs/".lstrip("/")
-_OF_A_TASK = "task?dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+_RUN = f"{_RUNS}task?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}&map_index={{MAP_INDEX}}"
 _VIEWS = [
     {
         "name": "Flow runs",
@@ -31,12 +31,7 @@ _VIEWS = [
         "url_route": "flow-runs",
         "category": "browse",
     },
-    {
-        "name": "Flow run",
-        "href": f"{_RUNS}{_OF_A_TASK}",
-        "destination": "task_instance",
-        "url_route": "flow-run",
-    },
+    {"name": "Flow run", "href": _RUN, "destination": "task_instance", "url_route": "flow-run"},
 ]
 
 

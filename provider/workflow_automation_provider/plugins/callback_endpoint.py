@@ -45,14 +45,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from workflow_automation_provider.execution.callback import (
-    MAX_BODY,
-    PATH,
-    Ended,
-    is_token,
-    read,
-    without_token,
-)
+from workflow_automation_provider.execution.callback import MAX_BODY, PATH, is_token, read, without_token
 from workflow_automation_provider.plugins import metadata
 from workflow_automation_provider.plugins.decision import Verdict
 from workflow_automation_provider.plugins.metadata import UnavailableError
@@ -71,19 +64,17 @@ _PENDING = threading.BoundedSemaphore(64)
 
 _T = TypeVar("_T")
 
-# Of each verdict: the status, and the words.
-_RESPONSES = {
+# Of each verdict: the status, the words, and a code where the words would have to be read otherwise.
+_RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
     Verdict.STOP: (404, "No task wants this run: stop."),
     Verdict.CLAIM: (200, "The run has the task: go on."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
-    Verdict.CLAIM_FIRST: (409, "This run has not claimed the task: send the status 'started' first."),
-    Verdict.OTHER_RUN: (409, "Another run has the task: stop."),
+    Verdict.CLAIM_FIRST: (409, "This run has not claimed the task: send 'started' first.", "claim_first"),
+    Verdict.OTHER_RUN: (409, "Another run has the task: stop.", "other_run"),
     Verdict.END: (200, "The answer is stored."),
     Verdict.SAME_END: (200, "The answer is stored."),
     Verdict.WAIT: (503, "The task is deciding: call again."),
 }
-# Where the words would have to be read otherwise.
-_CODES = {Verdict.CLAIM_FIRST: "claim_first", Verdict.OTHER_RUN: "other_run"}
 
 
 async def _callback(request: Request) -> Response:
@@ -159,28 +150,20 @@ def _settle(token: str, body: bytes) -> Response:
     except ValueError as error:
         return _response(400, str(error))
     verdict, end = metadata.respond(token, said)
-    if verdict is Verdict.OTHER_END and isinstance(said, Ended) and end:
-        other = " with another result, message or run_id" if end.status == said.status else ""
+    if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")
-        return _response(
-            409, f"The task has the answer {end.status!r} from {at}; this one is {said.status!r}{other}."
-        )
-    return _response(*_RESPONSES[verdict], _CODES.get(verdict, ""))
+        return _response(409, f"The task has another answer: {end.status!r} from {at}.")
+    return _response(*_RESPONSES[verdict])
 
 
 async def _body(request: Request) -> bytes:
-    too_large = HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
-    length = request.headers.get("content-length", "")
-    # Of more digits than Python reads, too.
-    if length.isdecimal() and (len(length) > 20 or int(length) > MAX_BODY):
-        raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(_TIMEOUT):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_BODY:
-                    raise too_large
+                    raise HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
     except (TimeoutError, ClientDisconnect):
         words = f"The body was not complete after {_TIMEOUT:.0f} seconds."
         raise HTTPException(408, words, {"connection": "close"}) from None

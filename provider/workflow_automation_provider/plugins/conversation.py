@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
@@ -37,9 +36,6 @@ from workflow_automation_provider.execution.ledger import (
 
 BATCH = f"{PREFIX}batch"
 """Of the keys of a batch's entries; as a key, the last one of them."""
-
-# A run is silent that has said nothing for this part of the time that it may take, or say nothing.
-_SILENT = 0.5
 
 _RESPONSES = {
     "run": "Response: a run was started",
@@ -75,59 +71,20 @@ class Step(NamedTuple):
     said: Any = None
 
 
-@dataclass(slots=True)
-class Task:
-    """
-    A task instance.
-
-    :param row: its columns
-    :param entries: the values of its entries, None where one cannot be read
-    """
-
-    row: Any
-    entries: dict[str, Any] = field(default_factory=dict)
-
-    def entry(self, key: str) -> dict[str, Any]:
-        """
-        Return an entry, empty if there is none.
-
-        :raises TypeError: if it cannot be read
-        """
-        return {**self.entries.get(key, {})}
-
-    @property
-    def at(self) -> datetime:
-        """When it began, or its DAG run: a task that is queued has not begun."""
-        at: datetime = self.row.start_date or self.row.date
-        return at
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether Airflow does nothing more with it, until a person does."""
-        return self.row.state is not None and self.row.state in TaskState.finished
-
-    @property
-    def path(self) -> str:
-        """The path of its page in Airflow."""
-        parts = ["dags", self.row.dag_id, "runs", self.row.run_id, "tasks", self.row.task_id]
-        parts += ["mapped", str(self.row.map_index)] if self.row.map_index >= 0 else []
-        return "/".join(quote(part, safe="") for part in parts)
-
-
 @dataclass(slots=True, kw_only=True)
 class Run:
     """
     A start of a task and its run, or a batch. Its texts are those of others, of any type.
 
+    :param row: columns of the task instance
     :param name: of a start within a task
-    :param try_number: of the start
+    :param try_number: of the start, 0 of a batch
     :param is_current: whether it is the last start of its name, and not from before a Clear
-    :param last: the last that the run said
     :param until: when the wait ends, None if the task does not wait
-    :param silent_since: since when the run is late, or has said nothing for long; None if it is not so
+    :param silent_since: since when the run is late, or has said nothing for half the time that it may; None if it is not
     """
 
-    task: Task
+    row: Any
     at: datetime
     state: State = State.UNKNOWN
     name: str = ""
@@ -137,32 +94,40 @@ class Run:
     conn_id: Any = None
     run_id: Any = None
     run_link: Any = None
-    last: Step | None = None
     progress: float | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
     steps: list[Step] = field(default_factory=list)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether Airflow does nothing more with the task, until a person does."""
+        return self.row.state is not None and self.row.state in TaskState.finished
+
+    @property
+    def last(self) -> Step | None:
+        """The last that the run said."""
+        return next((step for step in reversed(self.steps) if step.said is not None), None)
+
+    @property
     def pressure(self) -> tuple[int, datetime]:
         """How pressing it is: what failed in doubt, what else is, what is silent for longest, then by age."""
         if self.state is State.DOUBT:
-            return (0 if self.task.has_ended else 1), self.at
+            return (0 if self.has_ended else 1), self.at
         return (2, self.silent_since) if self.silent_since else (3, self.at)
 
     def matches(self, words: str) -> bool:
         """Return whether it has these words."""
-        row = self.task.row
-        ids = (row.dag_id, row.task_id, row.rendered_map_index)
+        ids = (self.row.dag_id, self.row.task_id, self.row.rendered_map_index)
         texts = filter(None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids))
         return words.casefold() in "\n".join(map(str, texts)).casefold()
 
     @property
     def advice(self) -> str:
         """What a person can do now."""
-        ended, failed = self.task.has_ended, self.task.row.state == TaskInstanceState.FAILED
+        ended, failed = self.has_ended, self.row.state == TaskInstanceState.FAILED
         look = "Look in the workflow's list of runs. " * (self.state is State.DOUBT)
-        if ended and BATCH in self.task.entries:
+        if ended and not self.try_number:
             return f"{look}A Clear starts all items again: start those that have no run in a batch of their own instead."
         if self.state is State.UNKNOWN:
             return "An entry of this start cannot be read here: the task's log and its tab Storage have more."
@@ -180,78 +145,77 @@ class Run:
         return "Nothing: the task goes on by itself."
 
 
-def conversations(task: Task) -> list[Run]:
-    """Return all starts of a task, in order, or its batch."""
-    starts = sorted(filter(None, map(START_KEY.fullmatch, task.entries)), key=place_of)
+def conversations(row: Any, entries: Mapping[str, Any]) -> list[Run]:
+    """
+    Return all starts of a task, in order, and its batch; of an unknown one, an entry is too large, or is not ours.
+
+    :param row: columns of the task instance
+    :param entries: the values of its entries, None where one cannot be read
+    """
+    # A task that is queued has not begun.
+    at = row.start_date or row.date
+    starts = sorted(filter(None, map(START_KEY.fullmatch, entries)), key=place_of)
     last = {key[3]: key for key in starts}
     runs = []
     for key in starts:
-        named: dict[str, Any] = {"name": key[3] or "", "try_number": int(key[1])}
-        run = Run(task=task, at=task.at, is_current=last[key[3]] is key, **named)
-        runs.append(_known(run, _start, key))
-    return [*runs, _known(Run(task=task, at=task.at), _batch)] if BATCH in task.entries else runs
+        is_last = last[key[3]] is key
+        run = Run(row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last)
+        with contextlib.suppress(Exception):
+            _tell_start(run, entries, key)
+        runs.append(run)
+    if BATCH in entries:
+        runs.append(Run(row=row, at=at))
+        with contextlib.suppress(Exception):
+            _tell_batch(runs[-1], entries[BATCH])
+    return runs
 
 
-def _known(run: Run, tell: Callable[..., dict[str, Any]], *key: re.Match[str]) -> Run:
-    """Return a run with what is told of it, if each of its entries is what we write: none too large, or a reference."""
-    with contextlib.suppress(Exception):
-        for name, value in tell(run, *key).items():
-            setattr(run, name, value)
-    return run
-
-
-def _batch(run: Run) -> dict[str, Any]:
-    """Return what the last entry of a batch tells: fields of its run."""
-    entry = run.task.entry(BATCH)
-    counts = {**entry["counts"]}
+def _tell_batch(run: Run, entry: Mapping[str, Any]) -> None:
+    """Fill in what the last entry of a batch tells."""
+    counts = entry["counts"]
     others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
     said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
-    state = State.DOUBT if counts["unknown"] else State.ENDED
-    last = Step(_utc(entry["at"]), "Last count", said, said)
-    return {
-        "state": state if run.task.has_ended else State.STARTING,
-        "is_current": entry["max_tries"] == run.task.row.max_tries,
-        "flow": entry.get("flow_id"),
-        "conn_id": entry.get("conn_id"),
-        "last": last,
-        "progress": _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None,
-        "steps": [last],
-    }
+    run.is_current = entry["max_tries"] == run.row.max_tries
+    run.flow, run.conn_id = entry.get("flow_id"), entry.get("conn_id")
+    run.progress = _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None
+    run.steps = [Step(_utc(entry["at"]), "Last count", said, said)]
+    run.state = State.STARTING
+    if run.has_ended:
+        run.state = State.DOUBT if counts["unknown"] else State.ENDED
 
 
-def _start(run: Run, key: re.Match[str]) -> dict[str, Any]:
-    """Return what the entries of a start tell: fields of its run."""
-    task = run.task
-    start = Start.of(place_of(key), task.entry(key[0]))
+def _tell_start(run: Run, entries: Mapping[str, Any], key: re.Match[str]) -> None:
+    """Fill in what the entries of a start tell."""
+    start = Start.of(place_of(key), entries[key[0]])
     if start.is_damaged:
-        return {}
+        return
     said, word, frozen = (
-        task.entry(of(start.token)) if start.token else {} for of in (run_key, word_key, frozen_key)
+        {**entries.get(of(start.token), {})} if start.token else {} for of in (run_key, word_key, frozen_key)
     )
-    outcome = task.entry(f"{OUTCOME}{key[0].removeprefix(START)}")
+    outcome = {**entries.get(f"{OUTCOME}{key[0].removeprefix(START)}", {})}
     facts = Facts(
         start=start,
         outcome=Outcome.of(outcome) if outcome else None,
         spoken=Spoken.of(said),
-        is_frozen=start.token is not None and frozen_key(start.token) in task.entries,
+        is_frozen=start.token is not None and frozen_key(start.token) in entries,
     )
-    state = _state(task, start, facts)
-    told = _steps(start, facts, state, word, frozen)
-    steps = sorted((Step(at.astimezone(UTC), *said) for at, *said in told), key=lambda step: step.at)
-    claim, ids = facts.spoken.claim, {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
-    return {
-        "state": state,
-        "at": start.at.astimezone(UTC),
-        "is_current": run.is_current and start.max_tries == task.row.max_tries,
-        "flow": start.flow_id or ids.get("flow_id"),
-        "conn_id": start.conn_id,
-        "run_id": facts.spoken.run_id or ids.get("run_id"),
-        "run_link": (claim and claim.run_link) or ids.get("run_link"),
-        "last": next((step for step in reversed(steps) if step.said is not None), None),
-        "progress": None if facts.spoken.end else _part(word.get("progress")),
-        "steps": steps,
-        **(_wait(task.row.next_kwargs["waiting"], steps[-1].at) if state is State.WAITING else {}),
-    }
+    state, claim = _state(run, facts), facts.spoken.claim
+    ids = {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
+    run.at = start.at.astimezone(UTC)
+    run.is_current &= start.max_tries == run.row.max_tries
+    run.flow, run.conn_id = start.flow_id or ids.get("flow_id"), start.conn_id
+    run.run_id = facts.spoken.run_id or ids.get("run_id")
+    run.run_link = (claim and claim.run_link) or ids.get("run_link")
+    run.progress = None if facts.spoken.end else _part(word.get("progress"))
+    steps = (Step(at.astimezone(UTC), *said) for at, *said in _steps(facts, state, word, frozen))
+    run.steps = sorted(steps, key=lambda step: step.at)
+    if state is State.WAITING:
+        waiting = run.row.next_kwargs["waiting"]
+        since, run.until = (_utc(waiting[name]) for name in ("since", "until"))
+        may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else run.until - since
+        silent = min(run.steps[-1].at + may_be_silent / 2, run.until)
+        run.silent_since = silent if silent <= datetime.now(UTC) else None
+    run.state = state
 
 
 def _utc(at: str) -> datetime:
@@ -263,18 +227,10 @@ def _part(value: Any) -> float | None:
     return value if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
-def _wait(waiting: dict[str, Any], heard: datetime) -> dict[str, Any]:
-    """Return until when a task waits, and since when its run is late or silent, given when it was heard last."""
-    since, until = (_utc(waiting[name]) for name in ("since", "until"))
-    may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else until - since
-    silent = min(heard + may_be_silent * _SILENT, until)
-    return {"until": until, "silent_since": silent if silent <= datetime.now(UTC) else None}
-
-
-def _state(task: Task, start: Start, facts: Facts) -> State:
-    outcome, spoken, row = facts.outcome, facts.spoken, task.row
+def _state(run: Run, facts: Facts) -> State:
+    start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, run.row
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
-    is_late = bool(spoken.end and task.has_ended and row.end_date and spoken.end.at > row.end_date)
+    is_late = bool(spoken.end and run.has_ended and row.end_date and spoken.end.at > row.end_date)
     is_known = outcome is not None and outcome.kind == "run" and not facts.is_frozen
     if spoken.stopped:
         return State.STOPPED
@@ -290,10 +246,11 @@ def _state(task: Task, start: Start, facts: Facts) -> State:
 
 
 def _steps(
-    start: Start, facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
+    facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the steps: what the task did, and what the run has said and was told."""
-    outcome, spoken, claim, end = facts.outcome, facts.spoken, facts.spoken.claim, facts.spoken.end
+    start, outcome, spoken = facts.start, facts.outcome, facts.spoken
+    claim, end = spoken.claim, spoken.end
     if start.run:
         yield start.at, "A person entered the run", start.run
     else:

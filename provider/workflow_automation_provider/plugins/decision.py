@@ -28,7 +28,6 @@ import enum
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
 from workflow_automation_provider.execution.ledger import NOTHING_SAID, Claim, End, Spoken
@@ -62,7 +61,7 @@ class Seen:
     :param is_frozen: whether no run may claim it while the task decides
     :param waits: whether the task waits for the end of the run
     :param entered: the run that a person entered, None if there is none
-    :param task: *runs* now, *restarts*, is *parked*, is *green*, has *ended* otherwise, or is *idle*
+    :param task: its state as Airflow has it, *ended* for all that it ends in but success
     """
 
     spoken: Spoken = NOTHING_SAID
@@ -71,12 +70,12 @@ class Seen:
     is_frozen: bool = False
     waits: bool = False
     entered: str | None = None
-    task: Literal["runs", "restarts", "parked", "green", "ended", "idle"] = "runs"
+    task: str | None = "running"
 
     @property
     def is_wanted(self) -> bool:
         """Whether a run may go on."""
-        return self.is_current and self.task != "ended" and not (self.task == "green" and self.waits)
+        return self.is_current and self.task != "ended" and not (self.task == "success" and self.waits)
 
 
 def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
@@ -120,13 +119,13 @@ def _verdict(said: Said, seen: Seen) -> Verdict:
     """Decide what to say to a run that is wanted, or has ended, and is no other than that which the task has."""
     has_claimed = seen.spoken.claim is not None
     if isinstance(said, Ended):
-        decides = seen.is_frozen and not has_claimed and seen.task in ("runs", "restarts")
+        decides = seen.is_frozen and not has_claimed and seen.task in ("running", "restarting")
         return Verdict.WAIT if decides else Verdict.END
-    if seen.task == "restarts":
+    if seen.task == "restarting":
         return Verdict.WAIT
     if has_claimed:
         return Verdict.GO_ON
-    if seen.is_frozen and seen.task not in ("parked", "green"):
+    if seen.is_frozen and seen.task not in ("awaiting_input", "success"):
         return Verdict.WAIT
     return Verdict.CLAIM_FIRST if isinstance(said, Running) else Verdict.CLAIM
 

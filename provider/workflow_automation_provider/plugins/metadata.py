@@ -21,7 +21,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.models.dagrun import DagRun
 from airflow.models.task_state_store import TaskStateStoreModel as Store
@@ -29,7 +29,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import State, TaskInstanceState
 from sqlalchemy import insert, or_, select, text, update
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import lazyload
 
 from workflow_automation_provider.execution.callback import Ended, Running, digest_of, task_of
@@ -59,13 +59,6 @@ COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))
 
 # The scheduler has handled the executor's message about the parked task by then.
 _WAKE_AFTER = timedelta(seconds=5)
-
-_TASKS: dict[str | None, Literal["runs", "restarts", "parked", "green"]] = {
-    TaskInstanceState.RUNNING: "runs",
-    TaskInstanceState.RESTARTING: "restarts",
-    TaskInstanceState.AWAITING_INPUT: "parked",
-    TaskInstanceState.SUCCESS: "green",
-}
 
 
 class UnavailableError(Exception):
@@ -120,16 +113,14 @@ def _respond(token: str, said: Said, *, locks: bool) -> tuple[Verdict, End | Non
 
 def _find(session: Session, token: str) -> TaskInstance | None:
     """Return the current try of the task instance that made a token; None if there is none."""
+    ti_id, options = task_of(token), [lazyload("*")]
+    ti: Any = session.get(TaskInstance, ti_id, options=options)
     # Airflow 3.4 keeps the earlier tries beside the current one, and hides them from all but get().
-    models: list[Any] = [TaskInstance]
     with contextlib.suppress(ImportError):
         from airflow.models.taskinstancehistory import TaskInstanceHistory
 
-        models.append(TaskInstanceHistory)
-    for model in models:
-        if (ti := session.get(model, task_of(token), options=[lazyload("*")])) is not None:
-            return _current(session, _place(ti))
-    return None
+        ti = ti or session.get(TaskInstanceHistory, ti_id, options=options)
+    return ti and _current(session, _place(ti))
 
 
 def _place(ti: Any) -> dict[str, Any]:
@@ -181,8 +172,7 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
     if giver is None:
         return None
     last = max(starts, key=lambda start: start.place)
-    is_last = last.token == digest
-    state = ti.state
+    is_last, state = last.token == digest, ti.state
     return f"{START}{giver.try_number}/{giver.number}", Seen(
         spoken=Spoken.of(entries.get(run_key(digest))),
         is_last=is_last,
@@ -190,7 +180,7 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
         is_frozen=frozen_key(digest) in entries,
         waits=last.waits,
         entered=last.run["run_id"] if is_last and last.run else None,
-        task=_TASKS.get(state) or ("ended" if state in State.finished else "idle"),
+        task="ended" if state in State.finished and state != TaskInstanceState.SUCCESS else state,
     )
 
 
@@ -205,11 +195,9 @@ def json_object(text: str | None) -> dict[str, Any] | None:
 
 def _wake(ti: TaskInstance) -> None:
     """Have the scheduler's next sweep of timeouts resume a task, if it is parked."""
-    soon = datetime.now(UTC) + _WAKE_AFTER
-    if ti.state == TaskInstanceState.AWAITING_INPUT and (
-        ti.trigger_timeout is None or ti.trigger_timeout > soon
-    ):
-        ti.trigger_timeout = soon
+    if ti.state == TaskInstanceState.AWAITING_INPUT:
+        soon = datetime.now(UTC) + _WAKE_AFTER
+        ti.trigger_timeout = min(ti.trigger_timeout or soon, soon)
 
 
 def _write(session: Session, ti: TaskInstance, key: str, value: Mapping[str, Any]) -> None:
@@ -235,11 +223,8 @@ def _transaction(*, writes: bool = False) -> Iterator[Session]:
             yield session
     except SQLAlchemyError as error:
         # The error's text has the statement's parameters, and with them what was said.
-        words = type(error).__name__
-        if isinstance(error, OperationalError):
-            words = str(error.orig).partition("\n")[0]
-        elif isinstance(error, DBAPIError):
-            words = type(error.orig).__name__
+        cause = getattr(error, "orig", error)
+        words = str(cause).partition("\n")[0] if isinstance(error, OperationalError) else type(cause).__name__
         raise UnavailableError(words) from None
 
 

@@ -32,13 +32,12 @@ from airflow.utils.state import TaskInstanceState
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment
-from markupsafe import Markup
 from sqlalchemy import and_, case, exists, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.client.checks import web_link
 from workflow_automation_provider.execution.ledger import PREFIX
-from workflow_automation_provider.plugins.conversation import BATCH, State, Task, conversations
+from workflow_automation_provider.plugins.conversation import BATCH, State, conversations
 from workflow_automation_provider.plugins.metadata import COORDINATES, json_object
 
 PATH = "/workflow-automation/runs"
@@ -61,29 +60,29 @@ _IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
 _IS_ITS = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES))
 
 
-def _read(*conditions: Any) -> tuple[list[Task], bool]:
-    """Return tasks, and whether there are more."""
-    columns = (getattr(TaskInstance, name) for name in _COLUMNS)
-    date = func.coalesce(DagRun.logical_date, DagRun.run_after).label("date")
-    same_run = and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id)
-    newest = TaskInstance.start_date.desc(), TaskInstance.id
-    query = select(*columns, date).join(DagRun, same_run).where(*conditions).order_by(*newest)
+def _read(*conditions: Any) -> tuple[list[tuple[Any, dict[str, Any]]], bool]:
+    """Return tasks, each its columns and its entries, and whether there are more."""
     # Of a batch, the last entry says enough: the end of what an index has of the task.
     is_batch = Store.key.startswith(BATCH, autoescape=True)
     its = select(Store.id).where(Store.dag_run_id == DagRun.id, _IS_ITS, is_batch)
-    last = its.order_by(Store.key.desc()).limit(1).scalar_subquery()
-    batch = select(TaskInstance.id, last.label("entry")).join(DagRun, same_run)
+    columns = (
+        *(getattr(TaskInstance, name) for name in _COLUMNS),
+        func.coalesce(DagRun.logical_date, DagRun.run_after).label("date"),
+        its.order_by(Store.key.desc()).limit(1).scalar_subquery().label("batch"),
+    )
+    same_run = and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id)
+    newest = TaskInstance.start_date.desc(), TaskInstance.id
+    query = select(*columns).join(DagRun, same_run).where(*conditions).order_by(*newest)
     value = case((func.length(Store.value) <= _MAX_VALUE, Store.value))
     entries = select(TaskInstance.id, Store.key, value).join(Store, _IS_ITS)
     with create_session() as session:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
-        tasks = {row.id: Task(row) for row in rows[:MAX_TASKS]}
-        are_these = TaskInstance.id.in_(tasks)
-        batches = {row.id: row.entry for row in session.execute(batch.where(are_these)) if row.entry}
+        tasks: dict[Any, tuple[Any, dict[str, Any]]] = {row.id: (row, {}) for row in rows[:MAX_TASKS]}
+        batches = {ti_id: row.batch for ti_id, (row, _) in tasks.items() if row.batch}
         have_starts = TaskInstance.id.in_(tasks.keys() - batches.keys())
-        for conditions in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
-            for ti_id, key, text in session.execute(entries.where(*conditions)):
-                tasks[ti_id].entries[BATCH if ti_id in batches else key] = json_object(text)
+        for which in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
+            for ti_id, key, text in session.execute(entries.where(*which)):
+                tasks[ti_id][1][BATCH if ti_id in batches else key] = json_object(text)
     return [*tasks.values()], len(rows) > MAX_TASKS
 
 
@@ -95,11 +94,6 @@ def shown(text: object, limit: int = 300) -> str:
         return cut
     lines = cut.splitlines()
     return "\n".join("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in line) for line in lines)
-
-
-def text(value: object, limit: int = 300) -> Markup:
-    """Return the same as an element of its own, whatever the direction in which it is written."""
-    return Markup("<bdi>{}</bdi>").format(shown(value, limit))
 
 
 def duration(time: timedelta) -> str:
@@ -116,8 +110,8 @@ def duration(time: timedelta) -> str:
 _SOURCE = Path(__file__).with_name("page.html").read_text("utf-8")
 _ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"shown": shown, "web": web_link, "duration": duration}
-_GLOBALS = {"text": text, "State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
-_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE, _GLOBALS)
+_ENVIRONMENT.globals |= {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
+_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE)
 
 
 def _hash(tag: str) -> str:
@@ -165,9 +159,9 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         ),
         exists().where(_IS_ITS, _IS_OURS),
     )
-    runs = [run for task in tasks for run in conversations(task) if run.is_current]
-    runs = [run for run in runs if run.state is State.DOUBT or not run.task.has_ended]
-    found = [run for run in runs if run.matches(q)]
+    runs = [run for task in tasks for run in conversations(*task) if run.is_current]
+    runs = [run for run in runs if run.state is State.DOUBT or not run.has_ended]
+    found = [run for run in runs if run.matches(q)] if q else runs
     return _page(
         title="Flow runs",
         base=_base(request),
@@ -193,11 +187,14 @@ def _flow_run(
     tasks, _ = _read(*(getattr(TaskInstance, name) == value for name, value in asked.items()))
     if not tasks:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
-    return _page(title="Flow run", task=tasks[0], runs=conversations(tasks[0]))
+    return _page(title="Flow run", row=tasks[0][0], runs=conversations(*tasks[0]))
 
 
 @app.exception_handler(HTTPException)
-async def _failed(request: Request, error: HTTPException) -> Response:
+@app.exception_handler(SQLAlchemyError)
+async def _failed(request: Request, error: HTTPException | SQLAlchemyError) -> Response:
+    if isinstance(error, SQLAlchemyError):
+        error = HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "Airflow's database cannot be read: try again.")
     if error.status_code == HTTPStatus.UNAUTHORIZED:
         path = f"{_base(request)}{PATH}{'/task' if request.url.path.endswith('/task') else '/'}"
         then = f"{path}?{request.url.query}" if request.url.query else path
@@ -207,13 +204,6 @@ async def _failed(request: Request, error: HTTPException) -> Response:
     return _page(error.status_code, title="Flow runs", message=words)
 
 
-@app.exception_handler(SQLAlchemyError)
-async def _unavailable(_request: Request, _error: Exception) -> Response:
-    words = "Airflow's database cannot be read now: try again."
-    return _page(HTTPStatus.SERVICE_UNAVAILABLE, title="Flow runs", message=words)
-
-
 def _base(request: Request) -> str:
     """Return the path of Airflow's UI, without a slash at its end."""
-    root: Any = request.scope.get("root_path", "")
-    return str(root).removesuffix(PATH).rstrip("/")
+    return str(request.scope.get("root_path", "")).removesuffix(PATH).rstrip("/")

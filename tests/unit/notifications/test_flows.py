@@ -47,7 +47,6 @@ class TestOutcomes:
         [
             ("drop_after", "start-unknown", MAYBE),
             ("garbage", "unidentified", "A run was started"),
-            ("reject", "rejected", NO_RUN),
             ("busy", "busy", NO_RUN),
         ],
     )

@@ -7,19 +7,10 @@ import json
 import runpy
 import subprocess
 import sys
-from importlib.metadata import entry_points
 
 import pytest
 
 from workflow_automation_provider.plugins.airflow_plugin import WorkflowAutomationPlugin
-
-ENTRY_POINT = "workflow_automation_provider.plugins.airflow_plugin:WorkflowAutomationPlugin"
-
-
-def test_entry_point():
-    (found,) = entry_points(group="airflow.plugins", name="workflow_automation")
-    assert found.value == ENTRY_POINT
-    assert found.load() is WorkflowAutomationPlugin
 
 
 def test_airflow_lists_it(airflow_home, capfd):

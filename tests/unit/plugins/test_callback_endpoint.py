@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import logging
@@ -48,7 +47,7 @@ def unknown():
     return f"{PATH}?token={new_token(uuid4())}"
 
 
-def call(url, receive, headers=()):
+def call(url, receive):
     """Call the endpoint without a server, and return the status of its response."""
     sent: list[Any] = []
 
@@ -61,7 +60,7 @@ def call(url, receive, headers=()):
         "method": "POST",
         "path": path,
         "query_string": query.encode(),
-        "headers": headers,
+        "headers": (),
     }
     asyncio.run(callback_endpoint.app(scope, receive, send))
     return sent[0]["status"]
@@ -104,38 +103,24 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
 
 def test_other_methods(waiting, http):
     task = waiting()
-    for method in ("GET", "HEAD", "PUT", "OPTIONS"):
+    for method in ("GET", "HEAD", "OPTIONS"):
         known, stranger = (http.request(method, url) for url in (task.url, unknown()))
         assert (known.status_code, known.headers["allow"]) == (405, "POST")
         assert known.content == stranger.content
-    assert task.spoken == NOTHING
 
 
 # Bodies.
 
 
-def test_largest_body(waiting, http):
-    frame = len(json.dumps({"status": "success", "result": ""}))
-    body = json.dumps({"status": "success", "result": "x" * (MAX_BODY - frame)}).encode()
-    task, chunked = waiting(), waiting()
-    assert http.post(task.url, content=body, headers={"content-type": "text/plain"}).status_code == 200
-    assert http.post(chunked.url, content=iter([body[:1000], body[1000:]])).status_code == 200
-    assert len(chunked.spoken.end.result) == MAX_BODY - frame
-
-
-@pytest.mark.parametrize(("size", "chunked"), [(MAX_BODY + 1, False), (30 * MAX_BODY, True)])
-def test_too_large_body(waiting, http, size, chunked):
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("size", "status"), [(MAX_BODY, 200), (MAX_BODY + 1, 413), (30 * MAX_BODY, 413)])
+def test_largest_body(waiting, http, size, status, chunked):
     task = waiting()
     body = b'{"status": "success"}'.ljust(size)
-    response = http.post(task.url, content=iter([body[:4096], body[4096:]]) if chunked else body)
-    assert response.status_code == 413
-    assert f"{MAX_BODY} bytes" in response.json()["detail"]
-    assert task.spoken == NOTHING
-
-
-def test_length_of_more_digits_than_python_reads(waiting):
-    """Of another server than uvicorn, which rejects it."""
-    assert call(waiting().url, not_read, [(b"content-length", b"9" * 5000)]) == 413
+    response = http.post(task.url, content=iter([body[:1000], body[1000:]]) if chunked else body)
+    assert response.status_code == status
+    assert (f"{MAX_BODY} bytes" in response.json()["detail"]) == (status == 413)
+    assert (task.spoken == NOTHING) == (status == 413)
 
 
 def test_body_of_a_stranger_is_not_read(dag):
@@ -201,25 +186,20 @@ def test_body_is_parsed_off_the_event_loop(waiting, monkeypatch):
 # The end.
 
 
-@pytest.mark.parametrize("answer", [SUCCESS, FAILED])
-@pytest.mark.parametrize("timeout", [timedelta(hours=1), timedelta(seconds=1), None])
+@pytest.mark.parametrize(
+    ("answer", "timeout"), [(SUCCESS, timedelta(hours=1)), (FAILED, timedelta(seconds=1)), (FAILED, None)]
+)
 def test_end_wakes_a_parked_task(waiting, http, answer, timeout):
     """By a timeout that is lowered, and never raised."""
     before = timeout and datetime.now(UTC) + timeout
     task = waiting(trigger_timeout=before)
     assert http.post(task.url, json=answer).status_code == 200
-    end = task.spoken.end
-    assert task.spoken == Spoken(
-        end=End(end.at, answer["status"], None, answer.get("result"), answer.get("message"))
-    )
-    assert abs(datetime.now(UTC) - end.at) < timedelta(seconds=60)
-    ti = task.ti
+    end, ti = task.spoken.end, task.ti
+    kept = End(end.at, answer["status"], None, answer.get("result"), answer.get("message"))
+    assert task.spoken == Spoken(end=kept)
     assert ti.state == "awaiting_input"
-    if timeout == timedelta(seconds=1):
-        assert ti.trigger_timeout == before
-    else:
-        assert ti.trigger_timeout > end.at
-        assert task.seconds_left() < 6
+    assert (ti.trigger_timeout == before) == (timeout == timedelta(seconds=1))
+    assert task.seconds_left() < 6
 
 
 def test_scheduler_resumes_the_task(waiting, say):
@@ -269,18 +249,15 @@ def test_mapped(waiting, say):
     assert task.ti.trigger_timeout is None
 
 
-@pytest.mark.parametrize(
-    "encode", [str, lambda text: base64.b64encode(f"({text}".encode()).decode(), "-".join]
-)
-def test_the_token_is_not_stored(waiting, say, encode):
+def test_the_token_is_not_stored(waiting, say):
     """Nor where a flow returns its inputs."""
     task, other = waiting(), waiting()
-    note, text = "(withheld: the token of the callback)", encode(task.token)
-    answer = {"result": [{text: [f"{task.url}&a"]}], "message": text, "run_id": text}
+    note = "(withheld: the token of the callback)"
+    spelled = "-".join(task.token)
+    answer = {"result": [{task.token: [f"{task.url}&a"]}], "message": spelled, "run_id": task.token}
     assert [say(task.url, "success", **answer) for _ in range(2)] == [200, 200]
-    assert text not in json.dumps(entry_of(task.spoken))
+    assert task.token not in json.dumps(entry_of(task.spoken))
     assert (task.spoken.end.message, task.spoken.end.run_id) == (note, note)
-    assert task.spoken.end.result == ([{note: [f"{note}&a"]}] if text == task.token else note)
     assert say(other.url, "started", run_link=f"http://a{other.url}") == 200
     assert say(other.url, message=f"called {other.url}") == 200
     assert other.token not in json.dumps([entry_of(other.spoken), other.word])

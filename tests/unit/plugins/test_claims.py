@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -27,8 +26,9 @@ def starting(waiting):
     return make
 
 
-@pytest.mark.parametrize("state", UNFINISHED)
-@pytest.mark.parametrize("fields", [{}, RUN])
+@pytest.mark.parametrize(
+    ("state", "fields"), [("running", {}), ("up_for_retry", RUN), ("awaiting_input", RUN), (None, RUN)]
+)
 def test_claim(starting, say, state, fields):
     task = starting(state)
     assert say(task.url, "started", **fields) == 200
@@ -145,7 +145,6 @@ def test_retry(starting, say):
     [
         ("running", 503, 503),
         ("restarting", 503, 503),
-        ("up_for_retry", 503, 200),
         (None, 503, 200),
         ("awaiting_input", 200, 200),
         ("success", 200, 200),
@@ -201,7 +200,7 @@ def test_entered_after_a_clear(waiting, say):
     assert say(task.url, "started", run_id="7") == 409
 
 
-# At once.
+# At once; tests/crash/test_claim_races.py has runs that call together.
 
 
 def test_what_takes_no_lock(starting, say, impatient, locked_database):
@@ -214,25 +213,6 @@ def test_what_takes_no_lock(starting, say, impatient, locked_database):
     assert [say(task.url, "started"), say(task.url)] == [200, 200]
     with locked_database():
         assert say(task.url) == (503 if settings.get_engine().dialect.name == "sqlite" else 200)
-
-
-def test_two_claims_at_once(starting, say):
-    for _ in range(3):
-        task = starting()
-        with ThreadPoolExecutor(4) as pool:
-            found = [*pool.map(lambda n, task=task: say(task.url, "started", run_id=n), range(4))]
-        assert sorted(found) == [200, 409, 409, 409]
-        assert task.spoken.claim.run_id == str(found.index(200))
-        assert len(task.spoken.refused) == 3
-
-
-def test_claim_and_close_at_once(starting, say):
-    """What was told to go on is seen by the task that has closed the start."""
-    for _ in range(10):
-        task = starting()
-        with ThreadPoolExecutor(2) as pool:
-            call, closing = pool.submit(say, task.url, "started"), pool.submit(task.close)
-        assert call.result() == (200 if closing.result().has_begun else 503)
 
 
 def test_the_dag_run_is_deleted(waiting, say, monkeypatch):

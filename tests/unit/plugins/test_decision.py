@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ SAID: list[Said] = [
         Ended("success", {"rows": True}, "done", run_id),
     )
 ]
-TASKS: Any = "runs", "restarts", "parked", "green", "ended", "idle"
+TASKS = "running", "restarting", "awaiting_input", "success", "ended", None
 
 
 def all_seen():
@@ -63,14 +62,14 @@ ROWS = {
     "has ended": lambda said, seen: seen.spoken.end and seen.spoken.end.run_id in (None, said.run_id),
     "was told to stop": lambda _, seen: seen.spoken.stopped,
     "is not wanted": lambda _, seen: (
-        not seen.is_current or seen.task == "ended" or (seen.task == "green" and seen.waits)
+        not seen.is_current or seen.task == "ended" or (seen.task == "success" and seen.waits)
     ),
     "is not that which claimed, ended or was entered": is_other,
     "is of a start that is not the last": lambda _, seen: not seen.is_last,
-    "has a task that is being restarted": lambda _, seen: seen.task == "restarts",
+    "has a task that is being restarted": lambda _, seen: seen.task == "restarting",
     "has claimed": lambda _, seen: seen.spoken.claim,
     "has a start that is frozen, and the task decides": lambda _, seen: (
-        seen.is_frozen and seen.task not in ("parked", "green")
+        seen.is_frozen and seen.task not in ("awaiting_input", "success")
     ),
     "none of these": lambda *_: True,
 }
@@ -88,7 +87,7 @@ def table():
 
 def applies(cell, seen):
     words = cell.removesuffix(", while it runs")
-    return words and (words == cell or seen.task in ("runs", "restarts"))
+    return words and (words == cell or seen.task in ("running", "restarting"))
 
 
 def recorded(verdict, cell, said, seen):
