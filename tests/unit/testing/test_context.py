@@ -20,29 +20,21 @@ JSON = st.recursive(
 
 
 def test_the_variables():
-    context = make_context(TASK, try_number=2, ds="2026-01-31")
-    assert set(context) - {"task_state_store"} == {"ti", "dag_run", "task", "ds"}
-    assert context["task"] is TASK
-    assert context["ds"] == "2026-01-31"
+    context = make_context(TASK, store=None, try_number=2, ds="2026-01-31")
+    assert context.keys() == {"ti", "dag_run", "task", "ds"}
+    assert (context["task"], context["ds"]) == (TASK, "2026-01-31")
     ti, dag_run = context["ti"], context["dag_run"]
     assert (ti.task_id, ti.try_number, ti.max_tries, ti.xcoms) == ("trigger", 2, 3, {})
     assert (dag_run.start_date, dag_run.clear_number) == (datetime(2026, 1, 1, tzinfo=UTC), 0)
+    ti.xcom_push(key="a", value=1)
+    assert ti.xcoms == {"a": 1}
 
 
-def test_the_state_store_is_there_if_given_and_variables_can_be_replaced():
-    assert set(make_context(TASK, store=None)) == {"ti", "dag_run", "task"}
+def test_a_given_store_and_replaced_variables():
     store = StateStore()
-    context = make_context(TASK, store=store, dag_run="mine")
-    assert context["task_state_store"] is store
-    assert context["dag_run"] == "mine"
-
-
-def test_xcoms_are_kept_and_each_try_has_its_own():
-    first, second = make_context(TASK)["ti"], make_context(TASK)["ti"]
-    first.xcom_push(key="a", value=1)
-    assert first.xcoms == {"a": 1}
-    assert second.xcoms == {}
-    assert first.id != second.id
+    context, other = make_context(TASK, store=store, dag_run="mine"), make_context(TASK, store=store)
+    assert (context["task_state_store"], context["dag_run"]) == (store, "mine")
+    assert context["ti"].id != other["ti"].id
 
 
 @given(st.text(), JSON)
@@ -68,27 +60,19 @@ def operators():
 def test_operators_run_without_a_database(
     operators, workflow_automation_service, workflow_automation_context, tmp_path, monkeypatch
 ):
-    """The trigger and the upload, with templates; any connection to a database fails the test."""
+    """With templates; any connection to a database fails the test."""
 
     def no_database(*_, **__):
         raise AssertionError("The database was asked")
 
     monkeypatch.setattr("sqlalchemy.engine.Engine.connect", no_database)
+    task = operators.TriggerFlowOperator(task_id="trigger", files=[f"{tmp_path}/{{{{ ds }}}}.csv"])
     (tmp_path / "2026-01-31.csv").write_text("a,b\n")
-    trigger = operators.TriggerFlowOperator(task_id="trigger", inputs={"day": "{{ ds }}"})
-    context = workflow_automation_context(trigger, ds="2026-01-31")
-    trigger.render_template_fields(context)
-    result = trigger.execute(context)
-    upload = operators.UploadFilesOperator(
-        task_id="upload", run_id=result["run_id"], files=[f"{tmp_path}/{{{{ ds }}}}.csv"]
-    )
-    context_of_upload = workflow_automation_context(upload, ds="2026-01-31")
-    upload.render_template_fields(context_of_upload)
-    assert upload.execute(context_of_upload)["files"] == 1
-
-    (run,) = workflow_automation_service.runs
-    assert run.inputs == {"day": "2026-01-31"}
+    context = workflow_automation_context(task, ds="2026-01-31")
+    task.render_template_fields(context)
+    result = task.execute(context)
     (uploaded,) = workflow_automation_service.uploads
+    assert uploaded.run_id == result["run_id"]
     assert [file["name"] for file in uploaded.files] == ["2026-01-31.csv"]
 
 

@@ -21,19 +21,6 @@ def connections():
     }
 
 
-def test_the_default_connection(workflow_automation_connection, workflow_automation_service):
-    assert workflow_automation_connection == "workflow_automation_default"
-    assert connections() == {
-        "WORKFLOW_AUTOMATION_DEFAULT": {
-            "conn_type": "workflow_automation",
-            "host": workflow_automation_service.base_url,
-            "password": "demo-key",
-            "extra": {"flow_id": "demo-flow"},
-        }
-    }
-    assert workflow_automation_service.runs == []
-
-
 class TestOwnKeys:
     @pytest.fixture
     def workflow_automation_keys(self):
@@ -43,10 +30,12 @@ class TestOwnKeys:
         self, workflow_automation_connect, workflow_automation_connection, workflow_automation_service
     ):
         assert workflow_automation_service.keys == (A, B)
+        assert workflow_automation_connection == "workflow_automation_default"
         assert workflow_automation_connect("second", B, extra={"timeout": 5}) == "second"
-        assert {name: (c["password"], c["extra"]) for name, c in connections().items()} == {
-            "WORKFLOW_AUTOMATION_DEFAULT": ("a", {"flow_id": "flow-a"}),
-            "SECOND": ("b", {"flow_id": "flow-b", "timeout": 5}),
+        plain = {"conn_type": "workflow_automation", "host": workflow_automation_service.base_url}
+        assert connections() == {
+            "WORKFLOW_AUTOMATION_DEFAULT": {**plain, "password": "a", "extra": {"flow_id": "flow-a"}},
+            "SECOND": {**plain, "password": "b", "extra": {"flow_id": "flow-b", "timeout": 5}},
         }
         with pytest.raises(ValueError, match="pass one of the keys"):
             workflow_automation_connect("third", Key("c", "flow-c"))

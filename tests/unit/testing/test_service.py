@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from workflow_automation_provider import testing
 from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
 
 from .conftest import Caller
@@ -30,30 +29,21 @@ def test_stopped_and_started_again_it_keeps_its_port(service, call):
     assert call.by_path().json()["run_id"] == "1002"
 
 
-def test_a_taken_port_is_an_error_and_leaves_the_journal_free(service, tmp_path):
-    journal = tmp_path / "second.jsonl"
+def test_a_start_that_fails_keeps_nothing(service, tmp_path):
+    """Neither the journal where the port is taken, nor the port where the journal is rejected."""
+    path, bad = tmp_path / "second.jsonl", tmp_path / "bad.pem"
     with pytest.raises(OSError, match="in use"):
-        LocalService(port=service.port, journal=journal).start()
-    with LocalService(journal=journal):
-        pass
-
-
-def test_a_rejected_journal_leaves_the_port_free(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("not a journal\n")
-    service = LocalService(journal=path)
-    with pytest.raises(JournalError):
-        service.start()
-    path.unlink()
-    with service, httpx.Client(base_url=service.url, trust_env=False, timeout=60) as http:
-        assert Caller(http).by_path().status_code == 201
-
-
-def test_a_bad_certificate_is_an_error_of_start(tmp_path):
-    bad = tmp_path / "bad.pem"
-    bad.write_text("x")
+        LocalService(port=service.port, journal=path).start()
+    bad.write_text("not a certificate\n")
     with pytest.raises(ssl.SSLError):
-        LocalService(journal=tmp_path / "j", certfile=str(bad), keyfile=str(bad)).start()
+        LocalService(journal=path, certfile=str(bad), keyfile=str(bad)).start()
+    path.write_text("not a journal\n")
+    again = LocalService(journal=path)
+    with pytest.raises(JournalError):
+        again.start()
+    path.unlink()
+    with again, httpx.Client(base_url=again.url, trust_env=False, timeout=60) as http:
+        assert Caller(http).by_path().status_code == 201
 
 
 def test_https_with_faults(certificate):
@@ -125,7 +115,6 @@ def test_exhausted_key_still_uploads_and_stays_exhausted_after_a_restart():
         ({"host": None}, "host is None;"),
         ({"port": "8070"}, "port is '8070';"),
         ({"port": 65536}, "port is 65536;"),
-        ({"public_url": "//x"}, "public_url is '//x';"),
         ({"public_url": "http://["}, "public_url is 'http://[';"),
         ({"keyfile": "key.pem"}, "keyfile needs a certfile"),
     ],
@@ -139,11 +128,9 @@ def test_bad_arguments_are_named(options, message):
     ("fields", "message"),
     [
         ({"value": ""}, "value is str"),
-        ({"value": 31337}, "value is int"),
         ({"flow_id": None}, "flow_id is None"),
         ({"name": ""}, "name is ''"),
         ({"max_runs": -1}, "max_runs is -1"),
-        ({"max_runs": True}, "max_runs is True"),
     ],
 )
 def test_bad_fields_of_a_key_are_named(fields, message):
@@ -157,11 +144,8 @@ def test_an_airflow_connection_to_it():
     plain = {"conn_type": "workflow_automation", "host": service.base_url}
     demo = {**plain, "password": "demo-key", "extra": {"flow_id": "demo-flow"}}
     assert service.airflow_connection() == service.airflow_connection(DEMO_KEY) == demo
-    assert service.airflow_connection(other, {"timeout": 5, "flow_id": "mine"}) == {
-        **plain,
-        "password": "other",
-        "extra": {"flow_id": "mine", "timeout": 5},
-    }
+    extra = {"flow_id": "mine", "timeout": 5}
+    assert service.airflow_connection(other, extra) == {**plain, "password": "other", "extra": extra}
     with pytest.raises(ValueError, match="keys of the service") as caught:
         service.airflow_connection(Key("s3cret", "x"))
     assert "s3cret" not in str(caught.value)
@@ -169,20 +153,13 @@ def test_an_airflow_connection_to_it():
 
 
 @pytest.mark.parametrize(
-    ("options", "extra"),
+    ("host", "certfile", "is_allowed"),
     [
-        ({"host": "192.0.2.1", "port": 1}, {"allow_http": True}),
-        ({"host": "0.0.0.0", "port": 1}, {}),
-        ({"host": "localhost", "port": 1}, {}),
-        ({"host": "::1", "port": 1}, {}),
-        ({"host": "192.0.2.1", "port": 1, "certfile": "cert.pem"}, {}),
+        ("192.0.2.1", None, True),
+        *((host, None, False) for host in ("0.0.0.0", "localhost", "::1")),
+        ("192.0.2.1", "cert.pem", False),
     ],
 )
-def test_plain_http_beyond_this_machine_is_allowed_in_the_connection(options, extra):
-    found = LocalService(**options).airflow_connection()["extra"]
-    assert found == {"flow_id": "demo-flow", **extra}
-
-
-def test_unknown_names_of_the_package():
-    with pytest.raises(AttributeError):
-        testing.nonsense  # noqa: B018
+def test_plain_http_beyond_this_machine_is_allowed_in_the_connection(host, certfile, is_allowed):
+    found = LocalService(host=host, port=1, certfile=certfile).airflow_connection()["extra"]
+    assert found == {"flow_id": "demo-flow", **({"allow_http": True} if is_allowed else {})}

@@ -12,10 +12,8 @@ from workflow_automation_provider.testing._server.calls import decode_segment, f
 @pytest.mark.parametrize(
     ("segment", "flow_id"),
     [
-        ("a%2Fb", "a/b"),
         ("%2E%2E", ".."),
-        ("%E6%97%A5%E6%9C%AC", "日本"),
-        ("a+b%20c", "a+b c"),
+        ("%E6%97%A5+b%20c", "日+b c"),
         ("a%252Fb", "a%2Fb"),
         ("..%2F..%2Ftrigger", "../../trigger"),
     ],
@@ -28,8 +26,7 @@ def test_flow_id_is_one_segment(service, http, segment, flow_id):
     assert http.send(request).status_code == 201
     assert service.runs[0].flow_id == flow_id
     assert service.journal.requests()[0].path == f"/api/flows/{segment}/trigger"
-    assert http.get("/runs/1001").status_code == 200
-    assert http.get("/").status_code == 200
+    assert [http.get(path).status_code for path in ("/runs/1001", "/")] == [200, 200]
 
 
 @pytest.mark.parametrize("segment", ["", "a/b", "%FF", "%zz", "%", "a%2", ".", ".."])
@@ -37,12 +34,11 @@ def test_segments_that_are_no_identifier(segment):
     assert find_operation(f"/api/flows/{segment}/trigger".encode()) == (None, None)
 
 
-@given(st.text(min_size=1).filter(lambda text: text not in {".", ".."}))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text not in {".", ".."})
+)
 def test_any_text_comes_back_as_it_was_encoded(flow_id):
-    try:
-        segment = quote(flow_id, safe="").encode()
-    except UnicodeEncodeError:
-        return
+    segment = quote(flow_id, safe="").encode()
     assert find_operation(b"/api/flows/" + segment + b"/trigger") == ("trigger_by_path", flow_id)
 
 
