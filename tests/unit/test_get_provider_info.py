@@ -14,10 +14,8 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 
 
 def test_provider_info_is_what_airflow_expects():
-    schema = json.loads(
-        importlib.resources.files("airflow").joinpath("provider_info.schema.json").read_text()
-    )
-    jsonschema.validate(get_provider_info(), schema)
+    schema = importlib.resources.files("airflow").joinpath("provider_info.schema.json").read_text()
+    jsonschema.validate(get_provider_info(), json.loads(schema))
 
 
 def test_connection_type_is_the_hooks():
@@ -30,14 +28,9 @@ def test_connection_type_is_the_hooks():
 
 def test_every_module_and_class_it_names_exists():
     info = get_provider_info()
-    named = [
-        module
-        for kind in ("operators", "hooks")
-        for entry in info[kind]
-        for module in entry["python-modules"]
-    ]
-    for module in named:
-        importlib.import_module(module)
+    for entry in (*info["operators"], *info["hooks"]):
+        for module in entry["python-modules"]:
+            importlib.import_module(module)
     decorators = [decorator["class-name"] for decorator in info["task-decorators"]]
     (assets,) = info["asset-uris"]
     paths = [assets["handler"], assets["factory"], assets["to_openlineage_converter"]]
