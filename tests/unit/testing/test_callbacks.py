@@ -225,8 +225,8 @@ def test_nobody_is_there(run, base, attempts, error):
 
 
 def test_over_tls(run, certificate, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "authority.pem"))
-    with LocalService(certfile=certificate / "cert.pem", keyfile=certificate / "key.pem") as other:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.ca_bundle))
+    with LocalService(certfile=certificate.certfile) as other:
         (callback,) = run(attempts=1, inputs={"callback_url": f"{other.url}/api/flows/f/trigger"})
     assert (callback.status, callback.error) == (400, None)
 

@@ -109,8 +109,7 @@ def test_the_printed_curl_command_scripts_a_fault(serve_and, https, certificate,
             response = Caller(http).by_path()
             assert (response.status_code, response.headers["retry-after"]) == (429, "5")
 
-    files = ["--certfile", certificate / "cert.pem", "--keyfile", certificate / "key.pem"]
-    serve_and(*files * https, then=script)
+    serve_and(*["--certfile", certificate.certfile] * https, then=script)
 
 
 def error_of(capfd, *arguments):
@@ -140,7 +139,7 @@ def test_what_cannot_be_used_is_named(service, certificate, tmp_path, capfd):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     missing, notes = tmp_path / "no", tmp_path / "notes.txt"
     notes.write_text("neither a certificate nor a journal\n")
-    files = ("--certfile", certificate / "cert.pem", "--keyfile", missing)
+    files = ("--certfile", certificate.certfile, "--keyfile", missing)
     assert error_of(capfd, *files).endswith(f"No such file or directory ({missing})")
     assert error_of(capfd, "--certfile", notes).endswith(f" ({notes})")
     assert error_of(capfd, "--journal", notes).startswith(f"{notes} is not a journal: line 1 ")

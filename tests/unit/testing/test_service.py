@@ -47,8 +47,8 @@ def test_a_start_that_fails_keeps_nothing(service, tmp_path):
 
 
 def test_https_with_faults(certificate):
-    service = LocalService(certfile=certificate / "cert.pem", keyfile=certificate / "key.pem")
-    context = ssl.create_default_context(cafile=str(certificate / "authority.pem"))
+    service = LocalService(certfile=certificate.certfile, keyfile=certificate.certfile)
+    context = ssl.create_default_context(cafile=str(certificate.ca_bundle))
     with service, httpx.Client(base_url=service.url, verify=context, trust_env=False, timeout=60) as http:
         call = Caller(http)
         assert call.by_path().json()["run_link"].startswith("https://127.0.0.1:")
