@@ -1,15 +1,20 @@
+"""The servers: the local service, and the callback endpoint, whose responses are tested in tests/unit/plugins."""
+
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import httpx
 import pytest
 
-from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
+from workflow_automation_provider.execution.callback import PATH, new_token
+from workflow_automation_provider.testing import DEMO_KEY, CallbackEndpoint, JournalError, Key, LocalService
 
 from .conftest import Caller
 
@@ -163,3 +168,15 @@ def test_an_airflow_connection_to_it():
 def test_plain_http_beyond_this_machine_is_allowed_in_the_connection(host, certfile, is_allowed):
     found = LocalService(host=host, port=1, certfile=certfile).airflow_connection()["extra"]
     assert found == {"flow_id": "demo-flow", **({"allow_http": True} if is_allowed else {})}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_serves_the_endpoint_and_logs_no_token(caplog, monkeypatch, host):
+    caplog.set_level(logging.DEBUG, logger="")
+    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("httpx"), "disabled", True)  # the test's own
+    token = new_token(uuid4())
+    with CallbackEndpoint(host=host) as endpoint, httpx.Client(trust_env=False, timeout=60) as http:
+        assert endpoint.url == f"http://{f'[{host}]' if ':' in host else host}:{endpoint.port}"
+        assert http.put(f"{endpoint.url}{PATH}?token={token}").status_code == 405
+    assert token not in caplog.text
