@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import http.server
 import json
 import logging
 import re
 import socket
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.responses import Response
 
 from workflow_automation_provider.execution.callback import MAX_BODY, Ended, read
 from workflow_automation_provider.testing import Callback, Callbacks, Journal, LocalService
 from workflow_automation_provider.testing._server import callback_sender
+from workflow_automation_provider.testing._server.responses import Exchange
+from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.control_client import ControlClient
 
@@ -30,57 +32,41 @@ TOKEN = "hush-Zm9vYmFy_-1"
 
 
 class Receiver:
-    """Whoever waits for a callback: keeps what arrives, and responds as a test says; None closes the connection."""
+    """Whoever waits for a callback: keeps what arrives, and responds as a test says."""
 
-    def __init__(self):
+    def __init__(self, port):
+        self.url = f"http://127.0.0.1:{port}/workflow-automation/callback?token={TOKEN}"
         self.received: list[tuple[str, Any, bytes]] = []
-        self.responses: deque[tuple[int, dict[str, str], bytes] | int | Callable[[], object] | None] = deque()
         self.times: list[float] = []
-        receiver = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                receiver.times.append(time.monotonic())
-                receiver.received.append((self.path, self.headers, body))
-                response = receiver.responses.popleft() if receiver.responses else 200
-                if response is None or callable(response):
-                    if response:
-                        response()  # for as long as it says nothing
-                    self.close_connection = True
-                    return
-                status, headers, content = (response, {}, b"{}") if isinstance(response, int) else response
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST  # noqa: N815
-
-            def log_message(self, *arguments):
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/workflow-automation/callback?token={TOKEN}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        self.responses: deque[Response | int | float | None] = deque()
+        """A float is how many seconds to say nothing; None closes the connection at once."""
 
     @property
     def bodies(self):
         return [json.loads(body) for _, _, body in self.received]
 
-    def stop(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    async def respond(self, scope, receive, send):
+        request = Request(scope, receive)
+        self.received.append(
+            (f"{request.url.path}?{request.url.query}", request.headers, await request.body())
+        )
+        self.times.append(time.monotonic())
+        response = self.responses.popleft() if self.responses else 200
+        exchange = Exchange(scope, receive, send, asyncio.Event())
+        if response is None or isinstance(response, float):
+            await exchange.hang(response or 0)
+        else:
+            await exchange.respond(Response("{}", response) if isinstance(response, int) else response)
 
 
 @pytest.fixture
 def receiver():
-    receiver = Receiver()
+    sock = listen("127.0.0.1", 0)
+    receiver = Receiver(sock.getsockname()[1])
+    server = BackgroundServer(receiver.respond, sock, asyncio.Event())
+    server.start()
     yield receiver
-    receiver.stop()
+    server.stop()
 
 
 def sent(service, count=1):
@@ -164,7 +150,7 @@ def test_each_run_has_the_first_callback_that_matches(service, call, receiver):
 
 
 def test_further_calls(run, receiver):
-    receiver.responses.extend([200, 200, (409, {}, b'{"detail": "answered"}')])
+    receiver.responses.extend([200, 200, Response('{"detail": "answered"}', 409)])
     callbacks = run(4, result=1, then=[{}, {"result": 2, "delay": 0.05}, {"status": "failed"}])
     assert [(body["status"], body["result"]) for body in receiver.bodies] == [
         *[("success", 1), ("success", 1), ("success", 2)],
@@ -194,7 +180,7 @@ def test_any_body(run, receiver, body, arrives):
         *(([status, None], 3, 200) for status in (500, 429, 408)),
         ([503] * 4, 4, 503),
         *(([status], 1, status) for status in (400, 409, 501)),
-        ([(302, {"Location": "/"}, b"")], 1, 302),
+        ([Response("", 302, {"Location": "/"})], 1, 302),
     ],
 )
 def test_it_is_sent_again_where_that_can_help(run, receiver, responses, attempts, status):
@@ -206,7 +192,7 @@ def test_it_is_sent_again_where_that_can_help(run, receiver, responses, attempts
 
 
 def test_it_waits_longer_each_time_and_as_the_response_says(run, receiver):
-    receiver.responses.extend([503, 503, (503, {"Retry-After": "1"}, b"")])
+    receiver.responses.extend([503, 503, Response("", 503, {"Retry-After": "1"})])
     run(wait=0.1)
     first, second, third = (b - a for a, b in zip(receiver.times, receiver.times[1:], strict=False))
     assert 0.1 <= first < second
@@ -260,7 +246,7 @@ def test_the_token_is_nowhere(service, call, http, receiver, caplog, monkeypatch
     service.callbacks.add(
         result=lambda run: run.inputs, token="foreign-1", then=[{"token": "foreign-2"}], attempts=1
     )
-    receiver.responses.append((400, {}, f"token={TOKEN} foreign-1".encode()))
+    receiver.responses.append(Response(f"token={TOKEN} foreign-1", 400))
     call.by_path({"callback_url": receiver.url, "nested": [{"again": f"see {receiver.url}&x=1"}]})
     callbacks = sent(service, 2)
 
@@ -338,7 +324,7 @@ def test_over_http(service, call, receiver):
 
 
 def test_the_page_of_a_run_shows_its_callbacks_also_after_a_restart(service, http, run, receiver):
-    receiver.responses.append((409, {}, b"<script>"))
+    receiver.responses.append(Response("<script>", 409))
     before = run(result="<b>")
     service.stop()
     service.start()
@@ -400,10 +386,8 @@ def test_flow_that_obeys_and_one_that_does_not(service, call, receiver, obeys, s
 
 def test_a_call_that_gets_no_response_in_time_is_sent_again(service, run, receiver, monkeypatch):
     monkeypatch.setattr(callback_sender, "_TIMEOUT", 0.2)
-    end = threading.Event()
-    receiver.responses.append(lambda: end.wait(30))
+    receiver.responses.append(30.0)
     (step,) = run(status=None, started=0, wait=0.01)
-    end.set()
     assert (step.attempts, step.status, step.error) == (2, 200, None)
     wait_for(service.journal.worked)
 

@@ -103,6 +103,7 @@ def test_what_was_accepted_survives_a_kill(path):
         assert call.by_path().json()["run_id"] == "1004"
         assert [call.upload(run, key="demo-key").status_code for run in ("1003", "1001")] == [403, 200]
         assert "hung" in http.get("/runs/1003").text
-        os.kill(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
     assert [run.run_id for run in Journal(path).runs()] == ["1001", "1002", "1003", "1004"]
     assert len(Journal(path).uploads()) == 2

@@ -1,4 +1,4 @@
-"""The command line: python -m workflow_automation_provider.testing."""
+"""The command line: python -m workflow_automation_provider.testing; as a process, it is in test_journal.py."""
 
 from __future__ import annotations
 
@@ -33,16 +33,6 @@ def serve_and(monkeypatch, capfd):
 def client(printed):
     url = printed.split()[2].removesuffix("/api")
     return httpx.Client(base_url=url, verify=False, trust_env=False, timeout=60)
-
-
-def test_it_serves_until_a_signal():
-    command = [sys.executable, "-m", "workflow_automation_provider.testing", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        with client(process.stdout.readline()) as http:
-            assert Caller(http).by_path().status_code == 201
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
 
 
 def connections(printed):
