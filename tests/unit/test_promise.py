@@ -9,6 +9,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -191,43 +192,38 @@ def read_items(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-class Inner:
-    """A task state store in front of another one."""
+def watched(operation, look):
+    """Return what puts a store in front of another one, which first looks at each key and value of an operation."""
 
-    def __init__(self, inner):
-        self.inner = inner
+    def make(inner):
+        def call(key, value=None, **options):
+            look(key, value)
+            return getattr(inner, operation)(key, value, **options)
 
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
+        return SimpleNamespace(
+            **{"get": inner.get, "set": inner.set, "delete": inner.delete, operation: call}
+        )
+
+    return make
 
 
 def failing(operation, *, of=lambda _: True, error=None):
     """Return what puts a store that fails in front of another one, at some values."""
 
-    def make(inner):
-        def fail(key, value=None, **options):
-            if of(value):
-                raise error or RuntimeError("The store is gone")
-            return getattr(inner, operation)(key, value, **options)
+    def look(_, value):
+        if of(value):
+            raise error or RuntimeError("The store is gone")
 
-        store = Inner(inner)
-        setattr(store, operation, fail)
-        return store
-
-    return make
+    return watched(operation, look)
 
 
 def select_failed(tmp_path, items, output):
     """Return the items that the documented recipe selects."""
     batch = tmp_path / "batch.jsonl"
     batch.write_text("".join(f"{json.dumps(item)}\n" for item in items))
-    (block,) = [
-        block
-        for block in read_code_blocks(BATCH_PAGE, "python", "Only the items that failed")
-        if "select" in block.text
-    ]
+    blocks = [block.text for block in read_code_blocks(BATCH_PAGE, "python", "Only the items that failed")]
     names: dict[str, Any] = {}
-    exec(block.text, names)
+    exec(next(text for text in blocks if "select" in text), names)
     return names["select"].function(str(batch), str(output))
 
 
@@ -239,12 +235,10 @@ def test_a_kill_at_any_time_leaves_the_output_file_as_it_was(batch, service, tmp
         path.write_text(before)
     found = []
 
-    class Looks(Inner):
-        def set(self, key, value, *, retention=None):
-            found.append(path.read_text() if path.exists() else None)
-            self.inner.set(key, value, retention=retention)
+    def look(*_):
+        found.append(path.read_text() if path.exists() else None)
 
-    batch(rows(20), output_path=str(path), store=Looks, max_concurrency=2, retries=0)
+    batch(rows(20), output_path=str(path), store=watched("set", look), max_concurrency=2, retries=0)
     assert len(found) > 2
     assert set(found) == {before}
     assert statuses(read_items(path)) == {"started": 20}
@@ -287,19 +281,19 @@ def test_a_file_of_an_earlier_try_makes_nothing_start_twice(batch, service, tmp_
 
 
 SIGNED = "https://reader:password-of-a-url@there.example/batch.jsonl?sig=signature-of-a-url"
+NOWHERE = "nowhere://a:password-of-a-url@there/b"
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"items": SIGNED},
-        {"items": f"{SIGNED}{{{{ a }}}}"},
-        {"items": "nowhere://a:password-of-a-url@there/b"},
+        *(
+            {name: url}
+            for name in ("items", "output_path")
+            for url in (SIGNED, f"{SIGNED}{{{{ a }}}}", NOWHERE)
+        ),
         {"items": "ftp://user:password-of-a-url@host/rows.jsonl"},
-        {"output_path": SIGNED},
         {"output_path": f"{SIGNED}/"},
-        {"output_path": f"{SIGNED}{{{{ a }}}}"},
-        {"output_path": "nowhere://a:password-of-a-url@there/b"},
     ],
 )
 def test_errors_of_a_batch_hide_credentials_of_urls(batch, service, log, arguments):
@@ -311,20 +305,18 @@ def test_errors_of_a_batch_hide_credentials_of_urls(batch, service, log, argumen
     assert service.journal.requests() == []
 
 
-class AsAirflows(Inner):
-    """Takes what Airflow's task runner can send to its supervisor, and its API server can read."""
-
-    def set(self, key, value, *, retention=None):
-        msgspec.msgpack.encode(value)
-        assert depth(value) < 200
-        self.inner.set(key, value, retention=retention)
-
-
 def depth(value):
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + max(map(depth, parts), default=0)
 
 
+def check_storable(_, value):
+    """Take what Airflow's task runner can send to its supervisor, and its API server can read."""
+    msgspec.msgpack.encode(value)
+    assert depth(value) < 200
+
+
+as_airflows = watched("set", check_storable)
 NOT_STORABLE = ['{"ticket": 123456789012345678901234567890}', f'{"[" * 300}"ticket-7"{"]" * 300}']
 
 
@@ -332,13 +324,13 @@ NOT_STORABLE = ['{"ticket": 123456789012345678901234567890}', f'{"[" * 300}"tick
 def test_a_response_that_cannot_be_stored_becomes_text(batch, workflow_automation_context, service, body):
     service.faults.add("response", body=body, times=41)
     for number in (1, 2, 4):
-        items = batch(rows(40), try_number=number, store=AsAirflows, max_concurrency=2)
+        items = batch(rows(40), try_number=number, store=as_airflows, max_concurrency=2)
         assert [item["response"] for item in items] == [body] * 40
     assert times_started(service) == dict.fromkeys(range(40), 1)
     for number in (1, 2):
         task = TriggerFlowOperator(task_id="trigger", inputs={}, retries=3)
         context = workflow_automation_context(task, try_number=number)
-        context["task_state_store"] = AsAirflows(context["task_state_store"])
+        context["task_state_store"] = as_airflows(context["task_state_store"])
         result = task.execute(context)
         msgspec.msgpack.encode(result)
         assert result["response"] == body
