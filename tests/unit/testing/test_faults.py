@@ -22,11 +22,9 @@ def connect(service):
     return socket.create_connection((address.hostname, address.port), timeout=10)
 
 
-def raw_request(flow_id="demo-flow", body=b'{"inputs": {}}'):
-    head = (
-        f"POST /api/flows/{flow_id}/trigger HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    )
-    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+def raw_request(body=b'{"inputs": {}}'):
+    head = b"POST /api/flows/f/trigger HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def read_to_end(sock):
@@ -123,14 +121,14 @@ def test_drip(service, http):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "words"),
+    ("fault", "words"),
     [
-        ("truncate", {}, "received 33 bytes, expected 66"),
-        ("endless", {"limit": 1_000_000}, "incomplete chunked read"),
+        ({"kind": "truncate"}, "received 33 bytes, expected 66"),
+        ({"kind": "endless", "limit": 1_000_000}, "incomplete chunked read"),
     ],
 )
-def test_body_without_its_end(service, call, kind, options, words):
-    service.faults.add(kind, **options)
+def test_body_without_its_end(service, call, fault, words):
+    service.faults.add(**fault)
     with pytest.raises(httpx.RemoteProtocolError, match=words):
         call.by_path()
     assert len(service.runs) == 1

@@ -1,4 +1,8 @@
-"""The fixtures for DAG authors, and a context without Airflow's database. What fixtures do in a pytest run of its own is tested in tests/crash/test_pytest_plugin.py."""
+"""
+The fixtures for DAG authors, and a context without Airflow's database.
+
+What the fixtures do in a pytest run of its own is tested in tests/crash/test_pytest_plugin.py.
+"""
 
 from __future__ import annotations
 
