@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -83,8 +84,8 @@ BAD_INPUTS = [
     *(b'{"inputs": {"a": NaN}}', b'{"inputs": {"a": "\xff"}}', '{"inputs": {}}'.encode("utf-16")),
     b'{"inputs": ' + b"[" * 90_000,
 ]
-BAD_FILES = [{"run_id": 1001}, {"flow_id": 1}, {"files": {}}, {"more": 1}]
-FILES = {"flow_id": "demo-flow", "run_id": "1001", "files": []}
+BAD_FILES: list[dict[str, Any]] = [{"run_id": 1001}, {"flow_id": 1}, {"files": {}}, {"more": 1}]
+FILES: dict[str, Any] = {"flow_id": "demo-flow", "run_id": "1001", "files": []}
 
 REJECTED = [
     *((400, path, {"content": body}) for path in (BY_PATH, BY_KEY) for body in BAD_INPUTS),
