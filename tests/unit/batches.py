@@ -43,18 +43,10 @@ def statuses(items):
     return Counter(item["status"] for item in items)
 
 
-def counts(total, *, started=0, rejected=0, unknown=0):
+def counts(total, **of):
     """Return what a log or an error says of a batch of which so many items ended so."""
-    remaining = total - started - rejected - unknown
-    return counts_text(
-        {
-            "total": total,
-            "started": started,
-            "rejected": rejected,
-            "unknown": unknown,
-            "remaining": remaining,
-        }
-    )
+    known: Any = {"total": total, "started": 0, "rejected": 0, "unknown": 0, **of}
+    return counts_text(known | {"remaining": total - sum(of.values())})
 
 
 def entries_of(store):

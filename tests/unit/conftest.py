@@ -58,7 +58,6 @@ class StateStore:
         self.entries = {}
         self.retentions = {}
         self.writes = []
-        self.deleted = []
         self.failures: Counter[str] = Counter()
         self.lost = []  # keys of which the next read finds nothing, as Airflow's SDK has it for any 404
         self._requests = requests
@@ -71,27 +70,17 @@ class StateStore:
         return copy.deepcopy(self.entries.get(key, default))
 
     def set(self, key, value, *, retention=None):
-        kind = self._kind(key)
-        self._fail("set", f"set {kind}")
+        kind = key.removeprefix("workflow_automation_").partition("/")[0]
+        for operation in ("set", f"set {kind}"):  # as often as a test says
+            if self.failures[operation]:
+                self.failures[operation] -= 1
+                raise RuntimeError("The store is not there")
         self.entries[key] = copy.deepcopy(value)
         self.retentions[key] = retention
         self.writes.append((kind, self._requests()))
 
     def delete(self, key):
-        self._fail("delete")
-        self.deleted.append(key)
         self.entries.pop(key, None)
-
-    @staticmethod
-    def _kind(key):
-        return key.removeprefix("workflow_automation_").partition("/")[0]
-
-    def _fail(self, *operations):
-        """Fail as often as a test says in ``failures``, by operation."""
-        for operation in operations:
-            if self.failures[operation]:
-                self.failures[operation] -= 1
-                raise RuntimeError("The store is not there")
 
 
 class TaskInstance(SimpleNamespace):
@@ -117,11 +106,11 @@ def full_connection(monkeypatch):
             client = sockets.enter_context(socket.socket())
             client.setblocking(False)
             client.connect_ex(listener.getsockname())
-        host = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        monkeypatch.setenv(
-            "AIRFLOW_CONN_FULL",
-            json.dumps({"conn_type": "workflow_automation", "host": host}),
-        )
+        connection = {
+            "conn_type": "workflow_automation",
+            "host": f"http://127.0.0.1:{listener.getsockname()[1]}",
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_FULL", json.dumps(connection))
         yield "full"
 
 
@@ -174,25 +163,9 @@ def batch(workflow_automation_context, workflow_automation_connection):
 def context():
     """Make the context of a try; each try of a task instance has an id of its own."""
 
-    def make(
-        store=None,
-        *,
-        try_number=1,
-        max_tries=3,
-        retries=3,
-        task_id="trigger",
-        push_error=None,
-        **more,
-    ):
-        ti = TaskInstance(
-            id=uuid4(),
-            task_id=task_id,
-            try_number=try_number,
-            max_tries=max_tries,
-            pushed={},
-            push_error=push_error,
-            **more,
-        )
+    def make(store=None, *, retries=3, **more):
+        given = {"task_id": "trigger", "try_number": 1, "max_tries": 3, "push_error": None, **more}
+        ti = TaskInstance(id=uuid4(), pushed={}, **given)
         task = SimpleNamespace(retries=retries, do_xcom_push=True, multiple_outputs=True)
         found = {"ti": ti, "dag_run": SimpleNamespace(), "task": task}
         return found if store is None else {**found, "task_state_store": store}

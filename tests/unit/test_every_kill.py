@@ -39,15 +39,6 @@ def upload(folder):
     )
 
 
-SCENARIOS = {
-    "start": trigger(),
-    "batch": batch,
-    "upload": upload,
-    "wait": trigger(wait_for_completion=True),
-    "claim": trigger(on_unknown_start="claim", claim_timeout=timedelta(microseconds=1)),
-}
-
-
 class Life:
     """
     A task instance until it has ended; each of its runs asks at once, and ends once the task is parked.
@@ -81,14 +72,6 @@ class Life:
         for run in self.task.flow.runs:
             if not run.end and (not self.asks or run.told[0][1] == 200):
                 self.task.flow.says("success", run, run_id=True)
-
-
-@pytest.fixture
-def live(world, tmp_path):
-    def make(name, **kill):
-        return Life(world(SCENARIOS[name](tmp_path)), name, **kill)
-
-    return make
 
 
 def check_start(life):
@@ -138,23 +121,29 @@ def check_upload(life):
     assert 3 <= len(life.task.requests) <= 4
 
 
-CHECKS = {
-    "start": check_start,
-    "batch": check_batch,
-    "upload": check_upload,
-    "wait": check_wait,
-    "claim": check_claim,
+# What makes the operator of a scenario, and what is to hold.
+SCENARIOS = {
+    "start": (trigger(), check_start),
+    "batch": (batch, check_batch),
+    "upload": (upload, check_upload),
+    "wait": (trigger(wait_for_completion=True), check_wait),
+    "claim": (trigger(on_unknown_start="claim", claim_timeout=timedelta(microseconds=1)), check_claim),
 }
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_kill_at_every_call(live, name):
-    unharmed = live(name)
+def test_a_kill_at_every_call(world, tmp_path, name):
+    make, check = SCENARIOS[name]
+
+    def live(**kill):
+        return Life(world(make(tmp_path)), name, **kill)
+
+    unharmed = live()
     assert unharmed.task.state == "success"
     assert unharmed.calls > 4
     last = unharmed.calls - 1
     # After a call is before the next one: nothing outside the process happens in between.
     for call, after in (*((call, False) for call in range(last + 1)), (last, True)):
-        life = live(name, kill=call, after=after)
+        life = live(kill=call, after=after)
         assert any(process.is_dead for process in life.task.processes)
-        CHECKS[name](life)
+        check(life)

@@ -29,8 +29,11 @@ Path({result!r}).write_text(json.dumps(found))
 AIRFLOW = """
 import json, sys
 from pathlib import Path
-import workflow_automation_provider.assets
+from workflow_automation_provider.get_provider_info import get_provider_info
+get_provider_info()
 found = [[*sys.modules]]
+import workflow_automation_provider.assets
+found.append([*sys.modules])
 import workflow_automation_provider.decorators.flows
 import workflow_automation_provider.notifications.flows
 import workflow_automation_provider.operators.batch
@@ -46,16 +49,8 @@ Path({result!r}).write_text(json.dumps(found))
 """
 
 TASKS = {
-    f"{PACKAGE}.{name}"
-    for name in (
-        "client.protocol",
-        "execution.batch",
-        "execution.batch_record",
-        "execution.start",
-        "execution.record",
-        "execution.store",
-        "hooks",
-    )
+    *(f"{PACKAGE}.execution.{name}" for name in ("batch", "batch_record", "start", "record", "store")),
+    *(f"{PACKAGE}.{name}" for name in ("client.protocol", "hooks")),
 }
 
 
@@ -85,16 +80,12 @@ def test_client(imported):
 
 def test_airflow(imported):
     """Airflow imports the assets for each that has a URI, and itself fsspec."""
-    by_asset, by_dag_file, by_trigger, by_upload = imported(AIRFLOW)
-    assert {name for name in by_asset if name.startswith(PACKAGE)} == {
-        PACKAGE,
-        f"{PACKAGE}.assets",
-        f"{PACKAGE}.client",
-        f"{PACKAGE}.client.checks",
-        f"{PACKAGE}.client.settings",
-        f"{PACKAGE}.exceptions",
-        f"{PACKAGE}.get_provider_info",
-    }
+    by_info, by_asset, by_dag_file, by_trigger, by_upload = imported(AIRFLOW)
+    assert by_info & {"airflow", "httpx", "httpcore", "pydantic", "tenacity", "wtforms", "starlette"} == set()
+    names = ("client", "client.checks", "client.settings", "exceptions", "get_provider_info")
+    told = {PACKAGE, *(f"{PACKAGE}.{name}" for name in names)}
+    assert {name for name in by_info if name.startswith(PACKAGE)} == told
+    assert {name for name in by_asset if name.startswith(PACKAGE)} == told | {f"{PACKAGE}.assets"}
     assert by_dag_file & TASKS == set()
     for module in TASKS:
         importlib.import_module(module)

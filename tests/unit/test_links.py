@@ -24,47 +24,30 @@ def asked(monkeypatch):
     return calls
 
 
-@pytest.fixture
-def link_of():
+def link_of(operator, context):
     """Ask for the link as Airflow 3 does at the end of a task: with the task instance as its key."""
-
-    def get(operator, context):
-        (link,) = operator.operator_extra_links
-        return link.get_link(operator, ti_key=context["ti"])
-
-    return get
+    (link,) = operator.operator_extra_links
+    return link.get_link(operator, ti_key=context["ti"])
 
 
-def trigger(task_id="trigger"):
-    return TriggerFlowOperator(task_id=task_id, send_retry_timeout=0)
+def trigger():
+    return TriggerFlowOperator(task_id="trigger", send_retry_timeout=0)
 
 
-def test_the_tasks_own_process_does_not_ask(service, context, asked, link_of):
-    task, now = trigger(), context()
-    run = task.execute(now)
-    assert link_of(task, now) == run["run_link"] != STORED
-    assert asked == []
-
-
-def test_another_process_asks(service, context, asked, link_of):
-    task = trigger()
-    task.execute(context())
-    there = context()
-    assert link_of(task, there) == STORED
-    assert asked == [("_link_FlowRunLink", there["ti"])]
-
-
-def test_each_task_instance_of_a_process_has_its_own(service, context, asked, link_of):
-    """Also where they share an operator."""
+def test_each_task_instance_of_a_process_has_its_own(service, context, asked):
+    """Also where they share an operator; the task's own process does not ask."""
     task = trigger()
     tries = [context(map_index=0), context(map_index=1), context(map_index=1, try_number=2)]
     links = [(task.execute(now)["run_link"], link_of(task, now)) for now in tries]
     assert [own for own, _ in links] == [found for _, found in links]
-    assert len({*links}) == 3
+    assert len({*links, STORED}) == 4
     assert asked == []
+    there = context()
+    assert link_of(task, there) == STORED  # as in another process
+    assert asked == [("_link_FlowRunLink", there["ti"])]
 
 
-def test_a_try_that_started_nothing_has_none_of_another(service, context, asked, link_of):
+def test_a_try_that_started_nothing_has_none_of_another(service, context, asked):
     task, first, second = trigger(), context(), context(try_number=2)
     task.execute(first)
     service.faults.add("reject")
@@ -75,7 +58,7 @@ def test_a_try_that_started_nothing_has_none_of_another(service, context, asked,
 
 
 @pytest.mark.parametrize("run_link", [None, "javascript:alert(1)"])
-def test_a_run_without_a_web_link(service, context, asked, link_of, run_link):
+def test_a_run_without_a_web_link(service, context, asked, run_link):
     service.faults.add("response", body={"run_id": "7", "run_link": run_link})
     task, now = trigger(), context()
     task.execute(now)
@@ -83,7 +66,7 @@ def test_a_run_without_a_web_link(service, context, asked, link_of, run_link):
     assert now["ti"].pushed == {}
 
 
-def test_a_link_that_could_not_be_stored_is_there_for_airflow_to_store(service, context, asked, link_of):
+def test_a_link_that_could_not_be_stored_is_there_for_airflow_to_store(service, context, asked):
     task, now = trigger(), context(push_error=RuntimeError("Airflow is not there"))
     run = task.execute(now)
     assert link_of(task, now) == run["run_link"]

@@ -11,31 +11,21 @@ import pytest
 from workflow_automation_provider.exceptions import RunTimeoutError
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
+MOMENT = timedelta(microseconds=1)
+
+
+def trigger(**options):
+    fixed = {"task_id": "flow", "inputs": {"a": 1}, "retries": 2, "send_retry_timeout": 0}
+    return TriggerFlowOperator(**{**fixed, **options})
+
 
 def one_look(**options):
     """Make an operator whose run claims its start; it waits for that for no time."""
-    return TriggerFlowOperator(
-        **{
-            "task_id": "flow",
-            "inputs": {"a": 1},
-            "retries": 2,
-            "send_retry_timeout": 0,
-            "on_unknown_start": "claim",
-            "claim_timeout": timedelta(microseconds=1),
-            **options,
-        }
-    )
+    return trigger(on_unknown_start="claim", claim_timeout=MOMENT, **options)
 
 
 def waits(**options):
-    return one_look(
-        **{
-            "on_unknown_start": "fail",
-            "claim_timeout": timedelta(seconds=60),
-            "wait_for_completion": True,
-            **options,
-        }
-    )
+    return trigger(claim_timeout=timedelta(seconds=60), wait_for_completion=True, **options)
 
 
 def after_sending(what):
@@ -102,7 +92,7 @@ def test_a_slow_store_fails_no_task_that_was_asked_to_wait(world):
 
 @pytest.mark.parametrize("limit", ["completion_timeout", "heartbeat_timeout"])
 def test_a_wait_that_lasted_too_long_is_not_repeated(world, limit):
-    task = world(waits(on_run_failed="start_again", **{limit: timedelta(microseconds=1)}))
+    task = world(waits(on_run_failed="start_again", **{limit: MOMENT}))
     ended = task.until_end()
     assert isinstance(ended.error, RunTimeoutError)
     assert (task.state, len(task.processes), len(task.flow.runs)) == ("failed", 1, 1)
@@ -147,7 +137,7 @@ def test_a_retry_reads_few_entries_whatever_its_number(world):
 
 
 def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
-    task = world(waits(completion_timeout=timedelta(microseconds=1)))
+    task = world(waits(completion_timeout=MOMENT))
     lost: list[str] = []
 
     def at(call):

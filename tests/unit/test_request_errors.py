@@ -22,7 +22,7 @@ from workflow_automation_provider.client.protocol import (
 from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.client.responses import ROWS, Row, no_response, read, row_of, unknown
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
-from workflow_automation_provider.exceptions import Accepted, BusyError, WorkflowAutomationError
+from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
 
 GOLDEN = Path(__file__).parent / "golden" / "request_errors.txt"
 """Renewed by ``python -m tests.unit.test_request_errors``: read the difference before it is committed."""
@@ -149,10 +149,6 @@ def test_a_run_that_the_response_names_counts_whenever_it_came():
         run = read(Response(201, {}, b'{"run_id": "7"}', early=early), REQUESTS["path"], REDACTOR)
         assert isinstance(run, Run)
         assert run.run_id == "7"
-
-
-def test_a_declared_status_is_busy():
-    assert type(failure(Response(520, {}, b""), REQUESTS["key"], (520,))) is BusyError
 
 
 if __name__ == "__main__":

@@ -55,23 +55,16 @@ CLASSES: dict[Code, type[WorkflowAutomationError]] = {
 } | OTHERS
 
 
-def error_of(code: Code, **facts: Any) -> WorkflowAutomationError:
-    """Return an error of a code."""
-    return CLASSES[code]("It happened.", code=code, next_step="A hint.", **facts)
-
-
 def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
     """Yield what a task ends with: each code once, and each situation with those that it changes."""
-    for code in Code:
-        facts = {"run_id": "7"} if code in (Code.RUN_FAILED, Code.RUN_OVERDUE, Code.RUN_SILENT) else {}
-        yield "", task_error(error_of(code, **facts), WITH_STORE)
     error: WorkflowAutomationError
+    for code in Code:
+        run_id = "7" if code in (Code.RUN_FAILED, Code.RUN_OVERDUE, Code.RUN_SILENT) else None
+        error = CLASSES[code]("It happened.", code=code, next_step="A hint.", run_id=run_id)
+        yield "", task_error(error, WITH_STORE)
     unknown, unidentified = OutcomeUnknownError("It happened."), UnidentifiedError("It happened.")
     for error in (unknown, unidentified):
-        yield (
-            "by a name",
-            task_error(error, WITH_STORE, name="ada"),
-        )
+        yield "by a name", task_error(error, WITH_STORE, name="ada")
         yield "without a store", task_error(error, WITHOUT_STORE)
     retried = (OutcomeUnknownError,)
     yield "start_again", task_error(unknown, WITH_STORE, retried=retried, starts_again=True)
@@ -119,13 +112,11 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
 def batch(total: int, *statuses: str) -> BatchRecord:
     """Return what a second try knows of a batch of which the first items ended so."""
     store = StateStore()
-    first, second = (
-        BatchRecord(cast("Any", make_context(BATCH, try_number=number, store=store))) for number in (1, 2)
-    )
+    contexts: list[Any] = [make_context(BATCH, try_number=number, store=store) for number in (1, 2)]
+    first, second = map(BatchRecord, contexts)
     first.write([Item(index, b"{}", b"digest", "") for index in range(len(statuses))], [])
-    first.write(
-        [], [cast("Any", {"index": n, "status": status, "why": "No."}) for n, status in enumerate(statuses)]
-    )
+    results: list[Any] = [{"index": n, "status": status, "why": "No."} for n, status in enumerate(statuses)]
+    first.write([], results)
     second.read()
     second.total = total
     return second
@@ -135,13 +126,10 @@ def rendered() -> str:
     """Return all that is said of tasks that failed."""
     texts = []
     for situation, error in situations():
-        kinds = [
-            kind.__name__
-            for kind in type(error).__mro__
-            if kind.__name__.endswith(("Error", "FailException"))
-        ]
-        retry = "no retry" if "AirflowFailException" in kinds else "retry"
-        about = ", ".join(filter(None, (kinds[0], f"accepted: {error.accepted.value}", retry, situation)))
+        names = [kind.__name__ for kind in type(error).__mro__]
+        kind = next(name for name in names if name.endswith("Error"))
+        retry = "no retry" if "AirflowFailException" in names else "retry"
+        about = ", ".join(filter(None, (kind, f"accepted: {error.accepted.value}", retry, situation)))
         texts.append(f"{about}\n{error}")
     return "\n\n".join(texts) + "\n"
 

@@ -14,14 +14,10 @@ It promises no more than the interface document. What that document does not spe
 rejected key, the response of a trigger by key, the body of an error), the local service chooses: it says
 nothing about the real service.
 
-:class:`LocalService` and :class:`CallbackEndpoint` need the ``testing`` extra; :class:`Journal`, :class:`Key`,
-the faults and the callbacks do not.
+To start a :class:`LocalService` or a :class:`CallbackEndpoint` needs the ``testing`` extra.
 """
 
 from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.testing.callbacks import Callback, Callbacks, ScriptedCallback
 from workflow_automation_provider.testing.faults import Fault, Faults, ScriptedFault
@@ -34,10 +30,8 @@ from workflow_automation_provider.testing.journal import (
     Upload,
     Work,
 )
-from workflow_automation_provider.testing.keys import DEMO_FLOW_ID, DEMO_KEY, Key
-
-if TYPE_CHECKING:
-    from workflow_automation_provider.testing.service import CallbackEndpoint, LocalService
+from workflow_automation_provider.testing.scripted import DEMO_FLOW_ID, DEMO_KEY, Key
+from workflow_automation_provider.testing.service import CallbackEndpoint, LocalService
 
 __all__ = [
     "DEMO_FLOW_ID",
@@ -59,19 +53,3 @@ __all__ = [
     "Upload",
     "Work",
 ]
-
-_INSTALL = (
-    "The local service needs the testing extra: pip install 'airflow-provider-workflow-automation[testing]'"
-)
-
-
-def __getattr__(name: str) -> Any:
-    """Import the servers only on first use, so that a missing extra raises a helpful error."""
-    if name not in {"CallbackEndpoint", "LocalService"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(f"{__name__}.service"), name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] in {"starlette", "uvicorn"}:
-            raise ModuleNotFoundError(_INSTALL, name=error.name) from error
-        raise

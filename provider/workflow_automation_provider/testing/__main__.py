@@ -10,13 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.testing.journal import JournalError
-from workflow_automation_provider.testing.keys import DEMO_FLOW_ID, DEMO_KEY, Key
+from workflow_automation_provider.testing import DEMO_FLOW_ID, DEMO_KEY, JournalError, Key, LocalService
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from workflow_automation_provider.testing.service import LocalService
 
 _STOP = {signal.SIGINT, signal.SIGTERM}
 
@@ -93,13 +90,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _make_service(options: argparse.Namespace) -> LocalService:
-    # Via the package, whose error says how to install what is missing.
-    from workflow_automation_provider import testing
-
     names = ("journal", "host", "port", "certfile", "keyfile", "public_url")
-    service = testing.LocalService(
-        keys=_make_keys(options.key), **{name: getattr(options, name) for name in names}
-    )
+    service = LocalService(keys=_make_keys(options.key), **{name: getattr(options, name) for name in names})
     for number, text in enumerate(options.callback, start=1):
         try:
             scripted = json.loads(text)

@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict
 from typing_extensions import TypedDict
@@ -32,6 +31,7 @@ from workflow_automation_provider.testing.scripted import (
     check_names,
     check_types,
     includes,
+    is_url,
 )
 
 if TYPE_CHECKING:
@@ -174,15 +174,7 @@ class Callback:
     def url_in(self, inputs: Any) -> str | None:
         """Return the URL that the inputs of a run hold for this callback, ``None`` if they hold none."""
         url = inputs.get(self.input) if isinstance(inputs, dict) else None
-        if not isinstance(url, str):
-            return None
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            return None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            return None
-        return url
+        return url if isinstance(url, str) and is_url(url) else None
 
     def matches(self, flow_id: str, inputs: dict[str, Any]) -> bool:
         """Return whether a run calls back like this."""

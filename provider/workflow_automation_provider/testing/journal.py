@@ -215,7 +215,6 @@ class Journal:
                 if event == record.event:
                     records.append(record(**fields))
             except (ValueError, TypeError, AttributeError, KeyError) as error:
-                raise JournalError(
-                    f"{self.path} is not a journal: line {number} is no event of it"
-                ) from error
+                text = f"{self.path} is not a journal: line {number} is no event of it"
+                raise JournalError(text) from error
         return records

@@ -29,7 +29,7 @@ from workflow_automation_provider.testing.context import StateStore, has_state_s
 
 if TYPE_CHECKING:
     from workflow_automation_provider.testing.context import Task
-    from workflow_automation_provider.testing.keys import Key
+    from workflow_automation_provider.testing.scripted import Key
 
 __all__ = [
     "CONNECTION_ID",

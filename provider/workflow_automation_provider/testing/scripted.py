@@ -1,10 +1,12 @@
-"""What faults and callbacks have in common: how their options are checked, and which requests and runs they match."""
+"""What a test gives a service: its keys; and, of faults and callbacks, how options are checked and which runs they match."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -60,6 +62,45 @@ def check_names(what: str, given: Iterable[str], known: Collection[str]) -> None
     for name in given:
         if name not in known:
             raise ValueError(f"{what} has no option {name!r}; expected one of {', '.join(known)}")
+
+
+DEMO_FLOW_ID = "demo-flow"
+"""The flow of the demo key."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """
+    An API key, created for one flow.
+
+    :param value: what a client sends in ``X-API-Key``; appears neither in ``repr()`` nor in the journal
+    :param flow_id: the flow that the key belongs to
+    :param name: must differ among the keys of one flow, because the journal counts the runs of a key by flow
+        and name
+    :param max_runs: the number of runs that the key may start, ``None`` for any number
+    :raises ValueError: if a field is invalid
+    """
+
+    value: Text = field(repr=False)
+    flow_id: Text
+    name: Text = "key"
+    max_runs: Annotated[int, Field(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        check_types(Key, vars(self), secret={"value"})
+
+
+DEMO_KEY = Key("demo-key", DEMO_FLOW_ID, name="demo")
+"""The default key of a service."""
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text is an HTTP URL with a host."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def includes(actual: Any, wanted: Any) -> bool:

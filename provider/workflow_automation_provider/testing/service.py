@@ -17,29 +17,26 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, InstanceOf
 
-from workflow_automation_provider.testing._server.api import Api
-from workflow_automation_provider.testing._server.app import Guard, make_app
-from workflow_automation_provider.testing._server.callback_sender import CallbackSender
-from workflow_automation_provider.testing._server.server import BackgroundServer, listen
-from workflow_automation_provider.testing._server.state import State
 from workflow_automation_provider.testing.callbacks import Callbacks
 from workflow_automation_provider.testing.faults import Faults
 from workflow_automation_provider.testing.journal import Journal
-from workflow_automation_provider.testing.keys import DEMO_KEY, Key
-from workflow_automation_provider.testing.scripted import Text, check_types
+from workflow_automation_provider.testing.scripted import DEMO_KEY, Key, Text, check_types, is_url
 
 if TYPE_CHECKING:
     from typing import Self
 
     from starlette.types import ASGIApp
 
+    from workflow_automation_provider.testing._server.server import BackgroundServer
     from workflow_automation_provider.testing.journal import Run, Upload
+
+_INSTALL = (
+    "The local service needs the testing extra: pip install 'airflow-provider-workflow-automation[testing]'"
+)
 
 
 def _url(value: str) -> str:
-    # One that cannot be split is a ValueError as well.
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_url(value):
         raise ValueError("expected a URL, such as 'http://service.example:8070'")
     return value
 
@@ -69,9 +66,14 @@ class _Server:
         :raises OSError: if the port is in use
         :raises JournalError: if the journal's file is not a journal, or another service is writing it
         :raises RuntimeError: if it is running already
+        :raises ModuleNotFoundError: without the extra ``testing``
         """
         if self._running is not None:
             raise RuntimeError("It is running already: stop it before starting it again")
+        try:
+            from workflow_automation_provider.testing._server.server import BackgroundServer, listen
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(_INSTALL, name=error.name) from error
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(listen(self.host, self.port))
             self.port = sock.getsockname()[1]
@@ -200,6 +202,11 @@ class LocalService(_Server):
         return {**connection, "extra": {**extras, **(extra or {})}}
 
     def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
+        from workflow_automation_provider.testing._server.api import Api
+        from workflow_automation_provider.testing._server.app import Guard, make_app
+        from workflow_automation_provider.testing._server.callback_sender import CallbackSender
+        from workflow_automation_provider.testing._server.state import State
+
         state = State(self.keys, (self._public_url or self.url).rstrip("/"), self.journal)
         undo.callback(state.close)
         api = Api(state, self.faults, CallbackSender(self.callbacks, state), stopping)

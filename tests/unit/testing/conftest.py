@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from airflow_launcher import processes
+from certificates import issue_certificate
 from workflow_automation_provider.testing import Key, LocalService
 
 KEY = Key("s3cret/+ key", "demo-flow", name="demo")
@@ -56,11 +57,4 @@ def call(http):
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    trustme = pytest.importorskip("trustme")
-    folder = tmp_path_factory.mktemp("certificate")
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    issued.private_key_pem.write_to_path(folder / "key.pem")
-    authority.cert_pem.write_to_path(folder / "authority.pem")
-    return folder
+    return issue_certificate("127.0.0.1", tmp_path_factory.mktemp("certificate"))

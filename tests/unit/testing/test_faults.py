@@ -13,7 +13,6 @@ import pytest
 
 from workflow_automation_provider.testing import Faults
 from workflow_automation_provider.testing.control_client import ControlClient
-from workflow_automation_provider.testing.scripted import includes
 
 from .conftest import KEY, only_request, wait_for
 
@@ -23,11 +22,9 @@ def connect(service):
     return socket.create_connection((address.hostname, address.port), timeout=10)
 
 
-def raw_request(flow_id="demo-flow", body=b'{"inputs": {}}'):
-    head = (
-        f"POST /api/flows/{flow_id}/trigger HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    )
-    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+def raw_request(body=b'{"inputs": {}}'):
+    head = b"POST /api/flows/f/trigger HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def read_to_end(sock):
@@ -37,37 +34,23 @@ def read_to_end(sock):
     return received
 
 
-HTML = {"Content-Type": "text/html"}
+REASON = {"why": "x"}
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "status", "body", "headers"),
     [
         ("reject", {}, 400, {"error": "the fault reject"}, {"content-type": "application/json"}),
-        (
-            "reject",
-            {"status": 422, "body": {"why": "x"}, "headers": {"X-A": "b"}},
-            422,
-            {"why": "x"},
-            {"x-a": "b"},
-        ),
-        ("reject", {"body": "<b>no", "headers": HTML}, 400, "<b>no", {"content-type": "text/html"}),
+        ("reject", {"status": 422, "body": REASON, "headers": {"X-A": "b"}}, 422, REASON, {"x-a": "b"}),
         ("busy", {}, 429, ..., {"retry-after": None}),
         ("busy", {"status": 408, "retry_after": 0}, 408, ..., {"retry-after": "0"}),
         ("busy", {"status": 503, "retry_after": "Wed, 21 Oct"}, 503, ..., {"retry-after": "Wed, 21 Oct"}),
         ("redirect", {"location": "http://a.test/"}, 307, ..., {"location": "http://a.test/"}),
         ("status_after", {"status": 502, "body": "oops"}, 502, "oops", {}),
-        (
-            "response",
-            {"status": 202, "body": {"run_id": 7}, "headers": {"X-A": "b"}},
-            202,
-            {"run_id": 7},
-            {"x-a": "b"},
-        ),
-        ("response", {"status": 200}, 200, ..., {}),
+        ("response", {"status": 202, "body": REASON, "headers": {"X-A": "b"}}, 202, REASON, {"x-a": "b"}),
+        ("response", {"status": 200, "headers": {"Content-Type": "a/b"}}, 200, ..., {"content-type": "a/b"}),
         ("response", {"status": 204}, 204, "", {}),
         ("empty", {}, 201, "", {}),
-        ("empty", {"status": 204}, 204, "", {}),
         ("garbage", {}, 201, "<html>not JSON", {}),
     ],
 )
@@ -138,14 +121,14 @@ def test_drip(service, http):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "words"),
+    ("fault", "words"),
     [
-        ("truncate", {}, "received 33 bytes, expected 66"),
-        ("endless", {"limit": 1_000_000}, "incomplete chunked read"),
+        ({"kind": "truncate"}, "received 33 bytes, expected 66"),
+        ({"kind": "endless", "limit": 1_000_000}, "incomplete chunked read"),
     ],
 )
-def test_body_without_its_end(service, call, kind, options, words):
-    service.faults.add(kind, **options)
+def test_body_without_its_end(service, call, fault, words):
+    service.faults.add(**fault)
     with pytest.raises(httpx.RemoteProtocolError, match=words):
         call.by_path()
     assert len(service.runs) == 1
@@ -221,22 +204,19 @@ def test_narrowed_down(service, call):
     uploads = [{}, {"key": "wrong", "flow_id": "other-flow"}, {"key": "wrong"}]
     assert [call.upload("1001", **upload).status_code for upload in uploads] == [200, 400, 401]
     service.faults.add("reject", status=418, inputs={"case": {"a": 1}}, times=None)
-    assert call.by_path({"case": {"a": 2}}).status_code == 201
+    assert [call.by_path({"case": case}).status_code for case in ({"a": 2}, {"b": 1}, [1])] == [201] * 3
     assert call.by_path({"case": {"a": 1, "b": 2}, "more": 1}).status_code == 418
     assert [call.upload(run_id).status_code for run_id in ("1001", "1002")] == [200, 418]
 
 
-def test_an_accepting_fault_waits_for_a_request_that_is_accepted(service, http, call):
+def test_what_is_not_struck(service, http, call):
+    """An accepting fault waits for a request that would be accepted; none strikes other paths and methods."""
     service.faults.add("drop_after")
     assert http.post("/api/flows/f/trigger", json={}).status_code == 400
     with pytest.raises(httpx.RemoteProtocolError):
         call.by_path()
-
-
-def test_other_paths_and_methods_are_not_struck(service, http):
     service.faults.add("reject", status=418, times=None)
-    assert http.post("/api/nowhere").status_code == 404
-    assert http.get("/api/trigger").status_code == 405
+    assert [http.post("/api/nowhere").status_code, http.get("/api/trigger").status_code] == [404, 405]
     assert http.get("/").status_code == 200
 
 
@@ -250,15 +230,13 @@ def test_over_http(service, call):
         assert control.faults() == [{**given, "remaining": 1, "struck": 1}]
         control.clear_faults()
         assert control.faults() == []
-        assert call.by_path({"case": "x"}).status_code == 201
         with pytest.raises(ValueError, match="redirect needs a location"):
             control.add_fault("redirect")
         call.upload("1001", ["x"])
         journal = control.journal()
         assert journal["runs"][0]["inputs"] == {"case": "y"}
-        assert [request["operation"] for request in journal["requests"]] == ["trigger_by_path"] * 3 + [
-            "upload"
-        ]
+        operations = ["trigger_by_path", "trigger_by_path", "upload"]
+        assert [request["operation"] for request in journal["requests"]] == operations
         assert control.add_fault("drop_before", times=None)["remaining"] is None
         service.stop()
         assert not control.healthy()
@@ -274,18 +252,16 @@ def test_over_http(service, call):
         ("reject", {"operation": "nonsense"}, "operation is 'nonsense';"),
         ("reject", {"times": 0}, "times is 0;"),
         ("reject", {"times": True}, "times is True;"),
-        ("reject", {"status": 101}, "status is 101;"),
-        ("reject", {"status": "400"}, "status is '400';"),
+        *(("reject", {"status": status}, f"status is {status!r};") for status in (101, "400")),
         ("reject", {"inputs": []}, "inputs is [];"),
         ("reject", {"headers": {"a": "b\r\nc: d"}}, "headers.a is 'b\\r\\nc: d';"),
         ("reject", {"headers": {"é": "b"}}, "headers.é.[key] is 'é';"),
-        ("reject", {"headers": ["a"]}, "headers is ['a'];"),
-        ("busy", {"retry_after": "a\nb"}, "retry_after is 'a\\nb';"),
-        *(("busy", {"retry_after": value}, f"retry_after is {value};") for value in (-1, 1.5, True)),
+        *(
+            ("busy", {"retry_after": value}, f"retry_after is {value!r};")
+            for value in (-1, 1.5, True, "a\nb")
+        ),
         ("redirect", {"location": "a\nb"}, "location is 'a\\nb';"),
-        ("delay", {"seconds": -1}, "seconds is -1;"),
-        ("delay", {"seconds": float("inf")}, "seconds is inf;"),
-        ("endless", {"limit": "1"}, "limit is '1';"),
+        *(("delay", {"seconds": value}, f"seconds is {value};") for value in (-1, float("inf"))),
     ],
 )
 def test_what_makes_no_sense_is_rejected_when_scripted(kind, options, message):
@@ -293,17 +269,3 @@ def test_what_makes_no_sense_is_rejected_when_scripted(kind, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         faults.add(kind, **options)
     assert faults.all() == []
-
-
-@pytest.mark.parametrize(
-    ("actual", "wanted", "found"),
-    [
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, True),
-        ({}, {}, True),
-        ({"a": 1}, {"b": None}, False),
-        ([1], {"a": 1}, False),
-        ({"a": [1, 2]}, {"a": [1]}, False),
-    ],
-)
-def test_includes(actual, wanted, found):
-    assert includes(actual, wanted) is found

@@ -1,3 +1,1 @@
 """How the local service works; :mod:`workflow_automation_provider.testing` is what to import."""
-
-__all__: list[str] = []

@@ -28,9 +28,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 
 from workflow_automation_provider.testing._server.calls import (
-    Body,
     Call,
-    ClientLeftError,
     read_call,
     receive_body,
     says_json,
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from workflow_automation_provider.testing._server.callback_sender import CallbackSender
-    from workflow_automation_provider.testing.keys import Key
+    from workflow_automation_provider.testing.scripted import Key
 
 
 class Api:
@@ -70,10 +68,8 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request."""
-        try:
-            call = read_call(scope, await receive_body(receive))
-        except ClientLeftError as left:
-            call = read_call(scope, Body(left.size, "", None))
+        call = read_call(scope, await receive_body(receive))
+        if not call.body.is_whole:
             self._state.add(self._request(call, outcome="client left"))
             return
         exchange = Exchange(scope, receive, send, self._stopping)

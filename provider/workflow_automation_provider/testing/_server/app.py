@@ -18,7 +18,6 @@ listens on a loopback address by default.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import ipaddress
 import json
@@ -30,8 +29,8 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from workflow_automation_provider.testing._server.calls import ClientLeftError, receive_body, says_json
-from workflow_automation_provider.testing._server.pages import Pages
+from workflow_automation_provider.testing._server import pages
+from workflow_automation_provider.testing._server.calls import receive_body, says_json
 from workflow_automation_provider.testing._server.responses import json_response
 
 if TYPE_CHECKING:
@@ -67,11 +66,7 @@ class Guard:
         self._known = {"localhost", *map(_plain, {host, public} - _EVERY_ADDRESS)}
 
     def answers_to(self, host: str) -> bool:
-        """
-        Return whether a ``Host`` header names this service.
-
-        :param host: with or without a port, which is not compared: it may be forwarded
-        """
+        """Return whether a ``Host`` header names this service, whatever its port, which may be forwarded."""
         match = _HOST.fullmatch(host)
         name = _plain(match[1].strip("[]")) if match else ""
         if name in self._known:
@@ -92,12 +87,11 @@ def _plain(name: str) -> str:
 
 def make_app(api: Api, faults: Faults, callbacks: Callbacks, journal: Journal, guard: Guard) -> ASGIApp:
     """Combine the parts of the service."""
-    pages = Pages(journal)
     queues: dict[str, Faults | Callbacks] = {"faults": faults, "callbacks": callbacks}
     site = Starlette(
         routes=[
-            Route("/", pages.index),
-            Route("/runs/{run_id}", pages.run),
+            Route("/", functools.partial(pages.index, journal)),
+            Route("/runs/{run_id}", functools.partial(pages.run, journal)),
             Route("/_control/health", _health),
             Route("/_control/journal", functools.partial(_journal, journal)),
             Route("/_control/{name}", functools.partial(_queue, queues), methods=["GET", "POST", "DELETE"]),
@@ -110,9 +104,8 @@ def make_app(api: Api, faults: Faults, callbacks: Callbacks, journal: Journal, g
         raw_path: bytes = scope["raw_path"]
         if host is not None and not guard.answers_to(host.decode("latin-1")):
             # The body is read first, because a client that is still sending may not read the response.
-            with contextlib.suppress(ClientLeftError):
-                await receive_body(receive)
-                await json_response(421, {"error": _FOREIGN})(scope, receive, send)
+            await receive_body(receive)
+            await json_response(421, {"error": _FOREIGN})(scope, receive, send)
         elif raw_path == b"/" or raw_path.startswith((b"/runs/", b"/_control/")):
             await site(scope, receive, send)
         else:

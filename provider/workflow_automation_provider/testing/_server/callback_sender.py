@@ -187,11 +187,9 @@ async def _in_thread(function: Callable[[], _T]) -> _T:
 
     def call() -> None:
         try:
-            value = function()
+            result.set_result(function())
         except BaseException as error:
             result.set_exception(error)
-        else:
-            result.set_result(value)
 
     threading.Thread(target=call, name="workflow-automation-callback", daemon=True).start()
     return await asyncio.wrap_future(result)

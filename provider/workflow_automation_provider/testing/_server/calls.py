@@ -31,18 +31,6 @@ MAX_PARSED = 64 * 1024 * 1024
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
-class ClientLeftError(Exception):
-    """
-    The client closed the connection before its body was complete.
-
-    :param size: the bytes that had arrived
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.size = size
-
-
 @dataclass(frozen=True)
 class Body:
     """
@@ -50,11 +38,13 @@ class Body:
 
     :param size: in bytes
     :param data: the whole body, ``None`` if it is too large to be parsed
+    :param is_whole: false if the client closed the connection before its end
     """
 
     size: int
     sha256: str
     data: bytes | None
+    is_whole: bool = True
 
     @cached_property
     def fields(self) -> dict[str, Any]:
@@ -80,18 +70,14 @@ def _no_constant(name: str) -> Any:
 
 
 async def receive_body(receive: Receive) -> Body:
-    """
-    Receive a whole body.
-
-    :raises ClientLeftError: if the client closes the connection first
-    """
+    """Receive a body to its end, or until the client leaves."""
     digest = hashlib.sha256()
     kept = bytearray()
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientLeftError(size)
+            return Body(size, "", None, is_whole=False)
         chunk: bytes = message.get("body", b"")
         digest.update(chunk)
         size += len(chunk)
@@ -173,11 +159,7 @@ def read_call(scope: Scope, body: Body) -> Call:
 
 
 def find_operation(raw_path: bytes) -> tuple[Operation | None, str | None]:
-    """
-    Return the operation, and the flow ID if the path contains one.
-
-    :param raw_path: the path as sent, percent-encoded
-    """
+    """Return the operation, and the flow ID if the path, still percent-encoded, contains one."""
     match raw_path.split(b"/"):
         case [b"", b"api", b"trigger"]:
             return "trigger_by_key", None
@@ -191,12 +173,7 @@ def find_operation(raw_path: bytes) -> tuple[Operation | None, str | None]:
 
 
 def decode_segment(segment: bytes) -> str | None:
-    """
-    Decode one path segment.
-
-    :param segment: the segment as sent, percent-encoded
-    :return: ``None`` if it cannot be an identifier
-    """
+    """Decode one percent-encoded segment of a path, ``None`` if it cannot be an identifier."""
     # A bare . or .. is a relative path; only its percent-encoded form is an identifier.
     if segment in {b"", b".", b".."} or _BROKEN_ESCAPE.search(segment):
         return None

@@ -25,41 +25,36 @@ pre {{ background: #f5f5f5; padding: .8rem; white-space: pre-wrap }}
 _ALL_RUNS = '<p><a href="/">All runs</a></p>'
 
 
-class Pages:
-    """The web pages of a service."""
+async def index(journal: Journal, _: Request) -> Response:
+    """Show the runs, newest first."""
+    rows = "".join(
+        f'<tr><td><a href="/runs/{_text(run.run_id)}">{_text(run.run_id)}</a></td>'
+        f"<td>{_text(run.flow_id)}</td><td>{_time(run.at)}</td></tr>"
+        for run in reversed(journal.runs())
+    )
+    table = f"<table><tr><th>Run</th><th>Flow</th><th>At (UTC)</th></tr>{rows}</table>"
+    return _page("Runs", table if rows else "<p>No run has been started yet.</p>")
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
 
-    async def index(self, _: Request) -> Response:
-        """Show the runs, newest first."""
-        rows = "".join(
-            f'<tr><td><a href="/runs/{_text(run.run_id)}">{_text(run.run_id)}</a></td>'
-            f"<td>{_text(run.flow_id)}</td><td>{_time(run.at)}</td></tr>"
-            for run in reversed(self._journal.runs())
-        )
-        table = f"<table><tr><th>Run</th><th>Flow</th><th>At (UTC)</th></tr>{rows}</table>"
-        return _page("Runs", table if rows else "<p>No run has been started yet.</p>")
-
-    async def run(self, request: Request) -> Response:
-        """Show one run with its inputs, files and callbacks."""
-        run_id = request.path_params["run_id"]
-        run = next((run for run in self._journal.runs() if run.run_id == run_id), None)
-        if run is None:
-            return _page("No such run", _ALL_RUNS, status=404)
-        callbacks = [sent for sent in self._journal.callbacks() if sent.run_id == run_id]
-        uploads = [upload for upload in self._journal.uploads() if upload.run_id == run_id]
-        started_by = "path" if run.by == "path" else f"key “{run.key}”"
-        body = (
-            f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"
-            f"<tr><th>Started by</th><td>{_text(started_by)}</td></tr>"
-            f"<tr><th>At (UTC)</th><td>{_time(run.at)}</td></tr></table>"
-            f"<h2>Inputs</h2>{_json(run.inputs)}<h2>Files</h2>"
-            + ("".join(map(_upload, uploads)) or "<p>None.</p>")
-            + ("<h2>Callbacks</h2>" if callbacks else "")
-            + "".join(map(_callback, callbacks))
-        )
-        return _page(f"Run {run.run_id}", body + _ALL_RUNS)
+async def run(journal: Journal, request: Request) -> Response:
+    """Show one run with its inputs, files and callbacks."""
+    run_id = request.path_params["run_id"]
+    run = next((run for run in journal.runs() if run.run_id == run_id), None)
+    if run is None:
+        return _page("No such run", _ALL_RUNS, status=404)
+    callbacks = [sent for sent in journal.callbacks() if sent.run_id == run_id]
+    uploads = [upload for upload in journal.uploads() if upload.run_id == run_id]
+    started_by = "path" if run.by == "path" else f"key “{run.key}”"
+    body = (
+        f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"
+        f"<tr><th>Started by</th><td>{_text(started_by)}</td></tr>"
+        f"<tr><th>At (UTC)</th><td>{_time(run.at)}</td></tr></table>"
+        f"<h2>Inputs</h2>{_json(run.inputs)}<h2>Files</h2>"
+        + ("".join(map(_upload, uploads)) or "<p>None.</p>")
+        + ("<h2>Callbacks</h2>" if callbacks else "")
+        + "".join(map(_callback, callbacks))
+    )
+    return _page(f"Run {run.run_id}", body + _ALL_RUNS)
 
 
 def _upload(upload: Upload) -> str:

@@ -132,34 +132,20 @@ class Exchange:
             pass
 
     async def hang(self, seconds: float) -> None:
-        """
-        Wait, then close the connection; end sooner if the client leaves or the service stops.
-
-        :param seconds: the longest time to wait
-        """
+        """Wait, then close the connection; end sooner if the client leaves or the service stops."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wait_closed(), seconds)
         await self.drop()
 
     async def pause(self, seconds: float) -> bool:
-        """
-        Wait, even if the client leaves.
-
-        :param seconds: the time to wait
-        :return: whether the service is still running
-        """
+        """Wait, even if the client leaves; return whether the service is still running."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), seconds)
         return not self.stopping.is_set()
 
 
 def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
-    """
-    Return the complete, well-formed response of a fault; :func:`send_faulty` may then send it incompletely.
-
-    :param call: the request that the fault strikes
-    :param usual: the response without the fault
-    """
+    """Return the complete, well-formed response of a fault; :func:`send_faulty` may then send it incompletely."""
     status = usual.status_code if fault.status is None else fault.status
     match fault.kind:
         case "delay" | "stale" | "twice" | "drip" | "truncate":
@@ -180,11 +166,7 @@ def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
 
 
 async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> None:
-    """
-    Send a response, or fail to, as the fault specifies.
-
-    :param response: what :func:`faulty_response` returned
-    """
+    """Send the response of :func:`faulty_response`, or fail to, as the fault specifies."""
     match fault.kind:
         case "drop_before" | "drop_after":
             await exchange.drop()

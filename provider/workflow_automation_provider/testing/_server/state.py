@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from workflow_automation_provider.testing.journal import Journal, JournalError, Record, Run
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.testing.keys import Key
+    from workflow_automation_provider.testing.scripted import Key
 
 _FIRST_RUN_ID = 1001
 
@@ -37,11 +37,14 @@ class State:
         self.journal = journal
         self._fd = os.open(journal.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            self._lock()
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.runs = {run.run_id: run for run in journal.runs()}
             self._drop_half_written_line()
-        except BaseException:
+        except BaseException as error:
             os.close(self._fd)
+            if isinstance(error, BlockingIOError):
+                text = f"Another service is writing the journal {journal.path}; stop it, or use another file"
+                raise JournalError(text) from error
             raise
 
     def add(self, *records: Record) -> None:
@@ -81,20 +84,11 @@ class State:
         """Return the URL of a run's page."""
         return f"{self.url}/runs/{run_id}"
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise JournalError(
-                f"Another service is writing the journal {self.journal.path}; stop it, or use another file"
-            ) from error
-
     def _drop_half_written_line(self) -> None:
         data = self.journal.path.read_bytes()
         end = data.rfind(b"\n") + 1
         # A file that is not a journal must stay as it is, byte for byte.
         if not b'{"event": "'.startswith(data[end : end + 11]):
-            raise JournalError(
-                f"{self.journal.path} is not a journal: it ends in something other than an event"
-            )
+            text = f"{self.journal.path} is not a journal: it ends in something other than an event"
+            raise JournalError(text)
         os.ftruncate(self._fd, end)

@@ -33,13 +33,7 @@ FOREIGN = [
     [
         (Guard("127.0.0.1"), LOOPBACK, FOREIGN),
         (Guard("0.0.0.0"), ["192.0.2.1:80", "localhost", "[2001:db8::1]"], ["evil.example"]),
-        (Guard("127.0.0.3"), ["127.0.0.3", "localhost"], ["192.0.2.1"]),
-        (Guard("localhost"), ["localhost"], ["192.0.2.1"]),
-        (
-            Guard("127.0.0.1", "http://Service.test:8070/"),
-            ["service.test:8070", "service.test", "127.0.0.1"],
-            ["a.service.test", "192.0.2.1"],
-        ),
+        (Guard("::1", "http://Service.test:8070/"), ["service.test:80", "127.0.0.1"], ["a.service.test"]),
         (Guard("127.0.0.1", "https://[2001:db8::1]"), ["[2001:db8:0::1]"], ["[2001:db8::2]"]),
     ],
 )
@@ -50,13 +44,8 @@ def test_host(guard, answered, refused):
 
 def test_foreign_host_is_rejected_on_every_path(service, http):
     """Whatever the size of the body, which a client may still be sending."""
-    for path, body in (
-        ("/", b""),
-        ("/runs/1", b""),
-        ("/_control/journal", b""),
-        ("/api/trigger", b"x" * 3_000_000),
-    ):
-        response = http.post(path, content=body, headers={"Host": "evil.example"})
+    for path in ("/", "/runs/1", "/_control/journal", "/api/trigger"):
+        response = http.post(path, content=b"x" * 3_000_000, headers={"Host": "evil.example"})
         assert response.status_code == 421
         assert "localhost" in response.json()["error"]
     assert service.journal.requests() == []

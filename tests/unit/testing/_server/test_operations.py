@@ -1,28 +1,24 @@
-"""The three operations: which requests are accepted, with which response, and what the journal has of them."""
+"""The three operations: which requests are accepted, with which response, and what the journal and the pages have of them."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+from typing import Any
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workflow_automation_provider.testing._server import calls
+from workflow_automation_provider.testing._server.calls import decode_segment, find_operation
 
 from ..conftest import JSON, KEY, only_request
 
-BAD_TRIGGERS = [
-    b"",
-    b"[]",
-    b"{}",
-    b'{"inputs": []}',
-    b'{"inputs": {}, "more": 1}',
-    b'{"inputs": {"a": NaN}}',
-    b'{"inputs": {"a": "\xff"}}',
-    '{"inputs": {}}'.encode("utf-16"),
-    b'{"inputs": ' + b"[" * 90_000,
-]
+BY_PATH, BY_KEY, UPLOAD = "/api/flows/f/trigger", "/api/trigger", "/api/public/upload"
+WITH_KEY = {**JSON, "X-API-Key": KEY.value}
 
 
 @pytest.mark.parametrize("operation", ["trigger_by_path", "trigger_by_key"])
@@ -30,12 +26,11 @@ def test_trigger(service, http, operation):
     """By path, no key is looked at."""
     by_path = operation == "trigger_by_path"
     headers = {"X-API-Key": "x" if by_path else "other"}
-    path = "/api/flows/any-flow/trigger" if by_path else "/api/trigger"
-    response = http.post(path, json={"inputs": {"a": [1, "é"]}}, headers=headers)
+    response = http.post(BY_PATH if by_path else BY_KEY, json={"inputs": {"a": [1, "é"]}}, headers=headers)
     assert response.status_code == 201
     assert response.json() == {"run_id": "1001", "run_link": f"{service.url}/runs/1001"}
     (run,) = service.runs
-    flow_id, by, key = ("any-flow", "path", None) if by_path else ("other-flow", "key", "other")
+    flow_id, by, key = ("f", "path", None) if by_path else ("other-flow", "key", "other")
     assert (run.run_id, run.flow_id, run.inputs) == ("1001", flow_id, {"a": [1, "é"]})
     assert (run.by, run.key) == (by, key)
     request = only_request(service)
@@ -74,7 +69,7 @@ def test_too_large_to_be_parsed(service, http, call, monkeypatch):
     """An upload is counted and hashed; inputs are rejected."""
     monkeypatch.setattr(calls, "MAX_PARSED", 100_000)
     body = b'{"flow_id": "demo-flow", "run_id": "1001", "files": ["' + b"x" * 1_000_000 + b'"]}'
-    response = http.post("/api/public/upload", content=body, headers={**JSON, "X-API-Key": KEY.value})
+    response = http.post(UPLOAD, content=body, headers=WITH_KEY)
     assert (response.status_code, response.json()) == (200, "files received")
     (upload,) = service.uploads
     assert (upload.flow_id, upload.run_id, upload.files) == (None, None, None)
@@ -83,19 +78,55 @@ def test_too_large_to_be_parsed(service, http, call, monkeypatch):
     assert service.runs == []
 
 
-@pytest.mark.parametrize("path", ["/api/flows/f/trigger", "/api/trigger"])
-@pytest.mark.parametrize("body", BAD_TRIGGERS, ids=lambda body: repr(body[:30]))
-def test_bad_trigger_bodies(service, http, path, body):
-    assert http.post(path, content=body, headers={**JSON, "X-API-Key": KEY.value}).status_code == 400
-    assert service.runs == []
-    assert only_request(service).status == 400
+GOOD = b'{"inputs": {}}'
+BAD_INPUTS = [
+    *(b"", b"[]", b"{}", b'{"inputs": []}', b'{"inputs": {}, "more": 1}'),
+    *(b'{"inputs": {"a": NaN}}', b'{"inputs": {"a": "\xff"}}', '{"inputs": {}}'.encode("utf-16")),
+    b'{"inputs": ' + b"[" * 90_000,
+]
+BAD_FILES: list[dict[str, Any]] = [{"run_id": 1001}, {"flow_id": 1}, {"files": {}}, {"more": 1}]
+FILES: dict[str, Any] = {"flow_id": "demo-flow", "run_id": "1001", "files": []}
+
+REJECTED = [
+    *((400, path, {"content": body}) for path in (BY_PATH, BY_KEY) for body in BAD_INPUTS),
+    *((400, UPLOAD, {"json": {**FILES, **changes}}) for changes in BAD_FILES),
+    (400, UPLOAD, {"json": {"flow_id": "demo-flow", "run_id": "1001"}}),
+    *((401, BY_KEY, {"content": GOOD, "headers": headers}) for headers in (JSON, {**JSON, "X-API-Key": "x"})),
+    (401, UPLOAD, {"json": FILES, "headers": {"X-API-Key": ""}}),
+    (403, UPLOAD, {"json": FILES, "headers": {"X-API-Key": "other"}}),
+    (404, UPLOAD, {"json": FILES}),
+    *(
+        (404, path, {"content": GOOD})
+        for path in ("/flows/f/trigger", "/api", "/api/flows/f", "/api/trigger/")
+    ),
+    *((405, path, {"method": "GET"}) for path in (BY_PATH, BY_KEY, UPLOAD)),
+    *((405, BY_KEY, {"method": method}) for method in ("PUT", "DELETE", "HEAD")),
+    *((415, BY_PATH, {"content": GOOD, "headers": {"Content-Type": type_}}) for type_ in ("", "text/plain")),
+    (415, BY_PATH, {"content": GOOD, "headers": {"Content-Type": "application/jsonp"}}),
+]
+
+
+@pytest.mark.parametrize(("status", "path", "options"), REJECTED)
+def test_what_is_rejected(service, http, status, path, options):
+    response = http.request(**{"method": "POST", "url": path, "headers": WITH_KEY, **options})
+    assert response.status_code == status
+    assert response.headers.get("allow") == ("POST" if status == 405 else None)
+    assert (service.runs, service.uploads) == ([], [])
+    request = only_request(service)
+    assert (request.path, request.status, request.run_id) == (path, status, None)
+    assert request.key_sent is ("X-API-Key" in options.get("headers", WITH_KEY))
+
+
+def test_content_type_of_any_case_and_with_parameters(http):
+    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert http.post(BY_PATH, content=GOOD, headers=headers).status_code == 201
 
 
 def test_deep_inputs_are_accepted_or_rejected_but_never_break_the_service(service, http):
     statuses = []
     for depth in (100, 500, 900, 2000, 12_000):
         body = b'{"inputs": ' + b'{"a":' * depth + b"1" + b"}" * (depth + 1)
-        statuses.append(http.post("/api/flows/f/trigger", content=body, headers=JSON).status_code)
+        statuses.append(http.post(BY_PATH, content=body, headers=JSON).status_code)
     assert statuses[0] == 201
     # How deep is too deep depends on the Python.
     assert set(statuses) <= {201, 400}
@@ -103,63 +134,11 @@ def test_deep_inputs_are_accepted_or_rejected_but_never_break_the_service(servic
         assert http.get(f"/runs/{run.run_id}").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "changes", [{"files": ...}, {"run_id": 1001}, {"flow_id": 1}, {"files": {}}, {"more": 1}]
-)
-def test_bad_upload_bodies(service, http, call, changes):
-    call.by_path()
-    body = {"flow_id": "demo-flow", "run_id": "1001", "files": [], **changes}
-    body = {name: value for name, value in body.items() if value is not ...}
-    response = http.post("/api/public/upload", json=body, headers={"X-API-Key": KEY.value})
-    assert (response.status_code, service.uploads) == (400, [])
-
-
-@pytest.mark.parametrize(
-    "content_type", ["text/plain", "application/jsonp", None, "Application/JSON; charset=utf-8"]
-)
-def test_content_type(service, http, content_type):
-    headers = {} if content_type is None else {"Content-Type": content_type}
-    response = http.post("/api/flows/f/trigger", content=b'{"inputs": {}}', headers=headers)
-    assert response.status_code == (201 if "JSON" in str(content_type) else 415)
-    assert len(service.runs) == (response.status_code == 201)
-
-
-@pytest.mark.parametrize("path", ["/api/flows/f/trigger", "/api/trigger", "/api/public/upload"])
-def test_only_post(service, http, path):
-    methods = ["GET", "PUT", "DELETE", "HEAD"]
-    responses = [http.request(method, path) for method in methods]
-    assert {(response.status_code, response.headers["allow"]) for response in responses} == {(405, "POST")}
-    assert [request.method for request in service.journal.requests()] == methods
-
-
-@pytest.mark.parametrize("path", ["/flows/f/trigger", "/api", "/api/flows/f", "/api/trigger/", "/nowhere"])
-def test_calls_to_wrong_paths_are_counted(service, http, path):
-    assert http.post(path, json={"inputs": {}}).status_code == 404
-    request = only_request(service)
-    assert (request.path, request.operation, request.status) == (path, None, 404)
-
-
 def test_upload_needs_a_run_of_the_flow_of_the_key(service, call):
-    assert call.upload("1001").status_code == 404
     call.by_path(flow_id="other-flow")
     assert call.upload("1001").status_code == 403
-    assert call.upload("1001", key="other").status_code == 403
     assert call.upload("1001", key="other", flow_id="other-flow").status_code == 200
     assert len(service.uploads) == 1
-
-
-@pytest.mark.parametrize("headers", [{}, {"X-API-Key": "wrong"}, {"X-API-Key": ""}])
-def test_missing_or_wrong_key(service, http, headers):
-    assert http.post("/api/trigger", json={"inputs": {}}, headers=headers).status_code == 401
-    body = {"flow_id": "demo-flow", "run_id": "1", "files": []}
-    assert http.post("/api/public/upload", json=body, headers=headers).status_code == 401
-    assert [request.key_sent for request in service.journal.requests()] == [bool(headers)] * 2
-
-
-def test_key_values_are_neither_shown_nor_journalled(service, call):
-    call.by_key()
-    call.upload("1001")
-    assert "s3cret" not in repr(KEY) + service.journal.path.read_text()
 
 
 def test_pages_and_control_are_not_counted(service, http):
@@ -169,15 +148,92 @@ def test_pages_and_control_are_not_counted(service, http):
 
 
 def test_each_line_of_the_journal_is_an_event_with_its_fields(service, call):
+    """The value of a key is nowhere."""
     call.by_key({"a": "b"})
     run, request = map(json.loads, service.journal.path.read_text().splitlines())
-    assert {**run, "at": ""} == {
-        "event": "run",
-        "run_id": "1001",
-        "flow_id": "demo-flow",
-        "inputs": {"a": "b"},
-        "by": "key",
-        "key": "demo",
-        "at": "",
-    }
+    fields = {"run_id": "1001", "flow_id": "demo-flow", "inputs": {"a": "b"}, "by": "key", "key": "demo"}
+    assert {**run, "at": ""} == {"event": "run", **fields, "at": ""}
     assert (request["event"], request["status"]) == ("request", 201)
+    assert "s3cret" not in repr(KEY) + service.journal.path.read_text()
+
+
+# Paths -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("segment", "flow_id"),
+    [
+        ("%2E%2E", ".."),
+        ("%E6%97%A5+b%20c", "日+b c"),
+        ("a%252Fb", "a%2Fb"),
+        ("..%2F..%2Ftrigger", "../../trigger"),
+    ],
+)
+def test_flow_id_is_one_segment(service, http, segment, flow_id):
+    http.headers["Content-Type"] = "application/json"
+    request = http.build_request("POST", "/", content=b'{"inputs": {}}')
+    # Past httpx's own encoding, byte by byte.
+    request.url = request.url.copy_with(raw_path=f"/api/flows/{segment}/trigger?q=1".encode())
+    assert http.send(request).status_code == 201
+    assert service.runs[0].flow_id == flow_id
+    assert service.journal.requests()[0].path == f"/api/flows/{segment}/trigger"
+    assert [http.get(path).status_code for path in ("/runs/1001", "/")] == [200, 200]
+
+
+@pytest.mark.parametrize("segment", ["", "a/b", "%FF", "%zz", "%", "a%2", ".", ".."])
+def test_segments_that_are_no_identifier(segment):
+    assert find_operation(f"/api/flows/{segment}/trigger".encode()) == (None, None)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text not in {".", ".."})
+)
+def test_any_text_comes_back_as_it_was_encoded(flow_id):
+    segment = quote(flow_id, safe="").encode()
+    assert find_operation(b"/api/flows/" + segment + b"/trigger") == ("trigger_by_path", flow_id)
+
+
+@given(st.binary())
+def test_decoding_never_fails_and_never_yields_an_empty_identifier(segment):
+    assert decode_segment(segment) != ""
+
+
+@given(st.lists(st.sampled_from([b"api", b"flows", b"trigger", b"public", b"upload", b"", b"x"]), max_size=6))
+def test_only_the_three_paths_are_operations(segments):
+    operation, flow_id = find_operation(b"/" + b"/".join(segments))
+    known = {(b"api", b"trigger"): "trigger_by_key", (b"api", b"public", b"upload"): "upload"}
+    if operation == "trigger_by_path":
+        assert flow_id
+        assert segments == [b"api", b"flows", flow_id.encode(), b"trigger"]
+    else:
+        assert operation == known.get(tuple(segments))
+
+
+# Pages -----------------------------------------------------------------------------------------------------
+
+
+def test_run_link_leads_to_a_page_on_which_everything_is_escaped(http, call):
+    evil = "<script>alert(1)</script>"
+    link = call.by_key({"who": evil}).json()["run_link"]
+    call.upload("1001", [{"name": "report.csv", evil: evil}])
+    call.by_path(flow_id="%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+    page = http.get(link)
+    assert page.headers["content-type"].startswith("text/html")
+    for text in ("Run 1001", "demo-flow", "who", "report.csv", "key “demo”"):
+        assert text in page.text
+    assert "Callbacks" not in page.text
+    for shown in (page.text, http.get("/").text, http.get("/runs/1002").text):
+        assert "<script" not in shown
+        assert "&lt;script&gt;" in shown
+
+
+def test_index_lists_runs_newest_first(service, http, call):
+    """Lone surrogates do not break a page."""
+    assert "No run" in http.get("/").text
+    call.by_path(flow_id="first")
+    http.post("/api/flows/second/trigger", content=b'{"inputs": {"a": "\\ud800"}}', headers=JSON)
+    page = http.get("/").text
+    assert page.index("second") < page.index("first")
+    assert 'href="/runs/1001"' in page
+    assert service.runs[1].inputs == {"a": "\ud800"}
+    assert [http.get(f"/runs/{run_id}").status_code for run_id in ("1002", "9")] == [200, 404]

@@ -1,17 +1,19 @@
 """
-What a type checker knows of ``@task.trigger_flow``: checked by mypy in ``make lint``, never run.
+What a type checker knows of ``@task.trigger_flow`` and of ``file_format``: checked by mypy in ``make lint``, never run.
 
 An ignored error that mypy no longer sees is an error itself.
 """
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import assert_type
 
 from airflow.sdk import XComArg, task
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
+from workflow_automation_provider.operators.flows import UploadFilesOperator
 
 
 @trigger_flow_task
@@ -59,3 +61,13 @@ def by_name(customer: str) -> dict[str, str]:
 
 assert_type(by_name("Ada"), XComArg)
 assert_type(by_name.function("Ada"), dict[str, str])
+
+plain = {"filename": "name", "body": "base64"}
+read: dict[str, str] = json.loads('{"filename": "name", "body": "base64"}')
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=plain)
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=read)
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"body": "base64"})
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="data_url")
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="b64")  # type: ignore[arg-type]
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"size": 1})  # type: ignore[dict-item]
+UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=5)  # type: ignore[arg-type]
