@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_launcher.processes import wait_for
 from gate import Hold
 from real_airflow import Flow
-from workflow_automation_provider.execution.callback import PATH
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -68,14 +67,9 @@ class Case:
         return flow
 
     def hold(
-        self, point: Literal["before", "after"], method: str, path: str, says: str = "", *, lost: bool = False
+        self, point: Literal["before", "after"], method: str, path: str, says: str = "", **options: Any
     ) -> Hold:
-        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, lost=lost))
-
-    def hold_first_step(self) -> Hold:
-        """Hold what the first run says first, however often it says so."""
-        hold = Hold(self.run_id, "before", "POST", PATH, '"started"', lost=False, again=True)
-        return self.deployment.gate.hold(hold)
+        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, **options))
 
     def begin(self, **conf: str) -> None:
         self.api.trigger(self.dag_id, self.run_id, {"folder": str(self.folder), **conf})

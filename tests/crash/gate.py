@@ -61,7 +61,7 @@ class Hold:
     method: str
     path: str
     says: str = ""
-    lost: bool = True
+    lost: bool = False
     again: bool = False
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from airflow_launcher.processes import wait_for
 from case import OUTCOME, START, Case, play
 from real_airflow import Flow
+from workflow_automation_provider.execution.callback import PATH
 
 
 def end_green(case: Case, *, runs: int = 1) -> None:
@@ -30,7 +31,7 @@ def test_the_response_is_lost(case: Case) -> None:
 @play("claims_patiently")
 def test_killed_before_it_is_recorded_and_claimed_until_the_retry(case: Case) -> None:
     case.calls_back(status=None, started=0)
-    first_step = case.hold_first_step()
+    first_step = case.hold("before", "POST", PATH, '"started"', again=True)
     recorded = case.hold("before", "PUT", OUTCOME, lost=True)
     case.begin()
     wait_for("the run", recorded.reached.is_set)

@@ -14,18 +14,19 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 PIECE = 256 * 1024
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A request to the store: its method, its target, and its headers by lower-case name."""
+    """A request to the store: its method and its target."""
 
     method: str
     target: str
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -44,7 +45,6 @@ class Fault:
     matches: Callable[[Seen], bool] = lambda _: True
     status: int | None = None
     body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
     break_after: int | None = None
     hang_after: int | None = None
     damage: Callable[[bytes], bytes] | None = None
@@ -103,7 +103,7 @@ class StoreProxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        store: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        store: Streams | None = None
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -112,7 +112,7 @@ class StoreProxy:
                 self.open += 1
                 self.most_open = max(self.most_open, self.open)
                 try:
-                    if not await self._pass_on(head, reader, writer, *store):
+                    if not await self._pass_on(head, reader, writer, store):
                         return
                 finally:
                     self.open -= 1
@@ -123,16 +123,11 @@ class StoreProxy:
                 one.close()
 
     async def _pass_on(
-        self,
-        head: bytes,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        store_reader: asyncio.StreamReader,
-        store_writer: asyncio.StreamWriter,
+        self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, store: Streams
     ) -> bool:
         line, headers = _parse(head)
-        method, target, version = line.split(" ")
-        seen = Seen(method, target, headers)
+        method, target, _ = line.split(" ")
+        seen = Seen(method, target)
         self.seen.append(seen)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         if self.delay:
@@ -141,17 +136,13 @@ class StoreProxy:
         if fault.before:
             await asyncio.to_thread(fault.before)
         if fault.status is not None:
-            extra = "".join(f"{name}: {value}\r\n" for name, value in fault.headers.items())
-            writer.write(
-                f"HTTP/1.1 {fault.status} x\r\n{extra}Content-Length: {len(fault.body)}\r\n\r\n".encode()
-            )
+            writer.write(_head(f"HTTP/1.1 {fault.status} x", {"content-length": str(len(fault.body))}))
             writer.write(b"" if method == "HEAD" else fault.body)
             await writer.drain()
             return True
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        store_writer.write(f"{method} {target} {version}\r\n{lines}\r\n".encode() + body)
-        answer = await store_reader.readuntil(b"\r\n\r\n")
-        status, answered = _parse(answer)
+        store_reader, store_writer = store
+        store_writer.write(_head(line, headers) + body)
+        status, answered = _parse(await store_reader.readuntil(b"\r\n\r\n"))
         # As object stores do, and some stand-ins do not, the proxy keeps its connections and tells the length.
         closes = answered.pop("connection", "") == "close"
         if answered.pop("transfer-encoding", "") == "chunked":
@@ -159,13 +150,10 @@ class StoreProxy:
             answered["content-length"] = str(len(content))
             store_reader = asyncio.StreamReader()
             store_reader.feed_data(content)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in answered.items())
-        writer.write(f"HTTP/1.1 {status.partition(' ')[2]}\r\n{lines}\r\n".encode())
-        if method == "HEAD" or status.split(" ")[1] in ("204", "304"):
-            goes_on = True
-            await writer.drain()
-        else:
-            goes_on = await self._pass_body(int(answered["content-length"]), fault, store_reader, writer)
+        writer.write(_head(f"HTTP/1.1 {status.partition(' ')[2]}", answered))
+        has_body = method != "HEAD" and status.split(" ")[1] not in ("204", "304")
+        left = int(answered["content-length"]) if has_body else 0
+        goes_on = await self._pass_body(left, fault, store_reader, writer)
         if closes:
             store_writer.close()
         return goes_on
@@ -187,6 +175,7 @@ class StoreProxy:
                 limit -= len(piece)
             writer.write(fault.damage(piece) if fault.damage else piece)
             await writer.drain()
+        await writer.drain()
         return True
 
     def _fault(self, seen: Seen) -> Fault:
@@ -204,6 +193,11 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
         content += (await reader.readexactly(size + 2))[:-2]
     await reader.readline()
     return content
+
+
+def _head(line: str, headers: dict[str, str]) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"{line}\r\n{lines}\r\n".encode()
 
 
 def _parse(head: bytes) -> tuple[str, dict[str, str]]:
