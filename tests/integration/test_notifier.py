@@ -15,80 +15,60 @@ CALLBACK, TASK, DEADLINE = (
     block.text for block in read_code_blocks(PAGE, "python") if not is_from_example(block)
 )
 
-EVENT = """
+
+def test_of_many_tasks_and_of_their_dag(run_dag, service, task_errors, capfd):
+    """
+    One notifier is called several times in one process, each time with templates of its own.
+
+    A task gets none of its arguments, although some have the names of its own. A callback that fails raises nothing, and
+    the next one is called.
+    """
+    result = run_dag(
+        """
         EVENT = {"event": "{{ dag.dag_id }}/{{ ti.task_id }}/{{ ti.map_index }}/{{ ti.try_number }}"}
-"""
+        NOTIFIER, BY_PATH = FlowNotifier(EVENT), FlowNotifier(EVENT, "demo-flow")
+        FAILING = [FlowNotifier({"a": "{{ missing.attribute }}"}), FlowNotifier({}, None, "missing")]
 
-
-def events(service):
-    return sorted(run.inputs["event"] for run in service.runs)
-
-
-def test_of_a_task(run_dag, service, task_errors, capfd):
-    """
-    A task gets none of the notifier's arguments, although some have the names of its own.
-
-    A callback that fails raises nothing, and the next one is called.
-    """
-    result = run_dag(f"""{EVENT}
         def after(context):
             print("The next callback")
 
-        FAILING = [FlowNotifier({{"a": "{{{{ missing.attribute }}}}"}}), FlowNotifier({{}}, None, "missing")]
-
-        with DAG("ends", schedule=None):
-            @task(on_execute_callback=FlowNotifier(EVENT, "demo-flow"))
+        with DAG("ends", schedule=None, on_failure_callback=FlowNotifier({"event": "{{ dag.dag_id }} {{ reason }}"})):
+            @task(on_execute_callback=BY_PATH)
             def begin(inputs=None, flow_id=None):
                 return [inputs, flow_id]
 
-            @task(on_success_callback=[*FAILING, FlowNotifier(EVENT), FlowNotifier(EVENT, "demo-flow"), after])
+            @task(on_success_callback=[*FAILING, NOTIFIER, BY_PATH, after])
             def succeed():
                 pass
 
-            @task(on_retry_callback=FlowNotifier(EVENT), retries=1, retry_delay=0)
+            @task(on_retry_callback=NOTIFIER, retries=1, retry_delay=0)
             def retry(ti=None):
                 if ti.try_number == 1:
                     raise ValueError
 
-            @task(on_skipped_callback=FlowNotifier(EVENT))
+            @task(on_skipped_callback=NOTIFIER)
             def skip():
                 raise AirflowSkipException
 
-            begin(), succeed(), retry(), skip()
-    """)
+            @task(on_failure_callback=NOTIFIER)
+            def fail(number):
+                raise KeyError
+
+            begin(), succeed(), retry(), skip(), fail.expand(number=[1, 2])
+        """,
+        ends="failed",
+    )
     assert result.xcom("begin") == [None, None]
-    assert events(service) == [
-        "ends/begin/-1/1",
-        "ends/retry/-1/1",
-        "ends/skip/-1/1",
-        "ends/succeed/-1/1",
-        "ends/succeed/-1/1",
-    ]
-    assert sorted(run.by for run in service.runs) == ["key", "key", "key", "path", "path"]
-    assert [type(error) for error in task_errors] == [ValueError]
+    by_path = ["ends/begin/-1/1", "ends/succeed/-1/1"]
+    by_key = ["fail/0/1", "fail/1/1", "retry/-1/1", "skip/-1/1", "succeed/-1/1"]
+    by_key = ["ends task_failure", *(f"ends/{name}" for name in by_key)]
+    found = sorted((run.by, run.inputs["event"]) for run in service.runs)
+    assert found == [*(("key", name) for name in by_key), *(("path", name) for name in by_path)]
+    assert sorted(type(error).__name__ for error in task_errors) == ["KeyError", "KeyError", "ValueError"]
     out = capfd.readouterr().out
     assert out.count("FlowNotifier: ") >= 2
     assert "The next callback" in out
     assert "Failed to" not in out
-
-
-def test_one_notifier_for_many_tasks_and_one_of_the_dag(run_dag, service):
-    """It is called several times in one process, each time with templates of its own."""
-    source = f"""{EVENT}
-        with DAG(
-            "many",
-            schedule=None,
-            default_args={{"on_failure_callback": FlowNotifier(EVENT)}},
-            on_failure_callback=FlowNotifier({{"event": "{{{{ dag.dag_id }}}} {{{{ reason }}}}"}}),
-        ):
-            @task
-            def fail(number):
-                raise ValueError
-
-            fail.expand(number=[1, 2])
-    """
-    run_dag(source, ends="failed")
-    assert events(service) == ["many task_failure", "many/fail/0/1", "many/fail/1/1"]
 
 
 def test_the_callback_of_the_page(run_dag, service, capfd):

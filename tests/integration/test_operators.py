@@ -39,20 +39,12 @@ def test_by_key_returns_run_and_link(run_dag, service):
     assert len({run.run_id for run in service.runs}) == 2
 
 
-def test_by_path_with_templates_sends_no_key(run_dag, service):
-    run_dag("""
-        with DAG("by_path", schedule=None, params={"flow": "a/b", "env": "default"}):
-            TriggerFlowOperator(
-                task_id="trigger", flow_id="{{ params.flow }}", inputs={},
-                workflow_automation_conn_id="workflow_automation_{{ params.env }}",
-            )
-    """)
-    assert [(run.by, run.flow_id) for run in service.runs] == [("path", "a/b")]
-    assert [request.key_sent for request in service.journal.requests()] == [False]
-
-
 def test_links_of_one_process_are_not_mixed_up(run_dag, service, monkeypatch):
-    """At its end a task instance has its own link, and does not ask Airflow for what it has just stored."""
+    """
+    At its end a task instance has its own link, and does not ask Airflow for what it has just stored.
+
+    One of them starts its run by path, with templates, and without the key.
+    """
     asked = []
     get_value = XCom.get_value
 
@@ -63,9 +55,12 @@ def test_links_of_one_process_are_not_mixed_up(run_dag, service, monkeypatch):
     monkeypatch.setattr(XCom, "get_value", counted)
     service.faults.add("reject", inputs={"n": 2})
     result = run_dag("""
-        with DAG("links", schedule=None):
+        with DAG("links", schedule=None, params={"flow": "a/b", "env": "default"}):
             mapped = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{"n": n} for n in (1, 2, 3)])
-            mapped >> TriggerFlowOperator(task_id="single", inputs={"n": 4}, trigger_rule="all_done")
+            mapped >> TriggerFlowOperator(
+                task_id="single", flow_id="{{ params.flow }}", inputs={"n": 4}, trigger_rule="all_done",
+                workflow_automation_conn_id="workflow_automation_{{ params.env }}",
+            )
     """)
     links = {run.inputs["n"]: f"{service.url}/runs/{run.run_id}" for run in service.runs}
     assert {*links} == {1, 3, 4}
@@ -73,6 +68,8 @@ def test_links_of_one_process_are_not_mixed_up(run_dag, service, monkeypatch):
     found = [result.xcom("mapped", key, index) or None for index in range(3)]
     assert [*found, result.xcom("single", key)] == [links[1], None, links[3], links[4]]
     assert asked == []
+    assert (service.runs[-1].by, service.runs[-1].flow_id) == ("path", "a/b")
+    assert [request.key_sent for request in service.journal.requests()] == [True, True, True, False]
 
 
 def test_chained_with_taskflow_in_a_group_natively(run_dag, service):
