@@ -35,13 +35,13 @@ PAGES = [
 # What each Python block starts and uploads, by page and heading, in order; None if a test below runs it. The block of
 # imports is part of all others of its page. On a page that is not listed, no block is a DAG; tests/unit/test_documentation.py
 # holds its fragments against what there is, as those of all pages. What is cut from an example DAG is run with that.
-PYTHON = {
+PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "README.md First steps": [None],
     "batch.md Only the items that failed": [None],
     "batch.md Result": [(2, 2)],
     "hook.md WorkflowAutomationHook": [(1, 1)],
     "if-it-fails.md Errors in code": [None],
-    "trigger.md Pass on the result": [(2, 0), (1, 1)],
+    "trigger.md Pass on the result": [(2, 0), None],
     "trigger.md Map over a list": [(2, 2), (2, 2)],
     "uploads.md UploadFilesOperator": [(0, 1)],
 }
@@ -165,12 +165,13 @@ def test_only_the_items_that_failed(run_block, data):
     assert (item["index"], item["status"]) == (0, "started")
 
 
-def test_the_template_for_the_day_needs_no_logical_date(run_block, capfd):
+def test_the_template_for_the_day_needs_no_logical_date(run_block, service, capfd):
     """It also logs the last line of a task that is killed before it knows more."""
     (template,) = re.findall(r"`(\{\{ \(dag_run\..*?\}\})`", TRIGGER.read_text())
     text = BLOCKS["trigger.md Pass on the result"][1].replace('"north"', f'"{template}"')
     (run,) = run_block(text, logical_date=None)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run.inputs["region"])
+    assert len(service.uploads) == 1
     (line,) = re.findall(r'"(If no later line .+?)"', " ".join(PROMISES.read_text().split()))
     logged = capfd.readouterr().out
     assert logged.index(line) < logged.index("Started run ")
