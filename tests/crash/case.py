@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-
-import pytest
 
 from airflow_launcher.processes import wait_for
 from gate import Hold
 from real_airflow import Flow
-from workflow_automation_provider.execution.callback import PATH
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -24,32 +20,24 @@ if TYPE_CHECKING:
 START, OUTCOME = "/workflow_automation_start/", "/workflow_automation_outcome/"
 
 Play = Callable[["Case"], None]
-Played = dict[Play, "Future[None]"]
+Test = Callable[["Played"], None]
+Played = dict[Test, "Future[None]"]
+
+PLAYS: dict[Test, tuple[str, Play]] = {}
+"""The tests that are plays, each with its DAG."""
 
 
-def each(plays: dict[Play, str]) -> pytest.MarkDecorator:
-    """
-    Run a test for each of the plays; the fixture ``played`` has their outcomes.
+def play(dag_id: str) -> Callable[[Play], Test]:
+    """Make a test of what happens to a task of a DAG: all are played side by side, each in a DAG run of its own."""
 
-    :param plays: what happens to a task, and the DAG that it is of
-    """
-    DAG_OF.update(plays)
-    return pytest.mark.parametrize("play", [*plays], ids=lambda play: play.__name__)
+    def decorate(happens: Play) -> Test:
+        def test(played: Played) -> None:
+            played[test].result()
 
+        PLAYS[test] = dag_id, happens
+        return test
 
-DAG_OF: dict[Play, str] = {}
-"""The DAG of each play of the files that were collected."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a DAG run: as Airflow has it, and as the service's journal does."""
-
-    state: str
-    runs: list[str]
-    tries: int
-    log: str
-    result: dict[str, Any]
+    return decorate
 
 
 class Case:
@@ -79,14 +67,9 @@ class Case:
         return flow
 
     def hold(
-        self, point: Literal["before", "after"], method: str, path: str, says: str = "", *, lost: bool = False
+        self, point: Literal["before", "after"], method: str, path: str, says: str = "", **options: Any
     ) -> Hold:
-        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, lost=lost))
-
-    def hold_first_step(self) -> Hold:
-        """Hold what the first run says first, however often it says so."""
-        hold = Hold(self.run_id, "before", "POST", PATH, '"started"', lost=False, again=True)
-        return self.deployment.gate.hold(hold)
+        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, **options))
 
     def begin(self, **conf: str) -> None:
         self.api.trigger(self.dag_id, self.run_id, {"folder": str(self.folder), **conf})
@@ -171,26 +154,24 @@ class Case:
 
         return wait_for(f"{times} callbacks of {self.run_id}", found)
 
-    def end(self, state: str, *, runs: int, tries: int | None = None) -> Outcome:
+    def end(self, state: str, *, runs: int, tries: int = 9) -> dict[str, Any]:
         """
-        Wait for the end, and expect so many runs, the last one returned.
+        Wait for the end, and expect so many runs; return the task's result, which is of the last one.
 
-        :param tries: how many there were, where that is what counts: Airflow itself may need one more
+        :param tries: how many there may be
         """
         self.api.finished(self.dag_id, self.run_id)
         task = self.api.task(self.dag_id, self.run_id, "trigger")
-        result = self.api.xcom(self.dag_id, self.run_id, "trigger") if task["state"] == "success" else {}
-        count = len(self.api.tries(self.dag_id, self.run_id, "trigger"))
-        found = Outcome(task["state"], self.runs, count, self.log, result)
-        assert (found.state, len(found.runs)) == (state, runs), found.log
-        assert tries in (None, found.tries), found.log
-        if result.get("run_id"):
-            assert result["run_id"] == found.runs[-1]
-        return found
+        assert (task["state"], len(self.runs)) == (state, runs), self.log
+        assert len(self.api.tries(self.dag_id, self.run_id, "trigger")) <= tries, self.log
+        if state != "success":
+            return {}
+        result: dict[str, Any] = self.api.xcom(self.dag_id, self.run_id, "trigger")
+        assert result.get("run_id") in (None, self.runs[-1])
+        return result
 
-    def end_well(self, runs: int = 1) -> Outcome:
+    def end_well(self, runs: int = 1) -> None:
         """Expect the result, and the run that it is of."""
-        found = self.end("success", runs=runs)
-        assert found.result["run_id"]
-        assert found.result["result"] == {"rows": 3}
-        return found
+        result = self.end("success", runs=runs)
+        assert result["run_id"]
+        assert result["result"] == {"rows": 3}

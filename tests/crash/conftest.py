@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from airflow_launcher.airflow import connection_to, temporary_home
 from airflow_launcher.processes import inhabitants
-from case import DAG_OF, Case, Played
+from case import PLAYS, Case, Played
 from deployment import Deployment
 from real_airflow import note, pytest_terminal_summary
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
@@ -40,14 +39,9 @@ def deployment(service: LocalService) -> Iterator[Deployment]:
         assert not inhabitants(home)
 
 
-def _play_of(item: pytest.Item) -> Any:
-    callspec = getattr(item, "callspec", None)
-    return callspec and callspec.params.get("play")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """What starts an Airflow of its own comes last: the plays go on side by side, and wait for their tasks."""
-    items.sort(key=lambda item: _play_of(item) is None)
+    items.sort(key=lambda item: item.function not in PLAYS)
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +49,10 @@ def played(request: pytest.FixtureRequest, deployment: Deployment, service: Loca
     """Play what the tests ask for, each in a DAG run of its own."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found: Played = {}
-        for play in filter(None, map(_play_of, request.session.items)):
-            run_id = play.__name__.replace("_", "-")
-            found[play] = pool.submit(play, Case(deployment, service, DAG_OF[play], run_id))
+        for item in request.session.items:
+            test = item.function  # type: ignore[attr-defined]  # all are functions
+            if test in PLAYS:
+                dag_id, happens = PLAYS[test]
+                run_id = item.name.removeprefix("test_").replace("_", "-")
+                found[test] = pool.submit(happens, Case(deployment, service, dag_id, run_id))
         yield found

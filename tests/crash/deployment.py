@@ -27,7 +27,7 @@ Blow = Literal["task", "supervisor", "both"]
 
 class Deployment(Airflow):
     """
-    Airflow's processes, with a gate before the api-server.
+    Airflow's processes, with a gate before the api-server, which has several workers, and is below a path.
 
     :param home: the folder for all that it writes
     :param connections: connection ids, and the connections as JSON values
@@ -43,8 +43,9 @@ class Deployment(Airflow):
             database=self._file,
             connections=connections,
             port=port,
-            url=self.gate.url,
+            url=f"{self.gate.url}/some/prefix",
             settings={
+                "API__WORKERS": "2",
                 **QUICK_RECOVERY,
                 # A worker that was killed keeps its slot for good; the pool bounds what runs at once.
                 "CORE__PARALLELISM": "200",
@@ -78,36 +79,35 @@ class Deployment(Airflow):
 
     def miss_heartbeats(self, pid: int) -> None:
         """Have Airflow miss the heartbeats of a task's process now: those of a supervisor that was killed or frozen."""
-        statement = "UPDATE task_instance SET last_heartbeat_at = ? WHERE pid = ? AND state IN ('running', 'restarting')"
-        with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
-            database.execute(statement, (OLD_HEARTBEAT, pid))
+        runs = "pid = ? AND state IN ('running', 'restarting')"
+        self._update("last_heartbeat_at", runs, OLD_HEARTBEAT, pid)
 
     def put_off_check(self, run_id: str) -> bool:
         """Let the parked task of a DAG run sleep for an hour if nobody wakes it; tell whether it is parked."""
-        statement = (
-            "UPDATE task_instance SET trigger_timeout = ? WHERE run_id = ? AND state = 'awaiting_input' "
-            "AND task_id = 'trigger'"
-        )
         later = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None).isoformat(" ")
+        parked = "run_id = ? AND state = 'awaiting_input' AND task_id = 'trigger'"
+        return self._update("trigger_timeout", parked, later, run_id) > 0
+
+    def _update(self, column: str, where: str, *values: object) -> int:
+        statement = f"UPDATE task_instance SET {column} = ? WHERE {where}"
         with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
-            return database.execute(statement, (later, run_id)).rowcount > 0
+            return database.execute(statement, values).rowcount
 
     def batches(self, dag_id: str, run_id: str) -> dict[int, list[dict[str, Any]]]:
         """Return the entries of a DAG run's batches, in the order in which they were written, by map index."""
-        found: dict[int, list[tuple[int, dict[str, Any]]]] = {}
-        for index, key, entry in self._entries(dag_id, run_id):
-            found.setdefault(index, []).append((int(key.rpartition("_")[2]), entry))
-        return {index: [entry for _, entry in sorted(entries)] for index, entries in found.items()}
-
-    def _entries(self, dag_id: str, run_id: str) -> list[tuple[int, str, dict[str, Any]]]:
         with contextlib.closing(sqlite3.connect(self._file.path)) as database:
             columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
             # Airflow 3.4 renamed it.
             index = "map_index" if "map_index" in columns else "region_index"
-            query = f"SELECT {index}, key, value FROM task_state_store WHERE dag_id = ? AND run_id = ? AND task_id = 'trigger'"
-            rows = database.execute(query, (dag_id, run_id)).fetchall()
-        # A kill may leave the probe behind.
-        return [(index, key, json.loads(value)) for index, key, value in rows if "_probe/" not in key]
+            # The keys end with numbers of the same length. A kill may leave the probe behind.
+            query = (
+                f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? "
+                "AND task_id = 'trigger' AND instr(key, '_probe/') = 0 ORDER BY key"
+            )
+            found: dict[int, list[dict[str, Any]]] = {}
+            for number, value in database.execute(query, (dag_id, run_id)):
+                found.setdefault(number, []).append(json.loads(value))
+        return found
 
     def executions_seen(self, run_id: str) -> int:
         """Return how often the scheduler has seen a task of a DAG run leave its worker."""
@@ -117,13 +117,9 @@ class Deployment(Airflow):
 
     def log(self, dag_id: str, run_id: str, *, map_index: int = -1) -> str:
         """Return the logs of all the tries of a DAG run's task."""
-        return "".join(self.logs(dag_id, run_id, map_index=map_index))
+        return "".join(self.logs(dag_id, run_id, map_index=map_index).values())
 
-    def logs(self, dag_id: str, run_id: str, *, map_index: int = -1) -> list[str]:
-        """Return the log of each try of a DAG run's task."""
-        return [*self.logs_by_try(dag_id, run_id, map_index=map_index).values()]
-
-    def logs_by_try(self, dag_id: str, run_id: str, *, map_index: int = -1) -> dict[int, str]:
+    def logs(self, dag_id: str, run_id: str, *, map_index: int = -1) -> dict[int, str]:
         """Return the logs of a DAG run's task, by the number of the try; one that was soon killed has none."""
         folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / "task_id=trigger"
         if map_index >= 0:

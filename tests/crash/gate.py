@@ -61,7 +61,7 @@ class Hold:
     method: str
     path: str
     says: str = ""
-    lost: bool = True
+    lost: bool = False
     again: bool = False
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
@@ -86,7 +86,7 @@ def _task_of(request: Request) -> str:
     token = request.query_params.get("token", "")
     if request.url.path.endswith(PATH) and is_token(token):
         return str(task_of(token))
-    found = _TI_PATH.match(request.url.path)
+    found = _TI_PATH.search(request.url.path)
     return found[1] if found else ""
 
 
@@ -101,20 +101,14 @@ class Gate:
         self.tries: list[Try] = []
         self.looked: dict[str, datetime] = {}
         """When each task instance last asked how its run ended, by its id."""
-        self._upstream = upstream
+        self._client = httpx.AsyncClient(base_url=upstream, timeout=60, trust_env=False)
         self._holds: list[Hold] = []
         self._run_ids: dict[str, str] = {}
-        self._client: httpx.AsyncClient | None = None
         self._one = asyncio.Semaphore(1)
         sock = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        app = Starlette(
-            routes=[
-                Route(
-                    "/{path:path}", self._forward, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-                )
-            ]
-        )
+        methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+        app = Starlette(routes=[Route("/{path:path}", self._forward, methods=methods)])
         self._server = BackgroundServer(app, sock, asyncio.Event())
 
     def start(self) -> None:
@@ -142,17 +136,13 @@ class Gate:
         ti_id = _task_of(request)
         if request.method == "GET" and "/workflow_automation_run/" in path:
             self.looked[ti_id] = datetime.now(UTC)
-        hold = next(
-            (hold for hold in self._holds if hold.fits(self._run_ids.get(ti_id), request.method, path, body)),
-            None,
-        )
+        asked = (self._run_ids.get(ti_id), request.method, path, body)
+        hold = next((hold for hold in self._holds if hold.fits(*asked)), None)
         if hold and hold.point == "before":
             await self._wait(hold)
             if hold.lost:
                 # The supervisor may live on, and would ask again after a 5xx.
                 return Response('{"detail": "held back by the test"}', 409, media_type="application/json")
-        if self._client is None:
-            self._client = httpx.AsyncClient(base_url=self._upstream, timeout=60, trust_env=False)
         url = httpx.URL(path=path, query=request.url.query.encode())
         headers = [(n, v) for n, v in request.headers.items() if n not in _HOP_BY_HOP]
         try:
@@ -161,17 +151,13 @@ class Gate:
         except httpx.TransportError:
             return Response(status_code=502)
         if path.endswith("/run") and answer.status_code == 200:
-            self._register(ti_id, (await request.json())["pid"], answer.json()["dag_run"]["run_id"])
+            pid, run_id = (await request.json())["pid"], answer.json()["dag_run"]["run_id"]
+            self._run_ids[ti_id] = run_id
+            self.tries.append(Try(ti_id, run_id, pid, parent(pid)))
         if hold and hold.point == "after":
             await self._wait(hold)
-        headers_back = {
-            n: v for n, v in answer.headers.items() if n not in {*_HOP_BY_HOP, "content-encoding"}
-        }
-        return Response(answer.content, answer.status_code, headers_back)
-
-    def _register(self, ti_id: str, pid: int, run_id: str) -> None:
-        self._run_ids[ti_id] = run_id
-        self.tries.append(Try(ti_id, run_id, pid, parent(pid)))
+        back = {n: v for n, v in answer.headers.items() if n not in {*_HOP_BY_HOP, "content-encoding"}}
+        return Response(answer.content, answer.status_code, back)
 
     async def _wait(self, hold: Hold) -> None:
         hold.reached.set()

@@ -15,9 +15,7 @@ if the task succeeded, at most one if it failed. Any breach is an error that nam
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -36,6 +34,8 @@ from workflow_automation_provider.testing import DEMO_KEY, LocalService
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from deployment import Blow
+    from gate import Try
     from workflow_automation_provider.testing.journal import Run, Work
 
 FAULTS: list[tuple[str, dict[str, Any]]] = [
@@ -82,40 +82,35 @@ INSTANCES_PER_BATCH = 15
 class Killer(threading.Thread):
     """Kills a share of the tries, each at a random moment: the task process or its supervisor."""
 
-    def __init__(self, deployment: Deployment, run_ids: tuple[str, ...], chance: random.Random) -> None:
+    def __init__(self, deployment: Deployment, run_id: str, chance: random.Random) -> None:
         super().__init__(daemon=True)
-        self.killed: Counter[str] = Counter()
+        self.killed: Counter[Blow] = Counter()
         self.pids: set[int] = set()
         self.done = threading.Event()
-        self._deployment, self._gate = deployment, deployment.gate
-        self._run_ids = run_ids
-        self._chance = chance
+        self._deployment, self._run_id, self._chance = deployment, run_id, chance
 
     def run(self) -> None:
         seen = 0
-        planned: list[tuple[float, str, int]] = []
+        planned: list[tuple[float, Blow, Try]] = []
+        blows: tuple[Blow, ...] = ("task", "supervisor")
         while not self.done.wait(0.02):
-            tries = self._gate.tries
+            tries = self._deployment.gate.tries
             for found in tries[seen:]:
-                if found.run_id in self._run_ids and self._chance.random() < SHARE_KILLED:
-                    victim = self._chance.choice(["task", "supervisor"])
-                    # A supervisor is a worker that goes on to other tasks: it is one only while its task lives.
+                if found.run_id == self._run_id and self._chance.random() < SHARE_KILLED:
                     at = time.monotonic() + self._chance.uniform(0, LATEST_KILL)
-                    planned.append((at, victim, found.pid))
+                    planned.append((at, self._chance.choice(blows), found))
             seen = len(tries)
             for plan in [plan for plan in planned if plan[0] < time.monotonic()]:
                 planned.remove(plan)
                 self._kill(*plan[1:])
 
-    def _kill(self, victim: str, pid: int) -> None:
-        supervisor = next(found.supervisor for found in self._gate.tries if found.pid == pid)
-        if parent(pid) == supervisor and alive(pid):
+    def _kill(self, blow: Blow, found: Try) -> None:
+        # A supervisor is a worker that goes on to other tasks: it is one only while its task lives.
+        if parent(found.pid) == found.supervisor and alive(found.pid):
             with suppress(ProcessLookupError):
-                os.kill(pid if victim == "task" else supervisor, signal.SIGKILL)
-                self.killed[victim] += 1
-                self.pids.add(pid)
-                if victim == "supervisor":
-                    self._deployment.miss_heartbeats(pid)
+                self._deployment.kill(blow, found)
+                self.killed[blow] += 1
+                self.pids.add(found.pid)
 
 
 class Soak:
@@ -182,7 +177,7 @@ class Soak:
         which = {"waiting": self.waiting, "claiming": self.claiming}
         self.api.trigger("soak", self.run_id, {"instances": self.instances, **which})
         self.api.trigger("soak_batch", self.run_id, {"batches": self.batches, "items": ITEMS})
-        killer = Killer(self.deployment, (self.run_id,), self.chance)
+        killer = Killer(self.deployment, self.run_id, self.chance)
         # The first tasks only make the lists, and are left alone.
         wait_for("the mapped tasks", lambda: self.tasks() and self.tasks("soak_batch"))
         killer.start()
@@ -247,20 +242,17 @@ class Soak:
                 says += f", of which {len(started)} worked"
             self.counts[says] += 1
             result = self.result(index) if state == "success" else {}
-            logs = self.deployment.logs("soak", self.run_id, map_index=index)
-            if len(started) > 1:
-                self.breaches.append("\n".join((f"{index}: the runs {started}", *logs)))
+            logs = [*self.deployment.logs("soak", self.run_id, map_index=index).values()]
             # A flow may call back before its run is recorded: a task that is killed in between knows only the result.
-            returned = (
-                [result.get("run_id")] if "run_id" in result or index not in self.waiting else started[:1]
-            )
-            if state == "success" and started != returned:
-                self.breaches.append("\n".join((f"{index}: the runs {started}, and {result}", *logs)))
+            is_named = "run_id" in result or index not in self.waiting
+            returned = [result.get("run_id")] if is_named else started[:1]
+            is_breach = len(started) > 1 or (state == "success" and started != returned)
             if state != "success" and started:
                 how = _told(logs, started[0])
                 self.counts[f"run of a failed task, {how}"] += 1
-                if not how:
-                    self.breaches.append("\n".join((f"{index}: nothing tells of the run {started}", *logs)))
+                is_breach = is_breach or not how
+            if is_breach:
+                self.breaches.append("\n".join((f"{index}: {says}: {started}, and {result}", *logs)))
 
     def result(self, index: int) -> dict[str, Any]:
         found: dict[str, Any] = self.api.xcom("soak", self.run_id, "trigger", map_index=index)
@@ -281,7 +273,7 @@ class Soak:
         for index in self.waiting:
             case = {"case": f"{self.run_id}/{index}"}
             tries = self.api.tries("soak", self.run_id, "trigger", index)
-            logs = self.deployment.logs_by_try("soak", self.run_id, map_index=index)
+            logs = self.deployment.logs("soak", self.run_id, map_index=index)
             for found in tries:
                 log = logs.get(found["try_number"], "")
                 if found["state"] != "success" and found["pid"] not in killed and RAISED not in log:

@@ -7,19 +7,20 @@ What counts is not the runs that were started, but those that worked. ``tests/sy
 from __future__ import annotations
 
 from airflow_launcher.processes import wait_for
-from case import OUTCOME, START, Case, Play, Played, each
+from case import OUTCOME, START, Case, play
 from real_airflow import Flow
+from workflow_automation_provider.execution.callback import PATH
 
 
-def end_green(case: Case, *, runs: int = 1) -> str:
-    """Expect the last run, and that no other has worked since the last Clear; return the log."""
-    found = case.end("success", runs=runs)
+def end_green(case: Case, *, runs: int = 1) -> None:
+    """Expect the last run, and that no other has worked since the last Clear."""
+    result = case.end("success", runs=runs)
     wait_for("the first step", lambda: case.worked)
-    assert case.worked[-1] == found.runs[-1] == found.result["run_id"]
-    return found.log
+    assert case.worked[-1] == case.runs[-1] == result["run_id"]
 
 
-def the_response_is_lost(case: Case) -> None:
+@play("claims")
+def test_the_response_is_lost(case: Case) -> None:
     case.calls_back(status=None, started=2)
     case.fault("drop_after")
     case.begin()
@@ -27,9 +28,10 @@ def the_response_is_lost(case: Case) -> None:
     assert len(case.worked) == 1
 
 
-def killed_before_it_is_recorded_and_claimed_until_the_retry(case: Case) -> None:
+@play("claims_patiently")
+def test_killed_before_it_is_recorded_and_claimed_until_the_retry(case: Case) -> None:
     case.calls_back(status=None, started=0)
-    first_step = case.hold_first_step()
+    first_step = case.hold("before", "POST", PATH, '"started"', again=True)
     recorded = case.hold("before", "PUT", OUTCOME, lost=True)
     case.begin()
     wait_for("the run", recorded.reached.is_set)
@@ -41,12 +43,13 @@ def killed_before_it_is_recorded_and_claimed_until_the_retry(case: Case) -> None
     first_step.released.set()
     assert case.answers() == [200]
     second.released.set()
-    log = end_green(case)
+    end_green(case)
     assert len(case.worked) == 1
-    assert "Waiting up to" not in log
+    assert "Waiting up to" not in case.log
 
 
-def killed_in_the_last_try_and_cleared(case: Case) -> None:
+@play("claims")
+def test_killed_in_the_last_try_and_cleared(case: Case) -> None:
     """A Clear starts over: the run of before is told to stop."""
     last_step = Flow()
     case.calls_back(started=0, result=last_step, times=1)
@@ -59,15 +62,3 @@ def killed_in_the_last_try_and_cleared(case: Case) -> None:
     last_step.end()
     assert case.answers(3) == [200, 200, 404]
     assert case.worked == case.runs
-
-
-CLAIMS: dict[Play, str] = {
-    the_response_is_lost: "claims",
-    killed_before_it_is_recorded_and_claimed_until_the_retry: "claims_patiently",
-    killed_in_the_last_try_and_cleared: "claims",
-}
-
-
-@each(CLAIMS)
-def test_a_claim(played: Played, play: Play) -> None:
-    played[play].result()

@@ -11,40 +11,46 @@ import threading
 from datetime import datetime
 
 from airflow_launcher.processes import alive, wait_for
-from case import OUTCOME, Case, Play, Played, each
+from case import OUTCOME, Case, play
 from said import MAYBE_STARTED
 
 # Airflow 3.3 counts one Clear only if the scheduler sees the ends of two cleared tasks at once.
 one_end = threading.Lock()
 
 
-def cleared_while_it_waits_for_its_retry(case: Case) -> None:
+@play("slowly_retried")
+def test_cleared_while_it_waits_for_its_retry(case: Case) -> None:
     case.begin_and_kill(case.hold("before", "PUT", OUTCOME, lost=True))
     wait_for("the retry", lambda: case.state == "up_for_retry", pause=0.5)
     case.clear()
     case.end("success", runs=2)
 
 
-def cleared_once_it_had_succeeded(case: Case) -> None:
+@play("patient")
+def test_cleared_once_it_had_succeeded(case: Case) -> None:
     """And again with its DAG run: Airflow 3.4, too, keeps what the tasks have stored then."""
     case.begin()
-    (first,) = case.end("success", runs=1).runs
+    case.end("success", runs=1)
     case.clear()
-    assert f"started run {first}" in case.end("success", runs=2).log
+    case.end("success", runs=2)
+    assert f"started run {case.runs[0]}" in case.log
     case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
     case.end("success", runs=3)
 
 
-def cleared_once_it_had_failed_in_doubt(case: Case) -> None:
+@play("patient")
+def test_cleared_once_it_had_failed_in_doubt(case: Case) -> None:
     """Which it does in its first try, whatever retries it has left."""
     case.fault("drop_after")
     case.begin()
-    assert MAYBE_STARTED in case.end("failed", runs=1, tries=1).log
+    case.end("failed", runs=1, tries=1)
+    assert MAYBE_STARTED in case.log
     case.clear()
     case.end("success", runs=2)
 
 
-def cleared_while_the_service_works(case: Case) -> None:
+@play("patient")
+def test_cleared_while_the_service_works(case: Case) -> None:
     """The task was killed before it knew of its run: its next try is the one place that tells of it."""
     fault = case.fault("hang_after", seconds=90)
     with one_end:
@@ -52,11 +58,12 @@ def cleared_while_the_service_works(case: Case) -> None:
         wait_for("the run", lambda: fault.struck and case.runs)
         case.clear()
         case.until_seen(1)
-    found = case.end("success", runs=2)
-    assert any(MAYBE_STARTED in line and "has been cleared" in line for line in found.log.splitlines())
+    case.end("success", runs=2)
+    assert any(MAYBE_STARTED in line and "has been cleared" in line for line in case.log.splitlines())
 
 
-def cleared_while_it_continues(case: Case) -> None:
+@play("waits_and_lingers")
+def test_cleared_while_it_continues(case: Case) -> None:
     """Airflow continues the next try with what the earlier one was parked with."""
     flow = case.held_flow()
     case.begin()
@@ -67,10 +74,12 @@ def cleared_while_it_continues(case: Case) -> None:
     with one_end:
         case.clear()
         case.until_seen(2)
-    assert "cleared after it continued" in case.end_well(runs=2).log
+    case.end_well(runs=2)
+    assert "cleared after it continued" in case.log
 
 
-def deleted_with_its_dag_run_and_run_again(case: Case) -> None:
+@play("patient")
+def test_deleted_with_its_dag_run_and_run_again(case: Case) -> None:
     case.begin()
     case.end("success", runs=1)
     # Else it may take its end for that of the new task, which has the same try number.
@@ -80,7 +89,8 @@ def deleted_with_its_dag_run_and_run_again(case: Case) -> None:
     case.end("success", runs=2)
 
 
-def marked_as_success_mapped(case: Case) -> None:
+@play("waits_for_the_service_mapped")
+def test_marked_as_success_mapped(case: Case) -> None:
     """It ends by itself, before Airflow kills it, and starts nothing: a wait that is shorter would end in a run."""
 
     def log() -> str:
@@ -95,7 +105,8 @@ def marked_as_success_mapped(case: Case) -> None:
     assert case.runs == []
 
 
-def retried_when_the_service_said(case: Case) -> None:
+@play("patient")
+def test_retried_when_the_service_said(case: Case) -> None:
     """The DAG's own retry_delay is 1 s; how much later the retry comes is up to the scheduler."""
     case.fault("busy", retry_after="8")
     case.begin()
@@ -105,20 +116,3 @@ def retried_when_the_service_said(case: Case) -> None:
         datetime.fromisoformat(tries[n][date]) for n, date in ((0, "end_date"), (1, "start_date"))
     )
     assert round((second - first).total_seconds(), 3) >= 8
-
-
-CLEARS: dict[Play, str] = {
-    cleared_while_it_waits_for_its_retry: "slowly_retried",
-    cleared_once_it_had_succeeded: "patient",
-    cleared_once_it_had_failed_in_doubt: "patient",
-    cleared_while_the_service_works: "patient",
-    cleared_while_it_continues: "waits_and_lingers",
-    deleted_with_its_dag_run_and_run_again: "patient",
-    marked_as_success_mapped: "waits_for_the_service_mapped",
-    retried_when_the_service_said: "patient",
-}
-
-
-@each(CLEARS)
-def test_clear_or_retry(played: Played, play: Play) -> None:
-    played[play].result()

@@ -16,9 +16,10 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     """By pytest's own command, from anywhere, with an almost empty environment: nothing is left behind."""
     project = tmp_path / "my project"
     for block in read_code_blocks(PAGE, "python"):
-        assert block.file_name, f"The block in line {block.line} names no file"
-        path = project / block.file_name
-        assert not path.exists(), f"Two blocks are {block.file_name}"
+        named = re.match(r"# (\S+\.\w+)", block.text)
+        assert named, f"The block in line {block.line} names no file"
+        path = project / named[1]
+        assert not path.exists(), f"Two blocks are {path}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text)
     tests = [path.name for path in (project / "tests").glob("test_*.py")]

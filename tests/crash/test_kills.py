@@ -10,11 +10,12 @@ import os
 import signal
 
 from airflow_launcher.processes import alive, wait_for
-from case import OUTCOME, START, Case, Play, Played, each
+from case import OUTCOME, START, Case, play
 from said import ASKING, MAYBE_STARTED
 
 
-def killed_while_the_service_works(case: Case) -> None:
+@play("once")
+def test_killed_while_the_service_works(case: Case) -> None:
     """In its only try: what it said beforehand is all that tells of the run."""
     case.fault("hang_after", seconds=100)
     case.begin()
@@ -22,22 +23,25 @@ def killed_while_the_service_works(case: Case) -> None:
     # The supervisor reads the log after the request that it answered before this moment.
     wait_for("the line beforehand", lambda: ASKING in case.log)
     case.kill()
-    assert ASKING in case.end("failed", runs=1, tries=1).log
+    case.end("failed", runs=1, tries=1)
+    assert ASKING in case.log
 
 
-def killed_before_the_outcome_is_recorded(case: Case) -> None:
+@play("taskflow")
+def test_killed_before_the_outcome_is_recorded(case: Case) -> None:
     case.begin_and_kill(case.hold("before", "PUT", OUTCOME, lost=True))
-    found = case.end("failed", runs=1)
-    assert MAYBE_STARTED in found.log
-    assert found.tries < 4  # it is not retried until it has no retries left
+    case.end("failed", runs=1, tries=3)  # it is not retried until it has no retries left
+    assert MAYBE_STARTED in case.log
 
 
-def the_supervisor_is_killed_once_the_outcome_is_recorded(case: Case) -> None:
+@play("patient")
+def test_the_supervisor_is_killed_once_the_outcome_is_recorded(case: Case) -> None:
     case.begin_and_kill(case.hold("after", "PUT", OUTCOME), "supervisor")
     case.end("success", runs=1)
 
 
-def frozen_between_its_record_and_the_request(case: Case) -> None:
+@play("patient")
+def test_frozen_between_its_record_and_the_request(case: Case) -> None:
     """It comes back when another try has long done its work, and may yet send: one run, and announced."""
     hold = case.hold("after", "PUT", START)
     case.begin()
@@ -53,10 +57,12 @@ def frozen_between_its_record_and_the_request(case: Case) -> None:
         os.kill(pid, signal.SIGCONT)
     wait_for("the end of what is left", lambda: not alive(first.pid))
     assert len(case.runs) <= 1
-    assert MAYBE_STARTED in case.end("failed", runs=len(case.runs)).log
+    case.end("failed", runs=len(case.runs))
+    assert MAYBE_STARTED in case.log
 
 
-def an_orphan_wakes_after_the_next_try(case: Case) -> None:
+@play("waits_before")
+def test_an_orphan_wakes_after_the_next_try(case: Case) -> None:
     """And starts nothing."""
     case.begin()
     case.until_here()
@@ -67,17 +73,3 @@ def an_orphan_wakes_after_the_next_try(case: Case) -> None:
     (case.folder / "go").touch()
     wait_for("the end of the orphan", lambda: not alive(first.pid))
     case.end("success", runs=1)
-
-
-KILLS: dict[Play, str] = {
-    killed_while_the_service_works: "once",
-    killed_before_the_outcome_is_recorded: "taskflow",
-    the_supervisor_is_killed_once_the_outcome_is_recorded: "patient",
-    frozen_between_its_record_and_the_request: "patient",
-    an_orphan_wakes_after_the_next_try: "waits_before",
-}
-
-
-@each(KILLS)
-def test_no_second_run_and_none_unmentioned(played: Played, play: Play) -> None:
-    played[play].result()

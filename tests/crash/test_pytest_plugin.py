@@ -6,35 +6,39 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 BACKEND = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+CONFTEST = """\
+pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
+import atexit, os
+atexit.register(lambda: print(os.environ["AIRFLOW__WORKERS__SECRETS_BACKEND"]))
+"""
 TESTS = """
-    import json, os
-    import httpx, pytest
+import json, os
+import httpx, pytest
 
-    def test_connection(workflow_automation_connection, workflow_automation_service):
-        from airflow.sdk import BaseHook
-        found = BaseHook.get_connection(workflow_automation_connection)
-        assert found.host == workflow_automation_service.base_url
+def test_connection(workflow_automation_connection, workflow_automation_service):
+    from airflow.sdk import BaseHook
+    found = BaseHook.get_connection(workflow_automation_connection)
+    assert found.host == workflow_automation_service.base_url
 
-    def test_after():
-        assert not any(name.startswith('AIRFLOW_CONN_') for name in os.environ)
+def test_after():
+    assert not any(name.startswith('AIRFLOW_CONN_') for name in os.environ)
 
-    @pytest.mark.parametrize('scripted, path', [
-        ({'inputs': {'day': 'friday'}}, 'callback'), ({'status': None}, 'callback'), ({'flow_id': 'x'}, 'elsewhere')])
-    def test_callback(workflow_automation_service, workflow_automation_callback_base_url, scripted, path):
-        service, base_url = workflow_automation_service, workflow_automation_callback_base_url
-        service.callbacks.add(**scripted)
-        url = f'{base_url}/workflow-automation/callback?token=hush' if path == 'callback' else 'http://127.0.0.1:9/'
-        inputs = {'day': 'monday', 'callback_url': url}
-        httpx.post(f'{service.base_url}/flows/f/trigger', json={'inputs': inputs}, trust_env=False)
-        while 'inputs' in scripted and not service.journal.callbacks():
-            pass
+@pytest.mark.parametrize('scripted, path', [
+    ({'inputs': {'day': 'friday'}}, 'callback'), ({'status': None}, 'callback'), ({'flow_id': 'x'}, 'elsewhere')])
+def test_callback(workflow_automation_service, workflow_automation_callback_base_url, scripted, path):
+    service, base_url = workflow_automation_service, workflow_automation_callback_base_url
+    service.callbacks.add(**scripted)
+    url = f'{base_url}/workflow-automation/callback?token=hush' if path == 'callback' else 'http://127.0.0.1:9/'
+    inputs = {'day': 'monday', 'callback_url': url}
+    httpx.post(f'{service.base_url}/flows/f/trigger', json={'inputs': inputs}, trust_env=False)
+    while 'inputs' in scripted and not service.journal.callbacks():
+        pass
 """
 
 
@@ -50,27 +54,29 @@ def run_pytest(tmp_path: Path) -> Callable[..., str]:
     env = {
         **{name: text for name, text in os.environ.items() if not name.startswith("AIRFLOW_")},
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__WORKERS__SECRETS_BACKEND": BACKEND,
         "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS": arguments,
     }
 
     def run(conftest: str, *options: str) -> str:
-        (tmp_path / "conftest.py").write_text(
-            'pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]\n'
-            "import atexit, os, pathlib\n"
-            "def note():\n"
-            f"    pathlib.Path({str(home / 'after')!r}).write_text(os.environ['AIRFLOW__WORKERS__SECRETS_BACKEND'])\n"
-            f"atexit.register(note)\n{conftest}"
-        )
-        (tmp_path / "test_it.py").write_text(textwrap.dedent(TESTS))
-        command = ["-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:anyio"]
-        done = subprocess.run(
-            [sys.executable, *command, *options], capture_output=True, text=True, cwd=tmp_path, env=env
-        )
-        assert (home / "after").read_text() == BACKEND, done.stdout + done.stderr
-        return done.stdout
+        (tmp_path / "conftest.py").write_text(CONFTEST + conftest)
+        (tmp_path / "test_it.py").write_text(TESTS)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:anyio",
+        ]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=env)
+        printed, _, after = done.stdout.strip().rpartition("\n")
+        assert after == BACKEND, done.stdout + done.stderr
+        return printed
 
     return run
 

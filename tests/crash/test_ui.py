@@ -22,13 +22,9 @@ CONNECTIONS = {"workflow_automation_default", "workflow_automation_orders", "wor
 
 def press_test(api: AirflowApi, connection: dict[str, object]) -> tuple[bool, str]:
     """Send what the Test button of a connection's row sends."""
-    texts = {name: connection[name] or "" for name in ("description", "host", "login", "password", "schema")}
-    body = {
-        **{name: connection[name] for name in ("conn_type", "connection_id")},
-        **texts,
-        "extra": connection["extra"] or "{}",
-        "port": connection["port"] or 0,
-    }
+    names = ("conn_type", "connection_id", "description", "host", "login", "password", "schema")
+    texts = {name: connection[name] or "" for name in names}
+    body = {**texts, "extra": connection["extra"] or "{}", "port": connection["port"] or 0}
     response = api.ask("POST", "/connections/test", body)
     return response["status"], response["message"]
 

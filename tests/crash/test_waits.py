@@ -6,12 +6,20 @@ A task that waits for the end of its run: each answer arrives once, whatever is 
 
 from __future__ import annotations
 
+import re
+from uuid import uuid4
+
+import httpx
+
+from airflow_launcher.airflow import API_SERVER, Airflow
 from airflow_launcher.processes import wait_for
-from case import Case, Play, Played, each
+from case import Case, Played, play
 from real_airflow import Flow
+from workflow_automation_provider.execution.callback import PATH, is_token, new_token
 
 
-def called_while_it_parks(case: Case) -> None:
+@play("waits")
+def test_called_while_it_parks(case: Case) -> None:
     flow = case.held_flow()
     hold = case.hold("before", "PATCH", "/state", "awaiting_input")
     case.begin()
@@ -22,7 +30,8 @@ def called_while_it_parks(case: Case) -> None:
     case.end_well()
 
 
-def killed_while_it_continues(case: Case) -> None:
+@play("waits")
+def test_killed_while_it_continues(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
     case.parked()
@@ -34,7 +43,8 @@ def killed_while_it_continues(case: Case) -> None:
     case.end_well()
 
 
-def cleared_while_it_waits(case: Case) -> None:
+@play("waits")
+def test_cleared_while_it_waits(case: Case) -> None:
     """The old run's callback does not settle the new one."""
     old, new = Flow(), Flow()
     flows = iter([old, new])
@@ -51,7 +61,8 @@ def cleared_while_it_waits(case: Case) -> None:
     case.end_well(runs=2)
 
 
-def marked_as_success(case: Case) -> None:
+@play("waits_and_announces")
+def test_marked_as_success(case: Case) -> None:
     """By a person who knows the end: nobody was asked for it, and the next task has the run."""
     flow = case.held_flow()
     case.begin()
@@ -60,18 +71,15 @@ def marked_as_success(case: Case) -> None:
     case.mark("success")
     flow.end()
     assert case.answers() == [200]
-    (run_id,) = case.end("success", runs=1).runs
-    assert case.api.xcom(case.dag_id, case.run_id, "announce") == run_id
+    case.end("success", runs=1)
+    assert [case.api.xcom(case.dag_id, case.run_id, "announce")] == case.runs
 
 
-WAITS: dict[Play, str] = {
-    called_while_it_parks: "waits",
-    killed_while_it_continues: "waits",
-    cleared_while_it_waits: "waits",
-    marked_as_success: "waits_and_announces",
-}
-
-
-@each(WAITS)
-def test_a_wait(played: Played, play: Play) -> None:
-    played[play].result()
+def test_others_get_nothing_and_no_token_is_in_the_log(deployment: Airflow, played: Played) -> None:
+    url = f"{deployment.url}{PATH}?token={new_token(uuid4())}"
+    responses = [httpx.request(method, url, json={"status": "success"}) for method in ("POST", "PUT")]
+    assert [response.status_code for response in responses] == [404, 405]
+    assert {*responses[0].json()} == {"detail"}
+    log = deployment.programs[API_SERVER.name].output.read_text()
+    assert PATH in log
+    assert [token for token in re.findall(r"token=([\w-]+)", log) if is_token(token)] == []

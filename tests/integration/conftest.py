@@ -8,7 +8,7 @@ import importlib
 import json
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,15 @@ EXAMPLES = Path(__file__).parents[2] / "example_dags"
 
 PREAMBLE = """\
 from __future__ import annotations
+from pathlib import Path
 import pendulum
-from airflow.sdk import DAG, task, task_group
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import DAG, Asset, ObjectStoragePath, chain, task, task_group
+from workflow_automation_provider.notifications.flows import FlowNotifier
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
-START = pendulum.datetime(2026, 1, 1, tz="UTC")
 """
 
 
@@ -36,34 +40,18 @@ class DagRunResult:
 
     dag_run: Any
 
-    @property
-    def state(self) -> str:
-        return _text(self.dag_run.state)
-
-    def _task_instance(self, task_id: str, map_index: int) -> Any:
+    def ti(self, task_id: str, map_index: int = -1) -> Any:
         return self.dag_run.get_task_instance(task_id, map_index=map_index)
-
-    def task_state(self, task_id: str, map_index: int = -1) -> str:
-        return _text(self._task_instance(task_id, map_index).state)
 
     def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
         """Read an XCom as it is stored, for a pull outside of a task would make a number of "1001"."""
         from airflow.models.xcom import XComModel
         from airflow.utils.session import create_session
 
+        of_task = {"dag_id": self.dag_run.dag_id, "run_id": self.dag_run.run_id, "task_id": task_id}
         with create_session() as session:
-            row = (
-                session.query(XComModel)
-                .filter_by(
-                    dag_id=self.dag_run.dag_id,
-                    run_id=self.dag_run.run_id,
-                    task_id=task_id,
-                    key=key,
-                    map_index=map_index,
-                )
-                .one_or_none()
-            )
-            if row is None:
+            query = session.query(XComModel).filter_by(**of_task, key=key, map_index=map_index)
+            if not (row := query.one_or_none()):
                 return None
             return json.loads(row.value) if isinstance(row.value, bytes) else row.value
 
@@ -99,10 +87,6 @@ def _caused_by(cause: DagRunResult | None) -> Iterator[None]:
     event.remove(Session, "before_flush", consume)
 
 
-def _text(state: Any) -> str:
-    return str(getattr(state, "value", state))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _one_execution_api(airflow_home: Path) -> None:
     """Have Airflow 3.1 and 3.2 keep their in-process execution API for all tasks, as 3.3 does: it takes seconds."""
@@ -121,10 +105,10 @@ def service(workflow_automation_service: LocalService, workflow_automation_conne
 @pytest.fixture
 def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., DagRunResult]]:
     """
-    Run a DAG given as the text of its file (after a preamble), or as the name of an example.
+    Run a DAG given as the text of its file (after a preamble), or as the name of an example; expect how it ends.
 
-    Of a file with several DAGs, ``dag_id`` says which; ``cause`` is the DAG run whose asset events started it. In an
-    example, each first text of ``replaced`` becomes the second one.
+    Of a file with several DAGs, ``dag_id`` says which; ``cause`` is the DAG run whose asset events started it. Each
+    first text of ``replaced`` becomes the second one.
     """
     try:
         from airflow.dag_processing.dagbag import DagBag
@@ -135,29 +119,30 @@ def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Call
 
     def run(
         source: str,
-        *,
+        *replaced: tuple[str, str],
+        ends: str = "success",
         preamble: str = PREAMBLE,
         dag_id: str | None = None,
         cause: DagRunResult | None = None,
-        replaced: Iterable[tuple[str, str]] = (),
         **options: Any,
     ) -> DagRunResult:
+        name, text = f"{request.node.name.partition('[')[0]}.py", preamble + textwrap.dedent(source)
         if source.endswith(".py"):
-            shutil.copytree(
-                EXAMPLES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
-            path = folder / source
-            for before, after in replaced:
-                assert before in path.read_text()
-                path.write_text(path.read_text().replace(before, after))
-        else:
-            path = folder / f"{request.node.name.partition('[')[0]}.py"
-            path.write_text(preamble + textwrap.dedent(source))
+            # Alone: for each DAG run, Airflow reads the whole folder.
+            name, text = source, (EXAMPLES / source).read_text()
+            shutil.copytree(EXAMPLES / "data", folder / "data", dirs_exist_ok=True)
+        for before, after in replaced:
+            assert before in text
+            text = text.replace(before, after)
+        path = folder / name
+        path.write_text(text)
         bag = DagBag(dag_folder=str(path))
         assert not bag.import_errors, "\n".join(bag.import_errors.values())
         (dag,) = (dag for dag in bag.dags.values() if dag_id in (None, dag.dag_id))
         with _caused_by(cause):
-            return DagRunResult(dag.test(**options))
+            result = DagRunResult(dag.test(**options))
+        assert result.dag_run.state == ends
+        return result
 
     yield run
     for path in folder.iterdir():

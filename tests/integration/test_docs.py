@@ -17,13 +17,14 @@ from packaging.requirements import Requirement
 from code_blocks import read_code_blocks
 from doc_pages import DOCS, ROOT, is_from_example, table
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
+from workflow_automation_provider.exceptions import Accepted, OutcomeUnknownError
 from workflow_automation_provider.execution import retry
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 README = ROOT / "README.md"
-BATCH, CONNECTION, FAILS, PROMISES, TRIGGER, UPLOADS = (
+BATCH, CONNECTION, COOKBOOK, FAILS, PROMISES, TRIGGER, UPLOADS = (
     ROOT / "docs" / f"{name}.md"
-    for name in ("batch", "connection", "if-it-fails", "promises", "trigger", "uploads")
+    for name in ("batch", "connection", "cookbook", "if-it-fails", "promises", "trigger", "uploads")
 )
 # The others have tests of their own.
 PAGES = [
@@ -31,19 +32,20 @@ PAGES = [
     *(page for page in DOCS if page.stem not in ("assets", "notifier", "quickstart", "testing", "wait")),
 ]
 
-# What each Python block starts and uploads, by page and heading, in order. The block of imports is part of all others
-# of its page. On a page that is not listed, each block that is a DAG must succeed; tests/unit/test_documentation.py holds
-# its fragments against what there is, as those of all pages. What is cut from an example DAG is run with that.
-PYTHON = {
-    "README.md First steps": [(2, 0)],
-    "batch.md Only the items that failed": [(1, 0)],
+# What each Python block starts and uploads, by page and heading, in order; None if a test below runs it. The block of
+# imports is part of all others of its page. On a page that is not listed, no block is a DAG; tests/unit/test_documentation.py
+# holds its fragments against what there is, as those of all pages. What is cut from an example DAG is run with that.
+PYTHON: dict[str, list[tuple[int, int] | None]] = {
+    "README.md First steps": [None],
+    "batch.md Only the items that failed": [None],
     "batch.md Result": [(2, 2)],
     "hook.md WorkflowAutomationHook": [(1, 1)],
-    "if-it-fails.md Errors in code": [(1, 0)],
-    "trigger.md Pass on the result": [(2, 0), (1, 1)],
+    "if-it-fails.md Errors in code": [None],
+    "trigger.md Pass on the result": [(2, 0), None],
     "trigger.md Map over a list": [(2, 2), (2, 2)],
     "uploads.md UploadFilesOperator": [(0, 1)],
 }
+LISTED = {place.partition(" ")[0] for place in PYTHON}
 
 
 def python_blocks():
@@ -52,48 +54,41 @@ def python_blocks():
     for page in PAGES:
         imports = ""
         for block in read_code_blocks(page, "python"):
-            place = f"{page.name} {block.headings[-1]}"
             text = block.text
+            is_dag = re.search(r"\bDAG\(|^@dag\b", text, re.MULTILINE)
             if all(line.startswith(("from ", "import ")) for line in text.splitlines() if line):
                 imports = text
-                continue
-            if is_from_example(block):
-                continue
-            if page.name in LISTED and "with DAG(" not in text:
-                number = len([text for texts in found.values() for text in texts])
-                text = (
-                    f"import datetime\n{imports}\n\n"
-                    f"with DAG('docs_{number}', schedule=None, start_date=datetime.datetime(2026, 1, 1)):\n"
-                    f"{textwrap.indent(text, '    ')}"
-                )
-            if page.name in LISTED or re.search(r"\bDAG\(|^@dag\b", text, re.MULTILINE):
-                found.setdefault(place, []).append(text)
+            elif not is_from_example(block) and (is_dag or page.name in LISTED):
+                if "with DAG(" not in text:
+                    name = f"docs_{page.stem}_{block.line}"
+                    text = f"{imports}\n\nwith DAG('{name}', schedule=None):\n{textwrap.indent(text, '    ')}"
+                found.setdefault(f"{page.name} {block.headings[-1]}", []).append(text)
     return found
 
 
-LISTED = {place.partition(" ")[0] for place in PYTHON}
 BLOCKS = python_blocks()
 
 
 @pytest.fixture
 def data(tmp_path):
     """The files that the pages name, below a folder that stands for /data."""
+    folder = tmp_path / "data"
     for name in ("orders.csv", "Ada.csv", "Grace.csv", "terms.pdf", "north/orders.csv", "south/orders.csv"):
-        path = tmp_path / "data" / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("customer,total")
-    (tmp_path / "data" / "customers.jsonl").write_text('{"customer": "Ada"}\n\n{"customer": "Grace"}\n')
+    (folder / "customers.jsonl").write_text('{"customer": "Ada"}\n\n{"customer": "Grace"}\n')
     items = [
         {"index": 0, "status": "started", "run_id": "1"},
         {"index": 1, "status": "rejected", "why": "400"},
     ]
-    (tmp_path / "data" / "runs.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items))
-    return tmp_path / "data"
+    (folder / "runs.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items))
+    return folder
 
 
 @pytest.fixture
 def run_block(run_dag, service, workflow_automation_connect, workflow_automation_callback_base_url, data):
-    """Run a block as a DAG; its state, and the runs and uploads that it made."""
+    """Run a block as a DAG; the runs that it started."""
     workflow_automation_connect("workflow_automation_publish")
     service.callbacks.add(result={"rows": 3}, times=None)
 
@@ -103,45 +98,32 @@ def run_block(run_dag, service, workflow_automation_connect, workflow_automation
                 assert hook.trigger_flow({}).run_id == "1001"
         before = len(service.runs)
         text = text.replace("/data/", f"{data}/").replace('"FLOW"', '"demo-flow"')
-        result = run_dag(text, preamble="", **options)
-        return result.state, service.runs[before:], service.uploads
+        run_dag(text, preamble="", **options)
+        return service.runs[before:]
 
     return run
 
 
 # In these, each run gets its own file.
 OWN_FILES = {("batch.md Result", 0), ("trigger.md Map over a list", 1)}
-# These are run below, each with what its page says of it.
-OWN_TESTS = {
-    "README.md First steps",
-    "batch.md Only the items that failed",
-    "if-it-fails.md Errors in code",
-}
 
 
 def test_every_python_block_is_run():
-    assert {place: len(texts) for place, texts in BLOCKS.items() if place.partition(" ")[0] in LISTED} == {
+    assert {place: len(texts) for place, texts in BLOCKS.items()} == {
         place: len(counts) for place, counts in PYTHON.items()
     }
 
 
 @pytest.mark.parametrize(
-    ("place", "number"),
-    [
-        (place, number)
-        for place, texts in BLOCKS.items()
-        for number in range(len(texts))
-        if place not in OWN_TESTS
-    ],
+    ("place", "number", "counts"),
+    [(place, n, counts) for place, blocks in PYTHON.items() for n, counts in enumerate(blocks) if counts],
 )
-def test_python(run_block, place, number):
-    state, runs, uploads = run_block(BLOCKS[place][number])
-    assert state == "success"
-    if place in PYTHON:
-        assert (len(runs), len(uploads)) == PYTHON[place][number]
+def test_python(run_block, service, place, number, counts):
+    runs = run_block(BLOCKS[place][number])
+    assert (len(runs), len(service.uploads)) == counts
     if (place, number) in OWN_FILES:
         customers = {run.run_id: run.inputs["customer"] for run in runs}
-        files = {customers[upload.run_id]: upload.files[0]["name"] for upload in uploads}
+        files = {customers[upload.run_id]: upload.files[0]["name"] for upload in service.uploads}
         assert files == {"Ada": "Ada.csv", "Grace": "Grace.csv"}
 
 
@@ -151,9 +133,9 @@ def test_what_a_batch_returns(run_dag, data, service):
     (path,) = re.findall(r"`(\"/data/runs-.+?\")`", BATCH.read_text())
     service.faults.add("reject", inputs={"customer": "Grace"}, body="", times=2)
     result = run_dag(f"""
-        from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator as Batch
+        Batch = TriggerFlowBatchOperator
 
-        with DAG("what_a_batch_returns", schedule=None, start_date=START):
+        with DAG("what_a_batch_returns", schedule=None):
             options = {{"batch": "{data}/customers.jsonl", "on_rejected": "skip"}}
             Batch(task_id="items", **options)
             Batch(task_id="summary", output_path="{data}/runs.jsonl", **options)
@@ -161,7 +143,6 @@ def test_what_a_batch_returns(run_dag, data, service):
                 batch=[[{{}}], [{{}}]]
             )
     """)
-    assert result.state == "success"
     returned = json.dumps(result.xcom("items")).replace(service.url, "https://service.example")
     assert re.sub(r"\b100\d\b", "1001", returned) == json.dumps(items)
     assert result.xcom("summary") == {**summary, "path": f"{data}/runs.jsonl"}
@@ -170,30 +151,27 @@ def test_what_a_batch_returns(run_dag, data, service):
 
 
 def test_the_readmes_dag_needs_no_logical_date(run_block):
-    state, runs, _ = run_block(
-        BLOCKS["README.md First steps"][0], logical_date=None, run_conf={"region": "south"}
-    )
-    assert state == "success"
-    export, publish = runs
+    text = BLOCKS["README.md First steps"][0]
+    export, publish = run_block(text, logical_date=None, run_conf={"region": "south"})
     assert export.inputs["region"] == "south"
     assert publish.inputs == {"rows": 3}
 
 
 def test_only_the_items_that_failed(run_block, data):
     """The second item of the file, which has a blank line before it."""
-    state, runs, _ = run_block(BLOCKS["batch.md Only the items that failed"][0])
-    assert (state, [run.inputs for run in runs]) == ("success", [{"customer": "Grace"}])
+    (run,) = run_block(BLOCKS["batch.md Only the items that failed"][0])
+    assert run.inputs == {"customer": "Grace"}
     (item,) = map(json.loads, (data / "runs.jsonl.rest").read_text().splitlines())
     assert (item["index"], item["status"]) == (0, "started")
 
 
-def test_the_template_for_the_day_needs_no_logical_date(run_block, capfd):
+def test_the_template_for_the_day_needs_no_logical_date(run_block, service, capfd):
     """It also logs the last line of a task that is killed before it knows more."""
     (template,) = re.findall(r"`(\{\{ \(dag_run\..*?\}\})`", TRIGGER.read_text())
     text = BLOCKS["trigger.md Pass on the result"][1].replace('"north"', f'"{template}"')
-    state, runs, _ = run_block(text, logical_date=None)
-    assert state == "success"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", runs[0].inputs["region"])
+    (run,) = run_block(text, logical_date=None)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", run.inputs["region"])
+    assert len(service.uploads) == 1
     (line,) = re.findall(r'"(If no later line .+?)"', " ".join(PROMISES.read_text().split()))
     logged = capfd.readouterr().out
     assert logged.index(line) < logged.index("Started run ")
@@ -202,7 +180,7 @@ def test_the_template_for_the_day_needs_no_logical_date(run_block, capfd):
 def test_what_an_upload_returns(run_dag, service, data):
     (shown,) = read_code_blocks(UPLOADS, "json", "Result")
     result = run_dag(f"""
-        with DAG("what_an_upload_returns", schedule=None, start_date=START):
+        with DAG("what_an_upload_returns", schedule=None):
             trigger = TriggerFlowOperator(task_id="trigger")
             UploadFilesOperator(task_id="upload", run_id=trigger.output, files=["{data}/orders.csv", {{"a": 1}}])
     """)
@@ -215,72 +193,70 @@ def test_what_an_upload_returns(run_dag, service, data):
 # Errors -------------------------------------------------------------------------------------------------
 
 
-def shown_error(text, service):
-    """The text of an error as the page shows it, without what differs from run to run."""
-    text = text.replace(service.base_url, "https://service.example/api").replace(
-        "Flow: demo-flow", "Flow: FLOW"
-    )
-    return re.sub(r"[\d.]+ s|\d+ times", "N", text)
-
-
 @pytest.fixture
-def errors_of(run_dag, task_errors, service):
-    """Run a trigger that fails; the text of the error of each try."""
+def fail_as_shown(run_dag, task_errors, service):
+    """Run a trigger whose tries all end with the error that the page shows; but for what differs from run to run."""
 
-    def run(dag_id, arguments):
-        run_dag(f"""
-            with DAG({dag_id!r}, schedule=None, start_date=START):
-                TriggerFlowOperator(task_id="trigger", retry_delay=pendulum.duration(seconds=1), {arguments})
-        """)
-        return [shown_error(str(error), service) for error in task_errors]
+    def without_numbers(text):
+        text = text.replace(service.base_url, "https://service.example/api")
+        return re.sub(r"[\d.]+ s|\d+ times", "N", text.replace("Flow: demo-flow", "Flow: FLOW"))
+
+    def run(shown, arguments, tries=1):
+        source = f"""
+            with DAG("fails_as_shown", schedule=None):
+                TriggerFlowOperator(task_id="trigger", retries=1, retry_delay=pendulum.duration(seconds=1), {arguments})
+        """
+        run_dag(source, ends="failed")
+        said = [without_numbers(str(error)) for error in task_errors]
+        assert said == [without_numbers(shown.text.strip())] * tries
+        return task_errors[0]
 
     return run
 
 
-def test_the_error_of_an_unknown_outcome(errors_of, service):
+def test_the_error_of_an_unknown_outcome(fail_as_shown, service):
+    """A listener also gets its facts."""
     shown, _ = read_code_blocks(FAILS, "text")
     service.faults.add("drop_after")
-    text = shown_error(shown.text.strip(), service)
-    assert errors_of("unknown", "retries=1") == [text]
+    error = fail_as_shown(shown, "")
+    assert isinstance(error, OutcomeUnknownError)
+    assert (error.accepted, error.status) == (Accepted.MAYBE, None)
 
 
-def test_the_error_of_a_busy_service(errors_of, service, monkeypatch):
+def test_the_error_of_a_busy_service(fail_as_shown, service, monkeypatch):
     # A clock of its own: on a loaded machine the first attempt would use up the time.
     slept: list[float] = []
     monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     _, shown = read_code_blocks(FAILS, "text")
     service.faults.add("busy", retry_after="1", body="", times=None)
-    text = shown_error(shown.text.strip(), service)
-    assert errors_of("busy", "send_retry_timeout=1.5, retries=1") == [text, text]
+    fail_as_shown(shown, "send_retry_timeout=1.5", tries=2)
 
 
 @pytest.mark.parametrize(("fault", "notified"), [("drop_after", True), ("reject", False)])
 def test_the_callback(run_block, service, capfd, fault, notified):
     service.faults.add(fault)
     text = BLOCKS["if-it-fails.md Errors in code"][0].replace('"notify"', f'"notify_{fault}"')
-    state, *_ = run_block(text)
-    assert state == "failed"
+    run_block(text, ends="failed")
     said = "Check the runs of flow demo-flow (workflow_automation_default): POST"
     assert (said in capfd.readouterr().out) is notified
 
 
 # Connections --------------------------------------------------------------------------------------------
 
-SHELL = [
-    block.text
-    for page in (README, CONNECTION, ROOT / "docs" / "install.md")
-    for block in read_code_blocks(page, "sh")
-]
-VARIABLES = [text for text in SHELL if text.startswith("export ")]
-COMMANDS = {
-    kind: [line for text in SHELL for line in text.replace("\\\n", "").splitlines() if line.startswith(kind)]
-    for kind in ("make ", "pip install ", "pip wheel ", "airflow ")
-}
+
+def shell_lines(*pages):
+    texts = [block.text.replace("\\\n", "") for page in pages for block in read_code_blocks(page, "sh")]
+    return [line for text in texts for line in text.splitlines()]
 
 
-def test_every_shell_block_is_tested():
-    lines = [line for text in SHELL for line in text.replace("\\\n", "").splitlines()]
-    assert len(lines) == len(VARIABLES) + sum(map(len, COMMANDS.values()))
+SHELL = shell_lines(README, CONNECTION, ROOT / "docs" / "install.md")
+VARIABLES = [line for line in SHELL if line.startswith("export ")]
+AIRFLOW = [line for line in SHELL if line.startswith("airflow ")]
+PIP = sorted({line for line in shell_lines(README, *DOCS) if line.startswith("pip ")})
+
+
+def test_every_command_is_tested():
+    assert all(line.startswith(("export ", "make ", "pip ", "airflow ")) for line in SHELL)
     assert len(VARIABLES) >= 4
 
 
@@ -304,26 +280,54 @@ def test_connections_of_the_environment(monkeypatch, text):
         assert ("timeout" in text) is (hook.extra.timeout == 30)
 
 
-def test_a_connection_of_the_command_line(airflow_home):
+@pytest.fixture
+def run_airflow(airflow_home, monkeypatch, tmp_path):
+    """Run a command, without its first word, in a folder with the file of connections that the cookbook shows."""
     from airflow.cli import cli_parser
+
+    (connections,) = read_code_blocks(COOKBOOK, "json")
+    (tmp_path / "connections.json").write_text(connections.text)
+    monkeypatch.chdir(tmp_path)
+
+    def run(command):
+        parsed = cli_parser.get_parser().parse_args(shlex.split(command)[1:])
+        parsed.func(parsed)
+
+    return run
+
+
+@pytest.fixture
+def stored(run_airflow):
+    """Read the default connection as it is stored, which is deleted at the end."""
     from airflow.models.connection import Connection
     from airflow.utils.session import create_session
 
-    (command,) = [line for line in COMMANDS["airflow "] if " connections add " in line]
-    arguments = shlex.split(command)[1:]
-    parser = cli_parser.get_parser()
+    with create_session() as session:
+        yield lambda: session.query(Connection).filter_by(conn_id="workflow_automation_default").one()
+    run_airflow("airflow connections delete workflow_automation_default")
 
-    def run(*words):
-        parsed = parser.parse_args(words)
-        parsed.func(parsed)
 
-    run(*arguments)
-    try:
-        with create_session() as session:
-            found = session.query(Connection).filter_by(conn_id="workflow_automation_default").one()
-            assert is_the_pages(found)
-    finally:
-        run("connections", "delete", "workflow_automation_default")
+def test_a_connection_of_the_command_line_is_replaced(run_airflow, stored):
+    (add,) = [line for line in AIRFLOW if " connections add " in line]
+    run_airflow(add)
+    assert is_the_pages(stored())
+    (replace,) = [line for line in shell_lines(COOKBOOK) if " connections import " in line]
+    run_airflow(replace)
+    found = stored()
+    assert (found.host, found.password) == ("https://service.example/api", "NEW-KEY")
+    assert found.extra_dejson == {"flow_id": "FLOW", "key_expires_on": "2027-12-31"}
+
+
+def test_the_pool_of_the_cookbook(run_airflow):
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+
+    (command,) = [line for line in shell_lines(COOKBOOK) if " pools set " in line]
+    run_airflow(command)
+    with create_session() as session:
+        pool = session.query(Pool).filter_by(pool="workflow_automation").one()
+        assert (pool.slots, pool.description) == (2, "Requests to the service at a time")
+    run_airflow("airflow pools delete workflow_automation")
 
 
 def test_what_a_secrets_backend_stores(tmp_path):
@@ -340,25 +344,24 @@ def test_what_a_secrets_backend_stores(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backend", "module", "separator"),
+    ("backend", "name", "kind"),
     [
-        ("AWS Secrets Manager", "secrets_manager.SecretsManagerBackend", "/"),
-        ("AWS Systems Manager Parameter Store", "systems_manager.SystemsManagerParameterStoreBackend", "/"),
+        ("AWS Secrets Manager", "secrets_manager", "SecretsManagerBackend"),
+        ("AWS Systems Manager Parameter Store", "systems_manager", "SystemsManagerParameterStoreBackend"),
     ],
 )
-def test_the_default_names_of_secrets(backend, module, separator):
-    name, _, kind = module.partition(".")
+def test_the_default_names_of_secrets(backend, name, kind):
     found = getattr(importlib.import_module(f"airflow.providers.amazon.aws.secrets.{name}"), kind)
     prefix = inspect.signature(found).parameters["connections_prefix"].default
     shown = dict(table(CONNECTION, "Backend"))
-    assert shown[backend] == f"`{prefix}{separator}workflow_automation_default`"
+    assert shown[backend] == f"`{prefix}/workflow_automation_default`"
 
 
 def test_the_commands_of_airflow_exist():
     from airflow.cli import cli_parser
 
     parser = cli_parser.get_parser()
-    for line in COMMANDS["airflow "]:
+    for line in AIRFLOW:
         assert callable(parser.parse_args(shlex.split(line)[1:]).func)
 
 
@@ -367,14 +370,11 @@ def test_the_default_file_format():
     assert json.loads(shown.text) == DEFAULT_FILE_FORMAT
 
 
-@pytest.mark.parametrize("command", COMMANDS["pip install "])
+@pytest.mark.parametrize("command", PIP)
 def test_pip_installs_what_there_is(command):
-    (what,) = shlex.split(command)[2:]
-    if what == "dist/*.whl":
-        assert COMMANDS["pip wheel "] == ["pip wheel --no-deps --wheel-dir dist ."]
-        return
-    if what.startswith("."):
-        assert (ROOT / "pyproject.toml").is_file()
-        what = what.replace(".", "airflow-provider-workflow-automation", 1)
-    requirement = Requirement(what)
-    assert requirement.extras <= set(metadata(requirement.name).get_all("Provides-Extra", []))
+    for what in shlex.split(command)[2:]:
+        if what == "dist/*.whl":
+            assert "pip wheel --no-deps --wheel-dir dist ." in PIP
+        elif what.startswith("."):
+            requirement = Requirement(what.replace(".", "airflow-provider-workflow-automation", 1))
+            assert requirement.extras <= {*metadata(requirement.name).get_all("Provides-Extra", [])}

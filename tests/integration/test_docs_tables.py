@@ -70,10 +70,6 @@ def test_the_arguments_of_trigger_flow_once():
         assert known[name].default == operator[name].default
 
 
-def test_the_statuses_of_an_item():
-    assert {row[0] for row in table(BATCH, "Status")} == {*get_args(ItemStatus)}
-
-
 def test_the_fields_of_a_connection():
     rows = table(CONNECTION, "Form field")
     extras = {row[1].removeprefix("extra ").strip("`"): row for row in rows if row[1].startswith("extra ")}
@@ -141,6 +137,11 @@ def test_the_options_of_a_callback():
             )
 
 
-def test_the_fixtures():
-    known = {name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")}
-    assert {row[0] for row in table(TESTING, "Fixture")} == known
+FIXTURES = [name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")]
+
+
+@pytest.mark.parametrize(
+    ("page", "column", "known"), [(BATCH, "Status", get_args(ItemStatus)), (TESTING, "Fixture", FIXTURES)]
+)
+def test_the_rows(page, column, known):
+    assert {row[0] for row in table(page, column)} == {*known}

@@ -7,23 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import metadata
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-
-
-def test_the_install_command_names_what_there_is():
-    (command,) = [b.text for b in read_code_blocks(PAGE, "sh") if "pip install" in b.text]
-    quoted = re.search(r"'\.(\[.+\])'", command)
-    assert quoted, command
-    requirement = Requirement(f"airflow-provider-workflow-automation{quoted[1]}")
-    assert requirement.extras <= set(metadata(requirement.name).get_all("Provides-Extra", []))
 
 
 def test_the_commands_of_the_page_work():

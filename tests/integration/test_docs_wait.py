@@ -28,36 +28,23 @@ def blocks(language):
 def test_the_dag_of_the_page(run_dag, service, workflow_automation_callback_base_url, capfd):
     answer = json.loads(blocks("json")[0])
     service.callbacks.add(**answer)
-
     result = run_dag(blocks("python")[0], preamble="")
-
-    assert result.state == "success"
     assert result.xcom("trigger")["result"] == answer["result"]
     assert f"{answer['result']['rows']} rows are in {answer['result']['file']}" in capfd.readouterr().out
     assert [callback.body for callback in service.journal.callbacks()] == [answer]
 
 
 def test_the_failure_of_the_page(run_dag, service, workflow_automation_callback_base_url, task_errors):
-    service.callbacks.add(**json.loads(blocks("json")[1]))
-
-    assert run_dag(blocks("python")[0], preamble="").state == "failed"
-
-    (error,) = task_errors
-    assert "The warehouse did not respond" in str(error)
-    assert len(service.runs) == 1
-
-
-def test_a_run_that_no_callback_matches_fails_at_once(
-    run_dag, service, workflow_automation_callback_base_url, task_errors
-):
-    service.callbacks.add(inputs={"report": "refunds"})
-
-    assert run_dag(blocks("python")[0], preamble="").state == "failed"
-
-    (error,) = task_errors
+    """And that of a run that no callback matches, at once."""
+    service.callbacks.add(times=1, **json.loads(blocks("json")[1]))
+    for _ in range(2):
+        run_dag(blocks("python")[0], preamble="", ends="failed")
+    failed, unmatched = map(str, task_errors)
+    assert "The warehouse did not respond" in failed
     missing = service.callbacks.missing.pop()  # what stays there fails the test
-    assert missing.startswith("no callback matches run 1001")
-    assert missing in str(error)
+    assert missing.startswith("no callback matches run 1002")
+    assert missing in unmatched
+    assert len(service.runs) == 2
 
 
 @pytest.mark.parametrize("text", blocks("json"))

@@ -6,8 +6,6 @@ import asyncio
 import textwrap
 from typing import Any
 
-import pytest
-
 from code_blocks import read_code_blocks
 from doc_pages import ROOT, is_from_example
 from workflow_automation_provider.notifications.flows import FlowNotifier
@@ -17,100 +15,56 @@ CALLBACK, TASK, DEADLINE = (
     block.text for block in read_code_blocks(PAGE, "python") if not is_from_example(block)
 )
 
-PREAMBLE = """
-from __future__ import annotations
-import pendulum
-from airflow.providers.common.compat.sdk import AirflowSkipException
-from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowException
-from workflow_automation_provider.notifications.flows import FlowNotifier
 
-START = pendulum.datetime(2026, 1, 1, tz="UTC")
-EVENT = {"event": "{{ dag.dag_id }}/{{ ti.task_id }}/{{ ti.map_index }}/{{ ti.try_number }}"}
-"""
+def test_of_many_tasks_and_of_their_dag(run_dag, service, task_errors, capfd):
+    """
+    One notifier is called several times in one process, each time with templates of its own.
 
+    A task gets none of its arguments, although some have the names of its own. A callback that fails raises nothing, and
+    the next one is called.
+    """
+    result = run_dag(
+        """
+        EVENT = {"event": "{{ dag.dag_id }}/{{ ti.task_id }}/{{ ti.map_index }}/{{ ti.try_number }}"}
+        NOTIFIER, BY_PATH = FlowNotifier(EVENT), FlowNotifier(EVENT, "demo-flow")
+        FAILING = [FlowNotifier({"a": "{{ missing.attribute }}"}), FlowNotifier({}, None, "missing")]
 
-@pytest.fixture
-def run(run_dag, service):
-    return lambda source: run_dag(source, preamble=PREAMBLE)
-
-
-def events(service):
-    return sorted(run.inputs["event"] for run in service.runs)
-
-
-def test_of_a_task(run, service):
-    """A task gets none of the notifier's arguments, although some have the names of its own."""
-    result = run("""
-        with DAG("ends", schedule=None, start_date=START):
-            @task(on_execute_callback=FlowNotifier(EVENT, "demo-flow"))
-            def begin(inputs=None, flow_id=None):
-                return [inputs, flow_id]
-
-            @task(on_success_callback=[FlowNotifier(EVENT), FlowNotifier(EVENT, "demo-flow")])
-            def succeed():
-                pass
-
-            @task(on_retry_callback=FlowNotifier(EVENT), retries=1, retry_delay=0)
-            def retry(ti=None):
-                if ti.try_number == 1:
-                    raise AirflowException
-
-            @task(on_skipped_callback=FlowNotifier(EVENT))
-            def skip():
-                raise AirflowSkipException
-
-            begin(), succeed(), retry(), skip()
-    """)
-    assert result.state == "success"
-    assert result.xcom("begin") == [None, None]
-    assert events(service) == [
-        "ends/begin/-1/1",
-        "ends/retry/-1/1",
-        "ends/skip/-1/1",
-        "ends/succeed/-1/1",
-        "ends/succeed/-1/1",
-    ]
-    assert sorted(run.by for run in service.runs) == ["key", "key", "key", "path", "path"]
-
-
-def test_one_notifier_for_many_tasks_and_one_of_the_dag(run, service):
-    """It is called several times in one process, each time with templates of its own."""
-    result = run("""
-        with DAG(
-            "many",
-            schedule=None,
-            start_date=START,
-            default_args={"on_failure_callback": FlowNotifier(EVENT)},
-            on_failure_callback=FlowNotifier({"event": "{{ dag.dag_id }} {{ reason }}"}),
-        ):
-            @task
-            def fail(number):
-                raise AirflowException
-
-            fail.expand(number=[1, 2])
-    """)
-    assert result.state == "failed"
-    assert events(service) == ["many task_failure", "many/fail/0/1", "many/fail/1/1"]
-
-
-def test_nothing_is_raised(run, service, task_errors, capfd):
-    result = run("""
         def after(context):
             print("The next callback")
 
-        with DAG("nothing_raised", schedule=None, start_date=START):
-            @task(on_success_callback=[
-                FlowNotifier({"a": "{{ missing.attribute }}"}),
-                FlowNotifier({}, workflow_automation_conn_id="missing"),
-                after,
-            ])
+        with DAG("ends", schedule=None, on_failure_callback=FlowNotifier({"event": "{{ dag.dag_id }} {{ reason }}"})):
+            @task(on_execute_callback=BY_PATH)
+            def begin(inputs=None, flow_id=None):
+                return [inputs, flow_id]
+
+            @task(on_success_callback=[*FAILING, NOTIFIER, BY_PATH, after])
             def succeed():
                 pass
 
-            succeed()
-    """)
-    assert (result.state, task_errors, service.runs) == ("success", [], [])
+            @task(on_retry_callback=NOTIFIER, retries=1, retry_delay=0)
+            def retry(ti=None):
+                if ti.try_number == 1:
+                    raise ValueError
+
+            @task(on_skipped_callback=NOTIFIER)
+            def skip():
+                raise AirflowSkipException
+
+            @task(on_failure_callback=NOTIFIER)
+            def fail(number):
+                raise KeyError
+
+            begin(), succeed(), retry(), skip(), fail.expand(number=[1, 2])
+        """,
+        ends="failed",
+    )
+    assert result.xcom("begin") == [None, None]
+    by_path = ["ends/begin/-1/1", "ends/succeed/-1/1"]
+    by_key = ["fail/0/1", "fail/1/1", "retry/-1/1", "skip/-1/1", "succeed/-1/1"]
+    by_key = ["ends task_failure", *(f"ends/{name}" for name in by_key)]
+    found = sorted((run.by, run.inputs["event"]) for run in service.runs)
+    assert found == [*(("key", name) for name in by_key), *(("path", name) for name in by_path)]
+    assert sorted(type(error).__name__ for error in task_errors) == ["KeyError", "KeyError", "ValueError"]
     out = capfd.readouterr().out
     assert out.count("FlowNotifier: ") >= 2
     assert "The next callback" in out
@@ -118,15 +72,14 @@ def test_nothing_is_raised(run, service, task_errors, capfd):
 
 
 def test_the_callback_of_the_page(run_dag, service, capfd):
-    result = run_dag(CALLBACK, preamble="")
-    assert result.state == "failed"
+    result = run_dag(CALLBACK, preamble="", ends="failed")
     (run,) = service.runs
     assert run.inputs["message"] == "Task load of orders failed."
     assert run.inputs["event"] == f"orders/{result.dag_run.run_id}/load/-1/1"
     assert "Started run 1001: http" in capfd.readouterr().out
 
     service.faults.add("reject")
-    assert run_dag(CALLBACK, preamble="").state == "failed"
+    run_dag(CALLBACK, preamble="", ends="failed")
     out = capfd.readouterr().out
     for words in ("FlowNotifier: ", "No run was started."):
         assert words in out
@@ -135,7 +88,7 @@ def test_the_callback_of_the_page(run_dag, service, capfd):
 
 def test_the_task_of_the_page(run_dag, service):
     source = (
-        "with DAG('instead', schedule=None, start_date=START):\n"
+        "with DAG('instead', schedule=None):\n"
         "    @task\n    def load():\n        raise ValueError\n\n    loaded = load()\n    loaded >> "
     ) + textwrap.indent(TASK, "    ").lstrip()
     run_dag(source)
@@ -149,9 +102,9 @@ def test_the_deadline_of_the_page(service):
     found = namespace["dag"].deadline
     (alert,) = found if isinstance(found, list) else [found]
     assert alert.callback.path == f"{FlowNotifier.__module__}.{FlowNotifier.__name__}"
+    context = {"dag_run": {"dag_id": "orders_in_time"}, "deadline": {"id": "7"}}
 
     async def miss():
-        context = {"dag_run": {"dag_id": "orders_in_time"}, "deadline": {"id": "7"}}
         await FlowNotifier(**alert.callback.kwargs, context=context)
 
     asyncio.run(miss())

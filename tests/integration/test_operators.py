@@ -1,19 +1,25 @@
-"""The operators in real Airflow against the local service: what they send, return, push and template."""
+"""The operators in real Airflow against the local service: what they send, return, push, template and pass on."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import XCom
+from airflow.sdk import DAG
 
-from workflow_automation_provider.exceptions import Accepted, OutcomeUnknownError
+from workflow_automation_provider.decorators.flows import trigger_flow_task
+from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+RESULT = {"rows": 3, "files": [{"name": "a.csv"}, {"name": "b.csv"}]}
 
 
 def test_by_key_returns_run_and_link(run_dag, service):
-    result = run_dag("""
-        with DAG("by_key", schedule=None, start_date=START):
+    """And starts a run each time, also for one date, whose earlier DAG run and its state Airflow deletes."""
+    source = """
+        with DAG("by_key", schedule=None):
             trigger = TriggerFlowOperator(task_id="trigger", inputs={"day": "{{ ds }}", "n": [1, {"t": "{{ 1 + 1 }}"}]})
 
             @task
@@ -21,44 +27,24 @@ def test_by_key_returns_run_and_link(run_dag, service):
                 return [flow_run_id, link]
 
             after(trigger.output["run_id"], trigger.output["run_link"])
-    """)
-    assert result.state == "success"
-    (run,) = service.runs
-    assert run.by == "key"
-    assert run.inputs == {"day": str(result.dag_run.logical_date.date()), "n": [1, {"t": "2"}]}
-    link = f"{service.url}/runs/{run.run_id}"
-    assert result.xcom("trigger") == {"run_id": run.run_id, "run_link": link, "flow_id": "demo-flow"}
-    assert result.xcom("after") == [run.run_id, link]
-    assert result.xcom("trigger", "_link_FlowRunLink") == link
-
-
-def test_by_path_with_templates_sends_no_key(run_dag, service):
-    result = run_dag("""
-        with DAG("by_path", schedule=None, start_date=START, params={"flow": "a/b", "env": "default"}):
-            TriggerFlowOperator(
-                task_id="trigger", flow_id="{{ params.flow }}", inputs={},
-                workflow_automation_conn_id="workflow_automation_{{ params.env }}",
-            )
-    """)
-    assert result.state == "success"
-    assert [(run.by, run.flow_id) for run in service.runs] == [("path", "a/b")]
-    assert [request.key_sent for request in service.journal.requests()] == [False]
-
-
-def test_dag_test_starts_a_run_each_time(run_dag, service):
-    """Also for one date, whose earlier DAG run and its state Airflow deletes."""
-    day = datetime(2026, 2, 1, tzinfo=UTC)
-    source = """
-        with DAG("again", schedule=None, start_date=START):
-            TriggerFlowOperator(task_id="trigger", inputs={})
     """
-    results = [run_dag(source, logical_date=day).xcom("trigger")["run_id"] for _ in range(2)]
-    assert results == [run.run_id for run in service.runs]
-    assert len({*results}) == 2
+    for number in range(2):
+        result = run_dag(source, logical_date=datetime(2026, 2, 1, tzinfo=UTC))
+        run = service.runs[number]
+        assert (run.by, run.inputs) == ("key", {"day": "2026-02-01", "n": [1, {"t": "2"}]})
+        link = f"{service.url}/runs/{run.run_id}"
+        assert result.xcom("trigger") == {"run_id": run.run_id, "run_link": link, "flow_id": "demo-flow"}
+        assert result.xcom("after") == [run.run_id, link]
+        assert result.xcom("trigger", "_link_FlowRunLink") == link
+    assert len({run.run_id for run in service.runs}) == 2
 
 
 def test_links_of_one_process_are_not_mixed_up(run_dag, service, monkeypatch):
-    """At its end a task instance has its own link, and does not ask Airflow for what it has just stored."""
+    """
+    At its end a task instance has its own link, and does not ask Airflow for what it has just stored.
+
+    One of them starts its run by path, with templates, and without the key.
+    """
     asked = []
     get_value = XCom.get_value
 
@@ -69,9 +55,12 @@ def test_links_of_one_process_are_not_mixed_up(run_dag, service, monkeypatch):
     monkeypatch.setattr(XCom, "get_value", counted)
     service.faults.add("reject", inputs={"n": 2})
     result = run_dag("""
-        with DAG("links", schedule=None, start_date=START):
+        with DAG("links", schedule=None, params={"flow": "a/b", "env": "default"}):
             mapped = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{"n": n} for n in (1, 2, 3)])
-            mapped >> TriggerFlowOperator(task_id="single", inputs={"n": 4}, trigger_rule="all_done")
+            mapped >> TriggerFlowOperator(
+                task_id="single", flow_id="{{ params.flow }}", inputs={"n": 4}, trigger_rule="all_done",
+                workflow_automation_conn_id="workflow_automation_{{ params.env }}",
+            )
     """)
     links = {run.inputs["n"]: f"{service.url}/runs/{run.run_id}" for run in service.runs}
     assert {*links} == {1, 3, 4}
@@ -79,11 +68,13 @@ def test_links_of_one_process_are_not_mixed_up(run_dag, service, monkeypatch):
     found = [result.xcom("mapped", key, index) or None for index in range(3)]
     assert [*found, result.xcom("single", key)] == [links[1], None, links[3], links[4]]
     assert asked == []
+    assert (service.runs[-1].by, service.runs[-1].flow_id) == ("path", "a/b")
+    assert [request.key_sent for request in service.journal.requests()] == [True, True, True, False]
 
 
 def test_chained_with_taskflow_in_a_group_natively(run_dag, service):
     result = run_dag("""
-        with DAG("chained", schedule=None, start_date=START, render_template_as_native_obj=True):
+        with DAG("chained", schedule=None, render_template_as_native_obj=True):
 
             @task
             def make():
@@ -107,7 +98,6 @@ def test_chained_with_taskflow_in_a_group_natively(run_dag, service):
 
             after(group(make()))
     """)
-    assert result.state == "success"
     (run,) = service.runs
     made = {"rows": [1, 2, 3], "big": 12345678901234567890}
     assert run.inputs == {"made": made, "rows": [1, 2, 3]}
@@ -117,8 +107,9 @@ def test_chained_with_taskflow_in_a_group_natively(run_dag, service):
 
 def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
     """A flow_id is no trigger by key, and a connection that is not there leaves no doubt about a run."""
-    result = run_dag("""
-        with DAG("no_value", schedule=None, start_date=START):
+    result = run_dag(
+        """
+        with DAG("no_value", schedule=None):
 
             @task
             def flows():
@@ -127,9 +118,11 @@ def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
             TriggerFlowOperator(task_id="template", flow_id="{{ ti.xcom_pull('nowhere') }}")
             TriggerFlowOperator.partial(task_id="mapped").expand(flow_id=flows())
             TriggerFlowOperator(task_id="connection", workflow_automation_conn_id="nowhere", retries=1, retry_delay=0)
-    """)
-    assert [result.task_state(name) for name in ("template", "connection")] == ["failed"] * 2
-    assert [result.task_state("mapped", index) for index in range(2)] == ["success", "failed"]
+        """,
+        ends="failed",
+    )
+    assert [result.ti(name).state for name in ("template", "connection")] == ["failed"] * 2
+    assert [result.ti("mapped", index).state for index in range(2)] == ["success", "failed"]
     assert [request.operation for request in service.journal.requests()] == ["trigger_by_path"]
     said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", capfd.readouterr().out).split())
     assert "flow_id is " in said
@@ -142,9 +135,7 @@ def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
 def test_trigger_flow_once_in_mapped_tasks(run_dag, service):
     """They have names of their own."""
     result = run_dag("""
-        from workflow_automation_provider.taskflow import trigger_flow_once
-
-        with DAG("taskflow_mapped", schedule=None, start_date=START):
+        with DAG("taskflow_mapped", schedule=None):
 
             @task(retries=1, retry_delay=pendulum.duration(seconds=0))
             def one(customer, ti=None):
@@ -155,19 +146,86 @@ def test_trigger_flow_once_in_mapped_tasks(run_dag, service):
 
             one.expand(customer=["ada", "bob"])
     """)
-    assert result.state == "success"
     started = {run.inputs["customer"]: run.run_id for run in service.runs}
     assert len(service.runs) == len(started) == 2
     assert [result.xcom("one", map_index=index) for index in (0, 1)] == [started["ada"], started["bob"]]
 
 
-def test_a_listener_can_read_what_happened(run_dag, service, task_errors):
-    service.faults.add("status_after", status=503)
-    run_dag("""
-        with DAG("listener", schedule=None, start_date=START):
-            TriggerFlowOperator(task_id="trigger", flow_id="demo-flow")
-    """)
+@pytest.mark.since_3_3
+def test_a_field_of_the_result_is_passed_on(
+    run_dag, service, workflow_automation_callback_base_url, task_errors
+):
+    """To the next start, and to any task; one that is not there fails that task before it starts anything."""
+    service.callbacks.add(result=RESULT)
+    result = run_dag(
+        """
+        with DAG("chain", schedule=None):
+            first = TriggerFlowOperator(task_id="first", inputs={}, wait_for_completion=True)
+            rows, files = first.output["result"]["rows"], first.output["result"]["files"]
+            TriggerFlowOperator(
+                task_id="second",
+                inputs={"rows": rows, "deep": {"file": [files[1]["name"]]}, "text": f"{rows} of run {first.output['run_id']}"},
+            )
+            TriggerFlowOperator(task_id="third", inputs={"a": files[7]})
+
+            @task
+            def after(file, whole):
+                return [file, whole]
+
+            after(files[0]["name"], first.output["result"])
+        """,
+        ends="failed",
+    )
+    first, second = service.runs
+    assert second.inputs == {"rows": 3, "deep": {"file": ["b.csv"]}, "text": f"3 of run {first.run_id}"}
+    assert result.xcom("after") == ["a.csv", RESULT]
+    assert result.ti("third").state == "failed"
     (error,) = task_errors
-    assert isinstance(error, OutcomeUnknownError)
-    assert (error.accepted, error.status) == (Accepted.MAYBE, 503)
-    assert str(error).splitlines()[-2:] == ["Connection: workflow_automation_default", "Flow: demo-flow"]
+    assert "['result']['files'] of task first" in str(error)
+
+
+def test_a_key_that_no_start_has_is_an_error_of_the_dag():
+    with DAG("wrong", schedule=None):
+        first = TriggerFlowOperator(task_id="first")
+        with pytest.raises(ValueError, match=r"first has no 'rows'.*output\['result'\]\['rows'\]"):
+            first.output["rows"]
+
+
+def no_inputs():
+    return {}
+
+
+@pytest.mark.parametrize("kind", ["decorated", "mapped"])
+def test_a_field_by_airflows_own_output_is_an_error_of_the_dag(kind):
+    with DAG("wrong", schedule=None):
+        output: Any = (
+            trigger_flow_task(task_id="first")(no_inputs)()
+            if kind == "decorated"
+            else TriggerFlowOperator.partial(task_id="first").expand(inputs=[{}]).output
+        )
+        TriggerFlowOperator(task_id="whole", inputs={"a": output["result"]})
+        with pytest.raises(ValueError, match="first has no 'rows'"):
+            TriggerFlowOperator(task_id="second", inputs={"a": [output["result"]["rows"]]})
+
+
+def test_paired_by_position_files_go_to_the_wrong_run(run_dag, service):
+    """As docs/trigger.md warns: a trigger that failed is missing in the list, and all behind it move up by one."""
+    service.faults.add("reject", inputs={"customer": "Grace"})
+    run_dag(
+        """
+        with DAG("by_position", schedule=None):
+
+            @task
+            def list_customers():
+                return [{"customer": name} for name in ("Ada", "Grace", "Edsger")]
+
+            rows = list_customers()
+            runs = TriggerFlowOperator.partial(task_id="trigger").expand(inputs=rows)
+            UploadFilesOperator.partial(task_id="upload", trigger_rule="all_done").expand_kwargs(
+                runs.output.zip(rows).map(lambda pair: {"run_id": pair[0]["run_id"], "files": [pair[1]]})
+            )
+        """
+    )
+    customers = {run.run_id: run.inputs["customer"] for run in service.runs}
+    given = {customers[upload.run_id]: upload.files[0]["customer"] for upload in service.uploads}
+    assert given == {"Ada": "Ada", "Edsger": "Grace"}

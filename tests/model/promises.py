@@ -46,14 +46,8 @@ class Promises:
         run = s.last.run if s.last and s.last.token == token else NOBODY
         if run != NOBODY and end and end.run_id not in (None, run_id(run)):
             return "a task takes the end of another run than the one that a person entered"
-        if (
-            is_green
-            and "which" in self.on
-            and any(
-                x.token == token and x.does == "works" and number != s.step[2]
-                for number, x in enumerate(s.runs)
-            )
-        ):
+        working = {n for n, run in enumerate(s.runs) if run.token == token and run.does == "works"}
+        if is_green and "which" in self.on and working - {s.step[2]}:
             return "a task returns another run than the one that works"
         if not is_green and token in s.frozen and not s.said(token).has_begun and "stale-freeze" in self.on:
             return "a task waits for a run that can never go on"

@@ -173,28 +173,24 @@ class Known(NamedTuple):
     def token(self) -> int:
         return self.start.token if self.start else NOBODY
 
+    @cache  # noqa: B019 - each is needed to the end
     def facts(self) -> Facts | None:
         """Return what the ledger decides by, None if there is no start."""
-        return _facts(self)
-
-
-@cache
-def _facts(known: Known) -> Facts | None:
-    if not (at := known.start):
-        return None
-    token = f"token {at.token}" if known.has_url and at.token != NOBODY else None
-    run = None if at.run == NOBODY else ledger.run_result(run_id(at.run))
-    start = ledger.Start(
-        try_number=at.execution, number=0, at=NOW, max_tries=at.max_tries, token=token, run=run
-    )
-    outcome = None
-    if known.outcome:
-        named = ledger.run_result(run_id(known.outcome.run)) if known.outcome.kind == "run" else None
-        outcome = ledger.Outcome(kind=known.outcome.kind, at=NOW, run=named)
-    return Facts(
-        start=start,
-        outcome=outcome,
-        spoken=numbered(known.spoken),
-        is_frozen=known.is_frozen,
-        is_closed=known.is_closed,
-    )
+        if not (at := self.start):
+            return None
+        token = f"token {at.token}" if self.has_url and at.token != NOBODY else None
+        run = None if at.run == NOBODY else ledger.run_result(run_id(at.run))
+        start = ledger.Start(
+            try_number=at.execution, number=0, at=NOW, max_tries=at.max_tries, token=token, run=run
+        )
+        outcome = None
+        if self.outcome:
+            named = ledger.run_result(run_id(self.outcome.run)) if self.outcome.kind == "run" else None
+            outcome = ledger.Outcome(kind=self.outcome.kind, at=NOW, run=named)
+        return Facts(
+            start=start,
+            outcome=outcome,
+            spoken=numbered(self.spoken),
+            is_frozen=self.is_frozen,
+            is_closed=self.is_closed,
+        )

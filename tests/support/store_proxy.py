@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 PIECE = 256 * 1024
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -101,7 +103,7 @@ class StoreProxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        store: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        store: Streams | None = None
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -110,7 +112,7 @@ class StoreProxy:
                 self.open += 1
                 self.most_open = max(self.most_open, self.open)
                 try:
-                    if not await self._pass_on(head, reader, writer, *store):
+                    if not await self._pass_on(head, reader, writer, store):
                         return
                 finally:
                     self.open -= 1
@@ -121,15 +123,10 @@ class StoreProxy:
                 one.close()
 
     async def _pass_on(
-        self,
-        head: bytes,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        store_reader: asyncio.StreamReader,
-        store_writer: asyncio.StreamWriter,
+        self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, store: Streams
     ) -> bool:
         line, headers = _parse(head)
-        method, target, version = line.split(" ")
+        method, target, _ = line.split(" ")
         seen = Seen(method, target)
         self.seen.append(seen)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -143,10 +140,9 @@ class StoreProxy:
             writer.write(b"" if method == "HEAD" else fault.body)
             await writer.drain()
             return True
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        store_writer.write(f"{method} {target} {version}\r\n{lines}\r\n".encode() + body)
-        answer = await store_reader.readuntil(b"\r\n\r\n")
-        status, answered = _parse(answer)
+        store_reader, store_writer = store
+        store_writer.write(_head(line, headers) + body)
+        status, answered = _parse(await store_reader.readuntil(b"\r\n\r\n"))
         # As object stores do, and some stand-ins do not, the proxy keeps its connections and tells the length.
         closes = answered.pop("connection", "") == "close"
         if answered.pop("transfer-encoding", "") == "chunked":
@@ -154,13 +150,10 @@ class StoreProxy:
             answered["content-length"] = str(len(content))
             store_reader = asyncio.StreamReader()
             store_reader.feed_data(content)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in answered.items())
-        writer.write(f"HTTP/1.1 {status.partition(' ')[2]}\r\n{lines}\r\n".encode())
-        if method == "HEAD" or status.split(" ")[1] in ("204", "304"):
-            goes_on = True
-            await writer.drain()
-        else:
-            goes_on = await self._pass_body(int(answered["content-length"]), fault, store_reader, writer)
+        writer.write(_head(f"HTTP/1.1 {status.partition(' ')[2]}", answered))
+        has_body = method != "HEAD" and status.split(" ")[1] not in ("204", "304")
+        left = int(answered["content-length"]) if has_body else 0
+        goes_on = await self._pass_body(left, fault, store_reader, writer)
         if closes:
             store_writer.close()
         return goes_on
@@ -182,6 +175,7 @@ class StoreProxy:
                 limit -= len(piece)
             writer.write(fault.damage(piece) if fault.damage else piece)
             await writer.drain()
+        await writer.drain()
         return True
 
     def _fault(self, seen: Seen) -> Fault:
@@ -199,6 +193,11 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
         content += (await reader.readexactly(size + 2))[:-2]
     await reader.readline()
     return content
+
+
+def _head(line: str, headers: dict[str, str]) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"{line}\r\n{lines}\r\n".encode()
 
 
 def _parse(head: bytes) -> tuple[str, dict[str, str]]:

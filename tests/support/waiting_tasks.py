@@ -114,14 +114,12 @@ class WaitingTask:
         self._starts += 1
 
     def _write(self, start: Start) -> None:
-        self.enter(
-            f"workflow_automation_start/{start.try_number}/{start.number}", json.dumps(entry_of(start))
-        )
+        key = f"workflow_automation_start/{start.try_number}/{start.number}"
+        self.rows.enter(key, entry_of(start))
 
     def freeze(self) -> None:
         """Have no run claim the start, as the task does where it is in doubt."""
-        entry = {"at": datetime.now(UTC).isoformat()}
-        self.enter(frozen_key(digest_of(self.token)), json.dumps(entry))
+        self.rows.enter(frozen_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
 
     def close(self) -> Spoken:
         """Close the last start, and return what its run has said."""

@@ -19,26 +19,23 @@ OPTIONS = {
 }
 INPUTS = {"case": "{{ run_id }}"}
 
+PROVIDER = {"task_id": "trigger", "workflow_automation_conn_id": "compared"}
+HTTP = {
+    "task_id": "trigger",
+    "http_conn_id": "compared_http",  # the key is in its extra, which HttpHook sends as headers
+    "endpoint": "api/trigger",
+    "headers": {"Content-Type": "application/json"},
+}
+
 with DAG("compare_provider", schedule=None, **OPTIONS):
-    TriggerFlowOperator(task_id="trigger", inputs=INPUTS, workflow_automation_conn_id="compared")
+    TriggerFlowOperator(inputs=INPUTS, **PROVIDER)
 
 with DAG("compare_claim", schedule=None, **OPTIONS):
-    TriggerFlowOperator(
-        task_id="trigger",
-        inputs=INPUTS,
-        workflow_automation_conn_id="compared",
-        on_unknown_start="claim",
-    )
+    TriggerFlowOperator(inputs=INPUTS, on_unknown_start="claim", **PROVIDER)
 
 with DAG("compare_http", schedule=None, **OPTIONS):
-    HttpOperator(
-        task_id="trigger",
-        http_conn_id="compared_http",  # the key is in its extra, which HttpHook sends as headers
-        endpoint="api/trigger",
-        data=json.dumps({"inputs": INPUTS}),
-        headers={"Content-Type": "application/json"},
-        response_filter=lambda response: response.json(),
-    )
+    body = json.dumps({"inputs": INPUTS})
+    HttpOperator(data=body, response_filter=lambda response: response.json(), **HTTP)
 
 
 class FlowHook(BaseHook):
@@ -71,7 +68,7 @@ def items(dag_run=None):
 
 
 with DAG("compare_provider_batch", schedule=None, **OPTIONS):
-    TriggerFlowBatchOperator(task_id="trigger", batch=items(), workflow_automation_conn_id="compared")
+    TriggerFlowBatchOperator(batch=items(), **PROVIDER)
 
 with DAG("compare_http_batch", schedule=None, **OPTIONS):
 
@@ -79,12 +76,7 @@ with DAG("compare_http_batch", schedule=None, **OPTIONS):
     def bodies(rows):
         return [json.dumps({"inputs": row}) for row in rows]
 
-    HttpOperator.partial(
-        task_id="trigger",
-        http_conn_id="compared_http",
-        endpoint="api/trigger",
-        headers={"Content-Type": "application/json"},
-    ).expand(data=bodies(items()))
+    HttpOperator.partial(**HTTP).expand(data=bodies(items()))
 
 with DAG("compare_by_hand_batch", schedule=None, **OPTIONS):
 
