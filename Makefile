@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z -]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "AIRFLOW=3.1, 3.2, 3.3 (default) or 3.4 (pre-release) chooses the Airflow, PYTHON=… the Python; give them each time."
 
@@ -44,25 +44,12 @@ test-matrix: $(STAMP) ## Run the tests, or some, on every supported Airflow and 
 	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
 
 test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi
 	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/test_other_stores.py $(ARGS)
 
-bench-import: $(VENV)/bench ## Measure what importing the operators costs, compared with HttpOperator (about a minute)
-	@$(VENV)/bin/python benchmarks/imports.py
-
-bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 4 minutes)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
-
-bench-upload: $(VENV)/bench ## Measure uploads, compared with HttpHook, curl and boto3 (about 4 minutes); ARGS="s3-many …" for some
-	@$(VENV)/bin/python benchmarks/upload.py $(ARGS)
-
-bench-batch: $(VENV)/bench ## Measure batches, compared with httpx (about 8 minutes)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/batch.py $(ARGS)
-
-bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, compared with deferred tasks that poll (about 8 minutes)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/wait.py $(ARGS)
-
-bench-page: $(VENV)/bench ## Measure what the page of the flow runs costs, compared with Airflow's own list (about 1 minute)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/page.py
+# Import, start and upload take 1, 4 and 4 minutes, batch and wait 8, page 1.
+bench-import bench-start bench-upload bench-batch bench-wait bench-page: bench-%: $(VENV)/bench ## Measure one thing, for docs/benchmarks.md (1 to 8 minutes); ARGS=--small only tries it
+	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python benchmarks/$*.py $(ARGS)
 
 model: ARGS ?= model
 model: $(STAMP) ## Explore all states of the record's model (about 3 minutes); ARGS=by-hand for the large ones, ARGS="2 1 0 0 wait" for one
@@ -127,25 +114,11 @@ dist: $(VENV)/dist ## Build the wheel and the source distribution into dist/, an
 clean: ## Remove all that make has made
 	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
 
-$(VENV)/mutants: $(STAMP) constraints/mutants.txt
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/mutants.txt --group mutants
-	@touch $@
-
-$(VENV)/docs: $(STAMP) constraints/docs.txt
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/docs.txt --group docs
-	@touch $@
-
-$(VENV)/dist: $(STAMP) constraints/dist.txt
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/dist.txt --group dist
-	@touch $@
-
-$(VENV)/stores: $(STAMP)
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/airflow-$(AIRFLOW).txt --group stores
-	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi
-	@touch $@
-
-$(VENV)/bench: $(STAMP)
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --group bench
+# What a few targets need beside the rest: groups of pyproject.toml, those of the first line with constraints of their own.
+$(VENV)/mutants $(VENV)/docs $(VENV)/dist: PINS = $(@F)
+$(VENV)/stores $(VENV)/bench: PINS = airflow-$(AIRFLOW)
+$(VENV)/mutants $(VENV)/docs $(VENV)/dist $(VENV)/stores $(VENV)/bench: $(STAMP) $(wildcard constraints/*.txt)
+	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/$(PINS).txt --group $(@F)
 	@touch $@
 
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(KEY))

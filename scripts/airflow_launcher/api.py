@@ -118,7 +118,7 @@ class AirflowApi:
         found: list[dict[str, Any]] = self.ask("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
         return found
 
-    def finished(self, dag_id: str, run_id: str, seconds: float = 300) -> str:
+    def finished(self, dag_id: str, run_id: str, seconds: float = 300, pause: float = 0.5) -> str:
         """Wait for a DAG run's end, and return its state. Asks on while Airflow or its database restarts."""
 
         def look() -> str | None:
@@ -128,7 +128,7 @@ class AirflowApi:
                 return None
             return state if state in FINISHED else None
 
-        return wait_for(f"the end of {dag_id} {run_id}", look, seconds, pause=0.5)
+        return wait_for(f"the end of {dag_id} {run_id}", look, seconds, pause)
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """Return a task instance."""
