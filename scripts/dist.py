@@ -6,7 +6,6 @@ Both are built again from the unpacked source distribution, and must come out th
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tarfile
@@ -20,15 +19,6 @@ DIST = PROJECT / "dist"
 PYROMA_MINIMUM = "7"
 
 
-def last_change() -> str:
-    """Return when the sources changed last, in seconds since 1970: the time of all files in the distributions."""
-    if (PROJECT / ".git").exists():
-        command = ["git", "log", "-1", "--format=%ct"]
-        return subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True).stdout.strip()
-    # The source distribution was unpacked here.
-    return str(int((PROJECT / "PKG-INFO").stat().st_mtime))
-
-
 def build(sources: Path, folder: Path) -> dict[str, bytes]:
     """
     Build the source distribution, and the wheel from it.
@@ -38,8 +28,7 @@ def build(sources: Path, folder: Path) -> dict[str, bytes]:
     """
     command = ["sh", "scripts/uv.sh", sys.prefix, "build", "--quiet", "--clear", "--out-dir", str(folder)]
     command += ["--build-constraints", str(PROJECT / "constraints" / "dist.txt"), str(sources)]
-    environment = os.environ | {"SOURCE_DATE_EPOCH": last_change()}
-    subprocess.run(command, cwd=PROJECT, check=True, env=environment)
+    subprocess.run(command, cwd=PROJECT, check=True)
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".gz", ".whl")}
 
 

@@ -102,7 +102,8 @@ def test_the_smoke_set_of_the_matrix_is_there():
 
 
 def test_each_target_is_in_contributing():
-    targets = {*re.findall(r"^([a-z-]+):.* ## ", MAKEFILE, re.MULTILINE)} - {"help"}
+    rules = re.findall(r"^([a-z -]+):.* ## ", MAKEFILE, re.MULTILINE)
+    targets = {*" ".join(rules).split()} - {"help"}
     assert {"setup", "test", "lint"} <= targets
     told = {*re.findall(r"`?make ([a-z-]+)", (PROJECT / "CONTRIBUTING.md").read_text())}
     assert targets - told == set()
