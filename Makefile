@@ -100,16 +100,16 @@ hooks: $(STAMP) ## Have git run the linters before each commit
 	@$(RUN) pre_commit install
 
 demo: $(STAMP) ## Run example DAGs in Airflow against a local service
-	@$(VENV)/bin/python scripts/demo.py
+	@$(VENV)/bin/python -u scripts/demo.py
 
 ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT=8081, SERVICE_PORT=8090, or the next free ones, are the defaults
-	@exec $(VENV)/bin/python scripts/ui.py
+	@exec $(VENV)/bin/python -u scripts/ui.py
 
 constraints: $(STAMP) ## Renew constraints/
-	@$(VENV)/bin/python scripts/constraints.py
+	@sh scripts/constraints.sh $(VENV)
 
 dist: $(VENV)/dist ## Build the wheel and the source distribution into dist/, and check them
-	@$(VENV)/bin/python scripts/dist.py
+	@sh scripts/dist.sh $(VENV)
 
 clean: ## Remove all that make has made
 	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build

@@ -21,15 +21,11 @@ EXAMPLES = ("workflow_automation_trigger_upload", "workflow_automation_claim", "
 def show(service: LocalService, first: int) -> None:
     """Print what the service received for its runs, and what they called back."""
     for run in service.runs[first:]:
-        files = [
-            file["name"]
-            for upload in service.uploads
-            if upload.run_id == str(run.run_id)
-            for file in upload.files or ()
-        ]
         print(f"  run {run.run_id} of flow {run.flow_id}")
         print(f"    inputs    {json.dumps(run.inputs, ensure_ascii=False)}")
-        print(*(f"    file      {name}\n" for name in files), sep="", end="")
+        for upload in service.uploads:
+            if upload.run_id == run.run_id:
+                print(f"    files     {', '.join(file['name'] for file in upload.files or ())}")
         for call in service.journal.callbacks():
             if call.run_id == run.run_id:
                 print(f"    callback  {json.dumps(call.body, ensure_ascii=False)} → {call.status}")
@@ -62,9 +58,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (RuntimeError, TimeoutError) as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

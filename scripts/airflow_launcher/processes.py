@@ -53,17 +53,11 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """
-    Return a port that nobody listens on, and that was not returned before.
-
-    :raises RuntimeError: if there is none
-    """
+    """Return a port that nobody listens on, and that was not returned before."""
     # Below the ports that the system gives to clients: a poll for readiness could else connect to itself.
-    for port in random.sample(range(20000, 32000), 100):
-        if port not in _given and is_free(port):
-            _given.add(port)
-            return port
-    raise RuntimeError("No port is free")
+    port = random.choice([*{*range(20000, 32000)} - _given])
+    _given.add(port)
+    return port if is_free(port) else free_port()
 
 
 class Program:
@@ -138,36 +132,25 @@ class Program:
         """Kill it and all that it has started with SIGKILL."""
         end(self.family())
 
-    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, and see to it that nothing of it is left."""
-        stop([self], by, STOP_TIMEOUT)
+    def stop(self, by: signal.Signals = signal.SIGTERM, seconds: float = STOP_TIMEOUT) -> None:
+        """
+        Ask it to end, and see to it that nothing of it is left.
 
-    def tail(self, lines: int = 20, width: int = 400) -> str:
-        """Return the last lines of its output, without those that only tell of waiting."""
-        if not self.output.exists():
-            return ""
-        # `airflow dags test` fills its output with that one.
-        written = self.output.read_text(errors="replace").splitlines()
-        told = [line for line in written if "No tasks to run" not in line]
-        return "\n".join(line if len(line) <= width else f"{line[:width]} …" for line in told[-lines:])
-
-
-def stop(programs: Iterable[Program], by: signal.Signals, seconds: float) -> None:
-    """
-    Stop programs, all at once, with all that they have started.
-
-    :param by: the signal that asks them to end
-    :param seconds: how long they may take before they are killed
-    """
-    # Looked up before anything ends: orphans could no longer be found.
-    families = [program.family() for program in programs]
-    for family in families:
+        :param by: the signal that asks it
+        :param seconds: how long it and what it has started may take before they are killed
+        """
+        # Looked up before anything ends: orphans could no longer be found.
+        family = self.family()
         for process in family[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(by)
-    family = [process for family in families for process in family]
-    psutil.wait_procs(family, seconds)
-    end(family)
+        psutil.wait_procs(family, seconds)
+        end(family)
+
+    def tail(self, lines: int = 20) -> str:
+        """Return the last lines of its output."""
+        written = self.output.read_text(errors="replace") if self.output.exists() else ""
+        return "\n".join(written.splitlines()[-lines:])
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
