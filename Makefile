@@ -40,8 +40,24 @@ test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them t
 coverage: $(STAMP) ## Check the coverage of the unit tests, with more examples for each property
 	@$(RUN) pytest -n logical --dist worksteal --hypothesis-profile=thorough --cov --cov-report=term tests/unit
 
-test-matrix: $(STAMP) ## Run the tests, or some, on every supported Airflow and Python; CELLS="3.2-py3.12 …" for some
-	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
+# Each Airflow and each Python at least once, that of `make test` aside; "lowest" has the lower bounds of pyproject.toml.
+# What takes longest begins first. Two run side by side: while one waits, or makes its environment, the other works.
+CELLS ?= 3.4-py3.13 lowest-py3.11 3.2-py3.12 3.1-py3.13
+test-matrix: ## Run the tests, or some, on every supported Airflow and Python; CELLS="3.2-py3.12 …" for some
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target $(CELLS:%=cell-%)
+
+# tests/smoke.txt tells whether it works at all: imports, local files, the connection and its form, and each example DAG, but
+# for what needs the task state store of Airflow 3.3. In one process, which makes Airflow's database once.
+SMOKE := -n 0 -m "not since_3_3" @tests/smoke.txt
+cell-%: TESTS = $(SMOKE)
+cell-3.4-%: TESTS = -n 2 --dist worksteal tests/unit tests/integration
+# And what hardly depends on Airflow, but on the libraries.
+cell-lowest-%: TESTS = $(SMOKE) tests/unit/client tests/unit/testing/_server
+cell-%: PYTHON_VERSION = $(lastword $(subst -py, ,$*))
+cell-%: FORCE
+	@echo "=== Airflow $(firstword $(subst -py, ,$*)), Python $(PYTHON_VERSION)"
+	@PYENV_VERSION=$(PYTHON_VERSION) $(MAKE) test VENV=.venv-$* AIRFLOW=$(firstword $(subst -py, ,$*)) \
+		PYTHON=python$(PYTHON_VERSION) ARGS='$(TESTS) -q -p no:cacheprovider --hypothesis-profile=matrix'
 
 test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
 	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi

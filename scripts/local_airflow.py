@@ -55,7 +55,6 @@ def local_airflow(name: str, port: int, service_port: int) -> Iterator[tuple[Air
             _running(airflow),
         ):
             _set_up(airflow, service, s3)
-            airflow.launch(SCHEDULER)
             yield airflow, service, s3
     except KeyboardInterrupt:
         sys.exit(130)
@@ -65,7 +64,7 @@ def local_airflow(name: str, port: int, service_port: int) -> Iterator[tuple[Air
 
 def _airflow(home: Path, port: int, execution_port: int) -> Airflow:
     """
-    Return the Airflow to start, but for its scheduler.
+    Return the Airflow to start, in which new DAGs are paused.
 
     :param execution_port: where the tasks report to. With SQLite, one process for both now and then blocks
         itself: the UI waits for the database while it keeps a task's transaction from ending.
@@ -76,6 +75,7 @@ def _airflow(home: Path, port: int, execution_port: int) -> Airflow:
         components=[
             Component("ui", ["api-server", "--apps", "core"]),
             Component("execution-api", ["api-server", "--apps", "execution", "--port", str(execution_port)]),
+            SCHEDULER,
             DAG_PROCESSOR,
             TRIGGERER,
         ],
@@ -105,7 +105,7 @@ def _running(airflow: Airflow) -> Iterator[None]:
 
 
 def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
-    """Make what the examples need, and pause those with a schedule, which would run before anybody asks for it."""
+    """Make what the examples need, and unpause those without a schedule: the others would run before anybody asks for it."""
     for conn_id, key in KEYS.items():
         _set_connection(airflow, conn_id, service.airflow_connection(key))
     _set_connection(airflow, "aws_default", s3.connection)
