@@ -29,6 +29,8 @@ from workflow_automation_provider.testing import DEMO_KEY, LocalService
 if TYPE_CHECKING:
     import psutil
 
+    from workflow_automation_provider.testing import Run
+
 TASKS, ENDING, WARM_UP = pick((200, 40, 16), (5, 3, 1))
 WINDOW, IDLE_WINDOW = pick((60, 20), (5, 5))  # seconds; in a minute, each trigger polls once
 SPREAD = 30  # seconds over which the flows end
@@ -53,28 +55,18 @@ with DAG("deferred", schedule=None):
 """
 
 
-class Flows:
-    """The flows that one of the ways waits for. The first ones end when they are told to, all others never."""
+Flows = list[threading.Event]
+"""The ends of the flows that one of the ways waits for: of the first tasks; those of all others never end."""
 
-    def __init__(self) -> None:
-        self._ends = [threading.Event() for _ in range(ENDING)]
 
-    def end(self) -> list[float]:
-        """Have them end one after the other; return when each did."""
-        times = []
-        for event in self._ends:
-            times.append(time.time())
-            event.set()
-            time.sleep(SPREAD / ENDING)
-        return times
-
-    def wait(self, case: int) -> None:
-        """Return at the end of a flow."""
-        self._ends[case].wait()
-
-    def state(self, case: int) -> str:
-        """Return what a poll is told."""
-        return "success" if case < ENDING and self._ends[case].is_set() else "running"
+def end(flows: Flows) -> list[float]:
+    """Have flows end one after the other; return when each did."""
+    times = []
+    for flow in flows:
+        times.append(time.time())
+        flow.set()
+        time.sleep(SPREAD / len(flows))
+    return times
 
 
 @contextlib.contextmanager
@@ -83,10 +75,12 @@ def serve(flows: Flows) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            case = int(self.path[1:])
+            state = "success" if case < len(flows) and flows[case].is_set() else "running"
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
-            self.wfile.write(f'{{"state": "{flows.state(int(self.path[1:]))}"}}'.encode())
+            self.wfile.write(f'{{"state": "{state}"}}'.encode())
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -179,7 +173,7 @@ def run(airflow: Airflow, dag_id: str, state: str, flows: Flows) -> Result:
     time.sleep(SETTLE)
     waiting = measure(airflow, WINDOW)
     began, cpu = time.monotonic(), cpu_seconds(processes(airflow))
-    ends = flows.end()
+    ends = end(flows)
     ended = reach(airflow, dag_id, "success", ENDING)
     seconds = [
         datetime.fromisoformat(task["end_date"]).timestamp() - ends[task["map_index"]] for task in ended
@@ -192,7 +186,11 @@ def run(airflow: Airflow, dag_id: str, state: str, flows: Flows) -> Result:
 
 def compare() -> tuple[Result, Result]:
     """Measure both ways: tasks that wait, and tasks that are deferred."""
-    waiting, deferred = Flows(), Flows()
+    waiting, deferred = ([threading.Event() for _ in range(ENDING)] for _ in range(2))
+
+    def wait(run: Run) -> None:
+        waiting[run.inputs["case"]].wait()
+
     settings = {"CORE__PARALLELISM": "8", "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8"}
     with (
         temporary_home("bench") as home,
@@ -201,7 +199,7 @@ def compare() -> tuple[Result, Result]:
     ):
         service.callbacks.add(inputs={"dag": "warm_up"})
         for case in range(ENDING):
-            service.callbacks.add(inputs={"case": case}, result=lambda run: waiting.wait(run.inputs["case"]))
+            service.callbacks.add(inputs={"case": case}, result=wait)
         dags = DAGS.format(tasks=TASKS, warm_up=WARM_UP, url=url)
         with undisturbed_airflow(home, dags, settings=settings) as airflow:
             airflow.api.add_connection("workflow_automation_default", service.base_url, DEMO_KEY.value)

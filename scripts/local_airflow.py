@@ -101,7 +101,7 @@ def _running(airflow: Airflow) -> Iterator[None]:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         print("\nStopping Airflow …")
-        airflow.stop(grace=5)
+        airflow.stop()
 
 
 def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:

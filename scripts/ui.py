@@ -44,11 +44,7 @@ Begin with workflow_automation_trigger: under Dags, open it and press Trigger. I
 Then workflow_automation_trigger_upload, …_wait and …_claim; the others are recipes.
 The connections are under Admin → Connections.
 Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
-workflow_automation_wait and workflow_automation_s3 continue when their run calls back, up to 40 s after its start.
-workflow_automation_wait_for_file continues when it finds its file, up to 60 s after its start.
-workflow_automation_next_dag_start has its run start workflow_automation_next_dag after 15 s.
-workflow_automation_notifier fails, and its callback starts a run.
-workflow_automation_claim never gets a response: its run claims the start, and the task returns it.
+A run ends 15 s after its start; what waits for it goes on up to 60 s after.
 Ctrl-C stops everything.""")
 
 

@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -148,7 +146,6 @@ class Airflow:
         """Start components, and wait until Airflow is healthy with them."""
         for component in components:
             program = self.program(component.name, *component.command)
-            program.output.unlink(missing_ok=True)
             program.start()
             self.programs[component.name] = program
         wait_for(
@@ -166,15 +163,10 @@ class Airflow:
             if not program.runs:
                 raise RuntimeError(f"Airflow's {program.name} ended:\n{_end_of(program)}")
 
-    def stop(self, grace: float = 0) -> None:
-        """
-        Stop everything that was started, and what that has started, orphans too.
-
-        :param grace: seconds for the components to end by themselves, before they are killed
-        """
-        by = signal.SIGTERM if grace else signal.SIGKILL
-        with ThreadPoolExecutor() as pool:
-            pool.map(lambda program: program.stop(by, grace), self.programs.values())
+    def stop(self) -> None:
+        """Kill everything that was started, and what that has started, orphans too."""
+        for program in self.programs.values():
+            program.kill()
         self.database.stop()
         while leftovers := inhabitants(self.home):
             end(leftovers)

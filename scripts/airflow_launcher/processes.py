@@ -79,10 +79,10 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start it, or start it again: its output is added to."""
+        """Start it, or start it again: then its output is added to."""
         for folder in (self._cwd, self.output.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        with self.output.open("ab") as output:
+        with self.output.open("ab" if self._process else "wb") as output:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self._cwd,
@@ -101,7 +101,6 @@ class Program:
 
         :raises TimeoutError: if it has not ended after so many seconds; then it is stopped
         """
-        self.output.unlink(missing_ok=True)
         process = self.start()
         try:
             return process.wait(seconds) == 0
@@ -132,19 +131,14 @@ class Program:
         """Kill it and all that it has started with SIGKILL."""
         end(self.family())
 
-    def stop(self, by: signal.Signals = signal.SIGTERM, seconds: float = STOP_TIMEOUT) -> None:
-        """
-        Ask it to end, and see to it that nothing of it is left.
-
-        :param by: the signal that asks it
-        :param seconds: how long it and what it has started may take before they are killed
-        """
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+        """Ask it by a signal to end, and see to it that nothing of it is left."""
         # Looked up before anything ends: orphans could no longer be found.
         family = self.family()
         for process in family[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(by)
-        psutil.wait_procs(family, seconds)
+        psutil.wait_procs(family, STOP_TIMEOUT)
         end(family)
 
     def tail(self, lines: int = 20) -> str:
