@@ -8,6 +8,7 @@ ms, with and without TLS. The time is taken inside of the task, around ``execute
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -63,29 +64,21 @@ with DAG("httpx", schedule=None):
 """
 
 
-class Bench:
+def measure(
+    api: AirflowApi, home: Path, who: str, service: tuple[str, str], items: int
+) -> tuple[float, float]:
     """
-    One Airflow, and the services that its tasks reach.
+    Start runs in one way; return how many a second, and the peak memory of the task in MiB.
 
-    :param urls: those of the services, by the ids of their connections
+    :param service: the id of its connection, and its URL
+    :param items: how many runs
     """
-
-    def __init__(self, api: AirflowApi, home: Path, urls: dict[str, str]) -> None:
-        self._api = api
-        self._home = home
-        self._urls = urls
-        self._runs = 0
-
-    def measure(self, who: str, service: str, items: int) -> tuple[float, float]:
-        """Start ``items`` runs in one way; return how many a second, and the peak memory of the task in MiB."""
-        self._runs += 1
-        path = self._home / f"{items}.jsonl"
-        lines = (f'{{"customer": "Ada", "number": {number}}}\n' for number in range(items))
-        path.write_text("".join(lines))
-        conf = {"service": service, "url": self._urls[service], "items": str(path)}
-        run_dag(self._api, who, f"run-{self._runs}", conf)
-        seconds, peak = read_times(self._home)[f"run-{self._runs} start"]
-        return items / seconds, peak
+    run_id = f"{who}-{time.time_ns()}"
+    path = home / f"{items}.jsonl"
+    path.write_text("".join(f'{{"customer": "Ada", "number": {number}}}\n' for number in range(items)))
+    run_dag(api, who, run_id, {"service": service[0], "url": service[1], "items": str(path)})
+    seconds, peak = read_times(home)[f"{run_id} start"]
+    return items / seconds, peak
 
 
 def run(scheme: str) -> dict[tuple[str, str], list[float]]:
@@ -101,16 +94,16 @@ def run(scheme: str) -> dict[tuple[str, str], list[float]]:
         airflow = stack.enter_context(undisturbed_airflow(home, DAGS, variables=variables))
         for name, url in urls.items():
             airflow.api.add_connection(name, f"{url}/api", KEY)
-        bench = Bench(airflow.api, home, urls)
-        few = bench.measure("batch", "service_0", 100)[1]  # to warm up, too
+        quick = next(iter(urls.items()))
+        few = measure(airflow.api, home, "batch", quick, 100)[1]  # to warm up, too
         for _ in range(ROUNDS):
-            for service in urls:
+            for service in urls.items():
                 for who, title in TITLES.items():
-                    rate, _ = bench.measure(who, service, ITEMS)
-                    rates.setdefault((who, service), []).append(rate)
-                    say(f"{scheme} {service} {rate:8.1f}/s  {title}")
+                    rate, _ = measure(airflow.api, home, who, service, ITEMS)
+                    rates.setdefault((who, service[0]), []).append(rate)
+                    say(f"{scheme} {service[0]} {rate:8.1f}/s  {title}")
         if scheme == "http":
-            many = bench.measure("batch", "service_0", MOST)[1]
+            many = measure(airflow.api, home, "batch", quick, MOST)[1]
             print(f"{MOST:,} items take {many - few:.0f} MiB more than 100.\n")
     return rates
 
