@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z -]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "AIRFLOW=3.1, 3.2, 3.3 (default) or 3.4 (pre-release) chooses the Airflow, PYTHON=… the Python; give them each time."
 
@@ -40,29 +40,32 @@ test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them t
 coverage: $(STAMP) ## Check the coverage of the unit tests, with more examples for each property
 	@$(RUN) pytest -n logical --dist worksteal --hypothesis-profile=thorough --cov --cov-report=term tests/unit
 
-test-matrix: $(STAMP) ## Run the tests, or some, on every supported Airflow and Python; CELLS="3.2-py3.12 …" for some
-	@$(VENV)/bin/python scripts/matrix.py $(CELLS)
+# Each Airflow and each Python at least once, that of `make test` aside; "lowest" has the lower bounds of pyproject.toml.
+# What takes longest begins first. Two run side by side: while one waits, or makes its environment, the other works.
+CELLS ?= 3.4-py3.13 lowest-py3.11 3.2-py3.12 3.1-py3.13
+test-matrix: ## Run the tests, or some, on every supported Airflow and Python; CELLS="3.2-py3.12 …" for some
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target $(CELLS:%=cell-%)
+
+# tests/smoke.txt tells whether it works at all: imports, local files, the connection and its form, and each example DAG, but
+# for what needs the task state store of Airflow 3.3. In one process, which makes Airflow's database once.
+SMOKE := -n 0 -m "not since_3_3" @tests/smoke.txt
+cell-%: TESTS = $(SMOKE)
+cell-3.4-%: TESTS = -n 2 --dist worksteal tests/unit tests/integration
+# And what hardly depends on Airflow, but on the libraries.
+cell-lowest-%: TESTS = $(SMOKE) tests/unit/client tests/unit/testing/_server
+cell-%: PYTHON_VERSION = $(lastword $(subst -py, ,$*))
+cell-%: FORCE
+	@echo "=== Airflow $(firstword $(subst -py, ,$*)), Python $(PYTHON_VERSION)"
+	@PYENV_VERSION=$(PYTHON_VERSION) $(MAKE) test VENV=.venv-$* AIRFLOW=$(firstword $(subst -py, ,$*)) \
+		PYTHON=python$(PYTHON_VERSION) ARGS='$(TESTS) -q -p no:cacheprovider --hypothesis-profile=matrix'
 
 test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi
 	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/test_other_stores.py $(ARGS)
 
-bench-import: $(VENV)/bench ## Measure what importing the operators costs, compared with HttpOperator (about a minute)
-	@$(VENV)/bin/python benchmarks/imports.py
-
-bench-start: $(VENV)/bench ## Measure what starting a run costs, compared with HttpOperator (about 4 minutes)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/start.py $(ARGS)
-
-bench-upload: $(VENV)/bench ## Measure uploads, compared with HttpHook, curl and boto3 (about 4 minutes); ARGS="s3-many …" for some
-	@$(VENV)/bin/python benchmarks/upload.py $(ARGS)
-
-bench-batch: $(VENV)/bench ## Measure batches, compared with httpx (about 8 minutes)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/batch.py $(ARGS)
-
-bench-wait: $(VENV)/bench ## Measure what waiting for the ends of runs costs, compared with deferred tasks that poll (about 8 minutes)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/wait.py $(ARGS)
-
-bench-page: $(VENV)/bench ## Measure what the page of the flow runs costs, compared with Airflow's own list (about 1 minute)
-	@PYTHONPATH=scripts $(VENV)/bin/python benchmarks/page.py
+# Import, start and upload take 1, 4 and 4 minutes, batch and wait 8, page 1.
+bench-import bench-start bench-upload bench-batch bench-wait bench-page: bench-%: $(VENV)/bench ## Measure one thing, for docs/benchmarks.md (1 to 8 minutes); ARGS=--small only tries it
+	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python benchmarks/$*.py $(ARGS)
 
 model: ARGS ?= model
 model: $(STAMP) ## Explore all states of the record's model (about 3 minutes); ARGS=by-hand for the large ones, ARGS="2 1 0 0 wait" for one
@@ -113,39 +116,25 @@ hooks: $(STAMP) ## Have git run the linters before each commit
 	@$(RUN) pre_commit install
 
 demo: $(STAMP) ## Run example DAGs in Airflow against a local service
-	@$(VENV)/bin/python scripts/demo.py
+	@$(VENV)/bin/python -u scripts/demo.py
 
 ui: $(STAMP) ## Open Airflow's UI with the examples and a local service; UI_PORT=8081, SERVICE_PORT=8090, or the next free ones, are the defaults
-	@exec $(VENV)/bin/python scripts/ui.py
+	@exec $(VENV)/bin/python -u scripts/ui.py
 
 constraints: $(STAMP) ## Renew constraints/
-	@$(VENV)/bin/python scripts/constraints.py
+	@sh scripts/constraints.sh $(VENV)
 
 dist: $(VENV)/dist ## Build the wheel and the source distribution into dist/, and check them
-	@$(VENV)/bin/python scripts/dist.py
+	@sh scripts/dist.sh $(VENV)
 
 clean: ## Remove all that make has made
 	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
 
-$(VENV)/mutants: $(STAMP) constraints/mutants.txt
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/mutants.txt --group mutants
-	@touch $@
-
-$(VENV)/docs: $(STAMP) constraints/docs.txt
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/docs.txt --group docs
-	@touch $@
-
-$(VENV)/dist: $(STAMP) constraints/dist.txt
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/dist.txt --group dist
-	@touch $@
-
-$(VENV)/stores: $(STAMP)
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/airflow-$(AIRFLOW).txt --group stores
-	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi
-	@touch $@
-
-$(VENV)/bench: $(STAMP)
-	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --group bench
+# What a few targets need beside the rest: groups of pyproject.toml, those of the first line with constraints of their own.
+$(VENV)/mutants $(VENV)/docs $(VENV)/dist: PINS = $(@F)
+$(VENV)/stores $(VENV)/bench: PINS = airflow-$(AIRFLOW)
+$(VENV)/mutants $(VENV)/docs $(VENV)/dist $(VENV)/stores $(VENV)/bench: $(STAMP) $(wildcard constraints/*.txt)
+	@sh scripts/uv.sh $(VENV) pip install --quiet --python $(VENV)/bin/python --constraints constraints/$(PINS).txt --group $(@F)
 	@touch $@
 
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(KEY))

@@ -12,18 +12,15 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from typing import TYPE_CHECKING
 
 import httpx
 from sqlalchemy import create_engine, text
 
 from airflow_launcher.airflow import API_SERVER, PASSWORD, USER, Airflow, temporary_home
 from airflow_launcher.databases import PostgreSQL
+from common import cpu_seconds, pick, report
 
-if TYPE_CHECKING:
-    import psutil
-
-OLD, PER_DAG_RUN, WAITING, ROUNDS = 300_000, 100, 500, 30
+OLD, PER_DAG_RUN, WAITING, ROUNDS = pick(300_000, 3_000), 100, 500, pick(30, 3)
 BATCHES, ENTRIES = 10, 2_000
 LIST = "/workflow-automation/runs/"
 THEIRS = "/api/v2/dags/~/dagRuns/~/taskInstances?state=awaiting_input&limit=100&order_by=-start_date"
@@ -98,11 +95,6 @@ def fill(url: str) -> None:
     engine.dispose()
 
 
-def cpu_of(processes: list[psutil.Process]) -> float:
-    """Return the CPU seconds that processes have used."""
-    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
-
-
 def measure(airflow: Airflow) -> None:
     """Ask for both in turn, and print what they took."""
     with httpx.Client(base_url=airflow.url, timeout=60, trust_env=False) as http:
@@ -113,27 +105,23 @@ def measure(airflow: Airflow) -> None:
         cpu = dict.fromkeys(took, 0.0)
         for number in range(ROUNDS + 3):
             for path in took:
-                before, began = cpu_of(server), time.perf_counter()
+                before, began = cpu_seconds(server), time.perf_counter()
                 response = http.get(path)
                 seconds = time.perf_counter() - began
                 response.raise_for_status()
                 if number >= 3:  # the first ones import, and fill caches
                     took[path].append(seconds)
-                    cpu[path] += cpu_of(server) - before
+                    cpu[path] += cpu_seconds(server) - before
         page = http.get(LIST).text
     assert page.count("<tr") == 201
     assert f"all {WAITING + BATCHES}" in page
-    report(took, cpu)
-
-
-def report(took: dict[str, list[float]], cpu: dict[str, float]) -> None:
-    """Print the figures."""
     print(f"{2 * OLD:,} old entries, {WAITING} waiting tasks, {BATCHES} batches of {ENTRIES:,} entries\n")
-    print("| | median | 95 % | CPU of the API server |\n| --- | ---: | ---: | ---: |")
+    rows = []
     for path, name in ((LIST, "Flow runs"), (THEIRS, "Airflow's task instances, a page of 100")):
         quantiles = statistics.quantiles(took[path], n=20)
-        median, most, used = (value * 1000 for value in (quantiles[9], quantiles[18], cpu[path] / ROUNDS))
-        print(f"| {name} | {median:.0f} ms | {most:.0f} ms | {used:.0f} ms |")
+        values = (quantiles[9], quantiles[18], cpu[path] / ROUNDS)
+        rows.append([name, *(f"{value * 1000:.0f} ms" for value in values)])
+    report(["", "median", "95 %", "CPU of the API server"], rows)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """
 Measure uploads against what else one might use: ``make bench-upload``.
 
-Every contender sends the same files to the same local sink, each time in a fresh process, in interleaved rounds.
+Every contender sends the same files to the same local service, each time in a fresh process, in interleaved rounds.
 Timed is the upload alone: what it imports and the opening of its clients are not, a shell pipeline's start is.
 
 The objects are in a stand-in for S3 (moto), behind a proxy that delays each request.
@@ -9,209 +9,60 @@ The objects are in a stand-in for S3 (moto), behind a proxy that delays each req
 
 from __future__ import annotations
 
-import argparse
 import base64
-import contextlib
 import json
 import multiprocessing
 import os
-import platform
+import random
 import resource
 import shlex
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-KIB, MIB = 1024, 1024 * 1024
-HEAD, TAIL = b'{"flow_id":"flow","run_id":"1","files":[', b"]}"
-HEADERS = {"Content-Type": "application/json", "X-API-Key": "key"}
+from common import MIB, chosen, pick, report, say
+from quick_service import quick_service
 
-DELAY = 0.02
-BUCKET = "bench"
+if TYPE_CHECKING:
+    from store_proxy import StoreProxy
+
+KIB = 1024
+GIB = pick(1024, 8) * MIB
+MANY, ROUNDS = pick((1000, 3), (50, 1))
+DELAY, BUCKET = 0.02, "bench"
 ACCESS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
-
-
-class Case(NamedTuple):
-    """
-    Files to send.
-
-    :param contenders: who sends them; the first is this provider
-    """
-
-    title: str
-    size: int
-    files: int
-    rounds: int
-    contenders: tuple[str, ...]
-
-
-CASES = {
-    "1g": Case("1 GiB", 1024 * MIB, 1, 3, ("provider", "http_hook", "requests", "curl")),
-    "s3-many": Case("1,000 objects of 10 KiB", 10 * KIB, 1000, 5, ("operator_s3", "boto3")),
-    "s3-1g": Case("an object of 1 GiB", 1024 * MIB, 1, 3, ("operator_s3", "boto3_curl")),
+HEADERS = {"Content-Type": "application/json", "X-API-Key": "key"}
+BODY = {
+    "flow_id": "flow",
+    "run_id": "1",
+    "files": [{"name": "file", "content_type": "application/octet-stream", "content": ""}],
 }
-
-
-# The sink ---------------------------------------------------------------------------------------------
-
-
-def serve(listener: socket.socket) -> None:
-    """Take requests, one connection after the other, and answer each with a JSON string."""
-    buffer = bytearray(MIB)
-    while True:
-        connection, _ = listener.accept()
-        with connection:
-            take_request(connection, memoryview(buffer))
-
-
-def take_request(connection: socket.socket, buffer: memoryview) -> None:
-    """Read one body, by its Content-Length or in chunks, keeping nothing of it."""
-
-    def read() -> bytes:
-        return bytes(buffer[: connection.recv_into(buffer)])
-
-    head = b""
-    while b"\r\n\r\n" not in head:
-        if not (piece := read()):
-            return
-        head += piece
-    head, _, rest = head.partition(b"\r\n\r\n")
-    head = head.lower()
-    if b"expect: 100-continue" in head:
-        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-    if b"transfer-encoding: chunked" in head:
-        # The end of the stream is the end of the last chunk: no chunk of base64 looks like it.
-        while not rest.endswith(b"\r\n0\r\n\r\n"):
-            rest = rest[-7:] + read()
-    else:
-        left = int(head.partition(b"content-length:")[2].split(b"\r\n")[0]) - len(rest)
-        while left > 0:
-            left -= connection.recv_into(buffer)
-    found = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\nConnection: close"
-    connection.sendall(found + b'\r\n\r\n"ok"')
-
-
-@contextlib.contextmanager
-def sink() -> Iterator[int]:
-    """Run the sink in a process of its own; its port."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    process = multiprocessing.get_context("fork").Process(target=serve, args=(listener,), daemon=True)
-    process.start()
-    port = listener.getsockname()[1]
-    listener.close()
-    yield port
-    process.kill()
-    process.join()
-
-
-# The store --------------------------------------------------------------------------------------------
-
-
-class Stand(NamedTuple):
-    """A stand-in for S3, and the proxy in front of it."""
-
-    port: int
-    proxy: subprocess.Popen[str]
-
-    def count(self) -> int:
-        """Return the number of requests since the last count, listings not included."""
-        if self.proxy.stdin is None or self.proxy.stdout is None:
-            raise AssertionError("Both are pipes")
-        self.proxy.stdin.write("\n")
-        self.proxy.stdin.flush()
-        found: int = json.loads(self.proxy.stdout.readline())["objects"]
-        return found
-
-
-def s3(port: int, **config: Any) -> Any:
-    """Return a client of boto3."""
-    import boto3
-    from botocore.config import Config
-
-    return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", config=Config(**config), **ACCESS)
-
-
-@contextlib.contextmanager
-def store(case: Case) -> Iterator[Stand]:
-    """Run the stand-in with the objects of a case, in processes of their own."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    listener.close()
-    moto = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        client = s3(port, max_pool_connections=8)
-        for _ in range(200):
-            with contextlib.suppress(Exception):
-                client.create_bucket(Bucket=BUCKET)
-                break
-            time.sleep(0.1)
-        with ThreadPoolExecutor(8) as threads:
-
-            def put(number: int) -> None:
-                client.put_object(Bucket=BUCKET, Key=f"files/{number:04}.bin", Body=os.urandom(case.size))
-
-            [*threads.map(put, range(case.files))]
-        program = Path(__file__).parents[1] / "tests" / "support" / "store_proxy.py"
-        with subprocess.Popen(
-            [sys.executable, str(program), str(port), str(DELAY)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as proxy:
-            if proxy.stdout is None:
-                raise AssertionError("It is a pipe")
-            try:
-                yield Stand(int(proxy.stdout.readline()), proxy)
-            finally:
-                proxy.kill()
-    finally:
-        moto.kill()
-        moto.wait()
-
-
-# The contenders ---------------------------------------------------------------------------------------
-# Each imports what it needs and returns what sends the files.
 
 
 class Given(NamedTuple):
     """
     What a contender is given.
 
-    :param port: of the sink
-    :param folder: of the files, or of nothing
+    :param url: where to send to
+    :param path: of the file, unless objects are sent
     :param store: port of the store, 0 for none
-    :param files: how many there are
     """
 
-    port: int
-    folder: Path
+    url: str
+    path: Path
     store: int
-    files: int
 
 
-Send = Callable[[list[Path]], None]
+# The contenders ---------------------------------------------------------------------------------------
+# Each imports what it needs, and returns what sends the files and returns the response.
 
-
-def connect(given: Given) -> None:
-    """Define the connections to the sink and to the store."""
-    host = f"http://127.0.0.1:{given.port}/api"
-    connection = {"conn_type": "workflow_automation", "host": host, "password": "key"}
-    os.environ["AIRFLOW_CONN_BENCH"] = json.dumps(connection)
-    extra = {"endpoint_url": f"http://127.0.0.1:{given.store}", "region_name": "us-east-1"}
-    aws = {"conn_type": "aws", "login": "testing", "password": "testing", "extra": extra}
-    os.environ["AIRFLOW_CONN_BENCH_S3"] = json.dumps(aws)
+Send = Callable[[], Any]
 
 
 def this_provider(given: Given) -> Send:
@@ -221,43 +72,54 @@ def this_provider(given: Given) -> Send:
     from workflow_automation_provider.hooks import sources  # noqa: F401 - what an upload imports
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-    connect(given)
     hook = WorkflowAutomationHook("bench")
     hook.get_conn()
     get_hook_lineage_collector()  # loads all plugins, as Airflow does before a task begins
-    return lambda paths: check(hook.upload_files("1", paths, "flow"))
+    return lambda: hook.upload_files("1", [given.path], "flow")
 
 
-def operator(given: Given) -> Send:
+def operator(_: Given) -> Send:
     """Send the objects below a prefix with this provider's operator, which records what was confirmed."""
     from workflow_automation_provider.execution import upload  # noqa: F401 - what an upload imports
     from workflow_automation_provider.hooks.sources import resolve
     from workflow_automation_provider.operators.flows import UploadFilesOperator
     from workflow_automation_provider.testing.context import make_context
 
-    connect(given)
     files = f"s3://bench_s3@{BUCKET}/files/"
     task = UploadFilesOperator(
         task_id="upload", run_id="1", flow_id="flow", files=files, workflow_automation_conn_id="bench"
     )
     task.hook.get_conn()
     resolve(files)  # opens the client
-    return lambda _: check(task.execute(make_context(task))["requests"][0]["response"])
+    return lambda: task.execute(make_context(task))
+
+
+def http_hook(given: Given) -> Send:
+    """Send with Airflow's HttpHook, with the whole file in memory, as one writes it who has small files in mind."""
+    from airflow.providers.http.hooks.http import HttpHook
+
+    hook = HttpHook("POST", http_conn_id="bench_http")
+    hook.get_conn()
+
+    def send() -> Any:
+        content = base64.b64encode(given.path.read_bytes()).decode()
+        body = {**BODY, "files": [{**BODY["files"][0], "content": content}]}
+        return hook.run("/api/public/upload", data=json.dumps(body), headers=HEADERS).json()
+
+    return send
 
 
 def boto3_threads(given: Given) -> Send:
     """Download the objects with 16 threads of boto3, and send nothing."""
     client = s3(given.store, max_pool_connections=16)
+    keys = [found["Key"] for found in client.list_objects_v2(Bucket=BUCKET)["Contents"]]
 
-    def get(number: int) -> int:
-        body = client.get_object(Bucket=BUCKET, Key=f"files/{number:04}.bin")["Body"]
-        return len(body.read())
+    def get(key: str) -> int:
+        return len(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
-    def send(_: list[Path]) -> None:
+    def send() -> str:
         with ThreadPoolExecutor(16) as threads:
-            sizes = {*threads.map(get, range(given.files))}
-        if len(sizes) != 1:
-            raise SystemExit(f"The objects have {sizes} bytes")
+            return f"no run_id, but {sum(threads.map(get, keys))} bytes"
 
     return send
 
@@ -273,108 +135,123 @@ for chunk in client.get_object(Bucket={BUCKET!r}, Key="files/0000.bin")["Body"].
 def boto3_curl(given: Given) -> Send:
     """Send an object with boto3, base64 and curl."""
     get = shlex.join([sys.executable, "-c", STREAM, str(given.store)])
-    return lambda _: pipe(given.port, "0000.bin", f"{get} | base64 -w0")
-
-
-def head_of(path: Path) -> bytes:
-    """Return what precedes a file's content."""
-    name = json.dumps(path.name).encode()
-    return b'{"name":%b,"content_type":"application/octet-stream","content":"' % name
-
-
-def whole_body(paths: list[Path]) -> dict[str, Any]:
-    """Return the body of a request, with all files in memory, as one writes it who has small files in mind."""
-    files = [
-        {**json.loads(head_of(path) + b'"}'), "content": base64.b64encode(path.read_bytes()).decode()}
-        for path in paths
-    ]
-    return {"flow_id": "flow", "run_id": "1", "files": files}
-
-
-def http_hook(given: Given) -> Send:
-    """Send with Airflow's HttpHook."""
-    from airflow.providers.http.hooks.http import HttpHook
-
-    os.environ["AIRFLOW_CONN_BENCH"] = f"http://127.0.0.1:{given.port}"
-    hook = HttpHook("POST", http_conn_id="bench")
-    hook.get_conn()
-
-    def send(paths: list[Path]) -> None:
-        check(hook.run("/api/public/upload", data=json.dumps(whole_body(paths)), headers=HEADERS).json())
-
-    return send
-
-
-def with_requests(given: Given) -> Send:
-    """Send with requests."""
-    import requests
-
-    url = f"http://127.0.0.1:{given.port}/api/public/upload"
-
-    def send(paths: list[Path]) -> None:
-        response = requests.post(url, json=whole_body(paths), headers=HEADERS, timeout=600)
-        response.raise_for_status()
-        check(response.json())
-
-    return send
+    return pipeline(given, f"{get} | base64 -w0")
 
 
 def curl(given: Given) -> Send:
     """Send a file with ``base64 | curl``: streamed and so chunked, for curl cannot know the length of a pipe."""
-    return lambda paths: pipe(given.port, paths[0].name, f"base64 -w0 {shlex.quote(str(paths[0]))}")
+    return pipeline(given, f"base64 -w0 {shlex.quote(str(given.path))}")
 
 
-def pipe(port: int, name: str, content: str) -> None:
+def pipeline(given: Given, content: str) -> Send:
     """
-    Send a file.
+    Send a file with curl.
 
     :param content: the shell command that writes it in base64
     """
-    begin = shlex.quote((HEAD + head_of(Path(name))).decode())
-    end = shlex.quote('"}' + TAIL.decode())
-    url = f"http://127.0.0.1:{port}/api/public/upload"
-    headers = "-H 'X-API-Key: key' -H 'Content-Type: application/json'"
-    send = f"curl -sS -X POST -T - {headers} {url}"
-    pipeline = f"{{ printf %s {begin}; {content}; printf %s {end}; }} | {send}"
-    check(json.loads(subprocess.run(["sh"], input=pipeline.encode(), capture_output=True, check=True).stdout))
+    body = json.dumps(BODY)
+    begin, end = (shlex.quote(part) for part in (body[:-4], body[-4:]))
+    headers = shlex.join(part for pair in HEADERS.items() for part in ("-H", ": ".join(pair)))
+    send = f"curl -sS -X POST -T - -H Expect: {headers} {given.url}/api/public/upload"
+    command = ["sh", "-c", f"{{ printf %s {begin}; {content}; printf %s {end}; }} | {send}"]
+    subprocess.run(["curl", "--version"], capture_output=True, check=True)  # whose memory is the baseline
+    return lambda: subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
 
-def check(response: Any) -> None:
-    """Refuse any response but the sink's."""
-    if str(response).strip('"') != "ok":
-        raise SystemExit(f"The sink answered {response!r}")
+class Case(NamedTuple):
+    """
+    Files to send.
+
+    :param title: what they are
+    :param contenders: who sends them; the first is this provider
+    :param objects: how many there are in the store; None for a local file
+    """
+
+    title: str
+    size: int
+    contenders: dict[str, Callable[[Given], Send]]
+    objects: int | None = None
 
 
-CONTENDERS: dict[str, tuple[str, Callable[[Given], Send]]] = {
-    "provider": ("this provider's hook", this_provider),
-    "operator_s3": ("this provider's operator", operator),
-    "http_hook": ("`HttpHook`, `json.dumps` and base64", http_hook),
-    "requests": ("`requests`, `json=` and base64", with_requests),
-    "curl": ("`base64 \\| curl -T -`", curl),
-    "boto3": ("boto3, 16 threads, download alone", boto3_threads),
-    "boto3_curl": ("`boto3 \\| base64 \\| curl -T -`", boto3_curl),
+CASES = {
+    "1g": Case(
+        "1 GiB",
+        GIB,
+        {
+            "this provider's hook": this_provider,
+            "`HttpHook`, `json.dumps` and base64": http_hook,
+            "`base64 \\| curl -T -`": curl,
+        },
+    ),
+    "s3-many": Case(
+        f"{MANY:,} objects of 10 KiB",
+        10 * KIB,
+        {"this provider's operator": operator, "boto3, 16 threads, download alone": boto3_threads},
+        MANY,
+    ),
+    "s3-1g": Case(
+        "an object of 1 GiB",
+        GIB,
+        {"this provider's operator": operator, "`boto3 \\| base64 \\| curl -T -`": boto3_curl},
+        1,
+    ),
 }
 
 
-def peak(who: str) -> int:
+def peak(is_pipeline: bool) -> int:
     """Return the highest resident memory so far in bytes, of this process or of the largest child."""
-    if "curl" in who:
+    if is_pipeline:
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * KIB
 
 
-def contend(who: str, given: Given) -> None:
-    """Send the files once and print the seconds it took and the bytes of memory above the baseline."""
-    paths = sorted(given.folder.iterdir())
-    send = CONTENDERS[who][1](given)
-    if "curl" in who:
-        subprocess.run(["curl", "--version"], capture_output=True, check=True)
-    baseline = peak(who)
+def contend(contender: Callable[[Given], Send], given: Given) -> tuple[float, int]:
+    """Send the files once; return the seconds it took, and the bytes of memory above the baseline."""
+    is_pipeline = contender in (curl, boto3_curl)
+    send = contender(given)
+    baseline = peak(is_pipeline)
     begun = time.perf_counter()
-    send(paths)
+    response = send()
     seconds = time.perf_counter() - begun
-    print(json.dumps([seconds, peak(who) - baseline]))
+    if "run_id" not in str(response):
+        raise RuntimeError(f"The service responded {response!r}")
+    return seconds, peak(is_pipeline) - baseline
+
+
+# The store --------------------------------------------------------------------------------------------
+
+
+def s3(port: int, **config: Any) -> Any:
+    """Return a client of boto3."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", config=Config(**config), **ACCESS)
+
+
+@contextmanager
+def store(home: Path, size: int, objects: int) -> Iterator[StoreProxy]:
+    """Run the stand-in, in a process of its own, with some objects."""
+    from airflow_launcher.processes import Program, free_port
+    from store_proxy import StoreProxy
+
+    port = free_port()
+    moto = Program("moto", [sys.executable, "-m", "moto.server", "-p", str(port)], home, os.environ)
+    moto.start()
+    try:
+        client = s3(port, max_pool_connections=8, retries={"max_attempts": 9})  # while it starts
+        client.create_bucket(Bucket=BUCKET)
+
+        def put(number: int) -> None:
+            client.put_object(Bucket=BUCKET, Key=f"files/{number:04}.bin", Body=os.urandom(size))
+
+        with ThreadPoolExecutor(8) as threads:
+            [*threads.map(put, range(objects))]
+        with StoreProxy(port, delay=DELAY).running() as proxy:
+            yield proxy
+    finally:
+        moto.kill()
 
 
 # Rounds -----------------------------------------------------------------------------------------------
@@ -393,95 +270,58 @@ class Result(NamedTuple):
     requests: int
 
 
-Results = dict[str, list[Result]]
+def take_turns(case: Case, given: Given, proxy: StoreProxy | None) -> dict[str, list[Result]]:
+    """Let every contender send the files of a case once in each round, in a fresh process."""
+    from airflow_launcher.airflow import airflow_environment
 
-
-def measure(case: Case, port: int, rounds: int, scratch: Path) -> Results:
-    """Let every contender send the files of a case, in turns."""
-    folder = scratch / str(case.size)
-    folder.mkdir()
-    with contextlib.ExitStack() as stack:
-        stand = stack.enter_context(store(case)) if case.contenders[0] == "operator_s3" else None
-        if stand is None:
-            with (folder / "file.bin").open("wb") as stream:
-                for start in range(0, case.size, MIB):
-                    stream.write(os.urandom(min(MIB, case.size - start)))
-        results = take_turns(case, Given(port, folder, stand.port if stand else 0, case.files), stand, rounds)
-    shutil.rmtree(folder)
+    extra = {"endpoint_url": f"http://127.0.0.1:{given.store}", "region_name": "us-east-1"}
+    connections = {
+        "bench": {"conn_type": "workflow_automation", "host": f"{given.url}/api", "password": "key"},
+        "bench_http": {"conn_type": "http", "host": given.url},
+        "bench_s3": {"conn_type": "aws", "login": "testing", "password": "testing", "extra": extra},
+    }
+    environment = airflow_environment(given.path.parent / "airflow", {}, connections)
+    os.environ.clear()
+    os.environ.update(environment)
+    results: dict[str, list[Result]] = {who: [] for who in case.contenders}
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for _ in range(ROUNDS):
+            # What runs first finds another machine than what runs last.
+            for who in random.sample([*results], len(results)):
+                if proxy:
+                    proxy.seen.clear()
+                seconds, memory = pool.apply(contend, (case.contenders[who], given))
+                requests = sum("list-type" not in seen.target for seen in proxy.seen) if proxy else 0
+                results[who].append(Result(seconds, memory, requests))
+                say(f"{case.title}: {who}: {seconds:.2f} s")
     return results
 
 
-def take_turns(case: Case, given: Given, stand: Stand | None, rounds: int) -> Results:
-    """Let every contender send once in each round."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
-    environment["AIRFLOW_HOME"] = str(given.folder.parent / "airflow")
-    environment["NO_PROXY"] = environment["no_proxy"] = "127.0.0.1"
-    results: Results = {who: [] for who in case.contenders}
-    for number in range(rounds):
-        # Each begins a round in its turn: what runs first finds another machine than what runs last.
-        first = number % len(case.contenders)
-        for who in case.contenders[first:] + case.contenders[:first]:
-            arguments = [who, str(given.port), str(given.folder), str(given.store), str(given.files)]
-            if stand:
-                stand.count()
-            done = subprocess.run(
-                [sys.executable, __file__, "--contend", *arguments],
-                env=environment,
-                stdout=subprocess.PIPE,
-                check=True,
-            )
-            seconds, memory = json.loads(done.stdout.splitlines()[-1])
-            results[who].append(Result(seconds, memory, stand.count() if stand else 0))
-        load = ", ".join(f"{who} {found[-1].seconds:.2f} s" for who, found in results.items())
-        print(f"{case.title}: round {number + 1} of {rounds}: {load}", file=sys.stderr)
-    return results
+def measure(case: Case) -> dict[str, list[Result]]:
+    """Measure a case."""
+    from airflow_launcher.airflow import temporary_home
+
+    with temporary_home("bench") as home, quick_service() as url:
+        path = home / "file"
+        if case.objects:
+            with store(home, case.size, case.objects) as proxy:
+                return take_turns(case, Given(url, path, proxy.port), proxy)
+        path.write_bytes(os.urandom(case.size))
+        return take_turns(case, Given(url, path, 0), None)
 
 
-def table(measured: dict[str, Results]) -> Iterator[str]:
-    """Write the results as Markdown: times as ratios of medians, memory as the median peak."""
-    yield "| files | method | time relative to this provider | requests per object | peak memory above baseline |"
-    yield "| --- | --- | ---: | ---: | ---: |"
-    for key, results in measured.items():
+def rows() -> Iterator[list[str]]:
+    """Measure, and write the results: times as ratios of medians, memory as the median peak."""
+    for key in chosen(CASES):
         case = CASES[key]
-        first = case.contenders[0]
-        for who, found in results.items():
-            memory = statistics.median(one.memory for one in found) / MIB
-            time, mine = (statistics.median(one.seconds for one in results[name]) for name in (who, first))
-            each = statistics.median(one.requests for one in found) / case.files
-            requests = f"{each:.3f}" if each else ""
-            yield f"| {case.title} | {CONTENDERS[who][0]} | {time / mine:.2f} | {requests} | {memory:,.1f} MiB |"
-
-
-def main() -> None:
-    """Run all the cases, or those that are named."""
-    parser = argparse.ArgumentParser(description="Measure uploads against what else one might use.")
-    parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; all by default")
-    parser.add_argument("--rounds", type=int, help="in place of each case's own number")
-    parser.add_argument("--objects", type=int, default=1000, help="for s3-many")
-    parser.add_argument("--mib", type=int, default=1024, help="of the one file or object")
-    parser.add_argument("--contend", nargs=5, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.contend:
-        who, port, folder, store_port, files = arguments.contend
-        contend(who, Given(int(port), Path(folder), int(store_port), int(files)))
-        return
-    if unknown := {*arguments.cases} - {*CASES}:
-        parser.error(f"{', '.join(unknown)}: expected some of {', '.join(CASES)}")
-    many, size = arguments.objects, f"{arguments.mib / 1024:g} GiB"
-    CASES["s3-many"] = CASES["s3-many"]._replace(files=many, title=f"{many:,} objects of 10 KiB")
-    for key, title in (("1g", size), ("s3-1g", f"an object of {size}")):
-        CASES[key] = CASES[key]._replace(size=arguments.mib * MIB, title=title)
-    measured: dict[str, Results] = {}
-    with tempfile.TemporaryDirectory() as scratch, sink() as port:
-        for key in arguments.cases or CASES:
-            measured[key] = measure(CASES[key], port, arguments.rounds or CASES[key].rounds, Path(scratch))
-    print("\n".join(table(measured)), end="\n\n")
-    load = os.getloadavg()[2]
-    print(
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, load average {load:.1f}; "
-        "medians of interleaved rounds."
-    )
+        mine = None
+        for who, found in measure(case).items():
+            seconds, memory, requests = map(statistics.median, zip(*found, strict=True))
+            mine = mine or seconds
+            each = f"{requests / case.objects:.3f}" if case.objects else ""
+            yield [case.title, who, f"{seconds / mine:.2f}", each, f"{memory / MIB:,.1f} MiB"]
 
 
 if __name__ == "__main__":
-    main()
+    heads = ["files", "method", "time relative to this provider", "requests per object"]
+    report([*heads, "peak memory above baseline"], rows(), texts=2)

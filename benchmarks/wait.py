@@ -12,39 +12,33 @@ latter. What a check costs is what it costs to continue a task, which is measure
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
-import platform
 import statistics
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_launcher.airflow import TRIGGERER, Airflow, connection_to, temporary_home
+from airflow_launcher.airflow import TRIGGERER, Airflow, temporary_home
 from airflow_launcher.processes import wait_for
-from undisturbed import undisturbed_airflow
-from workflow_automation_provider.testing import LocalService
+from common import MIB, cpu_seconds, pick, report, run_dag, say, undisturbed_airflow
+from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 if TYPE_CHECKING:
     import psutil
 
-    from airflow_launcher.api import AirflowApi
+    from workflow_automation_provider.testing import Run
 
-TASKS, ENDING, WARM_UP = 200, 40, 16
-POLL = 60  # seconds between two polls of one trigger: a usual default
-WINDOW = POLL  # seconds; each trigger polls once
-IDLE_WINDOW = 20
+TASKS, ENDING, WARM_UP = pick((200, 40, 16), (5, 3, 1))
+WINDOW, IDLE_WINDOW = pick((60, 20), (5, 5))  # seconds; in a minute, each trigger polls once
 SPREAD = 30  # seconds over which the flows end
 SETTLE = 10
-MIB = 1024 * 1024
 
-WAITING = """
+DAGS = """
 from airflow.sdk import DAG
+from polling import PollingOperator
 from workflow_automation_provider.execution import wait
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
@@ -55,99 +49,46 @@ for dag_id, tasks in (("warm_up", {warm_up}), ("waiting", {tasks})):
         TriggerFlowOperator.partial(task_id="task", wait_for_completion=True).expand(
             inputs=[{{"dag": dag_id, "case": case}} for case in range(tasks)]
         )
-"""
-
-DEFERRED = """
-from airflow.sdk import DAG
-from polling import PollingOperator
 
 with DAG("deferred", schedule=None):
     PollingOperator.partial(task_id="task").expand(url=[f"{url}/{{case}}" for case in range({tasks})])
 """
 
-POLLING = """
-import asyncio
-import random
 
-import aiohttp
-from airflow.sdk import BaseOperator
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+Flows = list[threading.Event]
+"""The ends of the flows that one of the ways waits for: of the first tasks; those of all others never end."""
 
 
-class PollingTrigger(BaseTrigger):
-    def __init__(self, url):
-        super().__init__()
-        self.url = url
-
-    def serialize(self):
-        return "polling.PollingTrigger", {"url": self.url}
-
-    async def run(self):
-        # As if the tasks had been deferred at different times.
-        await asyncio.sleep(random.uniform(0, POLL))
-        while True:
-            async with aiohttp.ClientSession() as session, session.get(self.url) as response:
-                if (state := (await response.json())["state"]) != "running":
-                    break
-            await asyncio.sleep(POLL)
-        yield TriggerEvent(state)
-
-
-class PollingOperator(BaseOperator):
-    def __init__(self, *, url, **kwargs):
-        super().__init__(**kwargs)
-        self.url = url
-
-    def execute(self, context):
-        self.defer(trigger=PollingTrigger(self.url), method_name="execute_complete")
-
-    def execute_complete(self, context, event):
-        return event
-"""
-
-
-class Flows:
-    """When the flows end: those of the first tasks at set times, all others never."""
-
-    def __init__(self, ending: int) -> None:
-        self.ends = dict.fromkeys(range(ending), float("inf"))
-        self._began = threading.Event()
-
-    def end(self) -> None:
-        """Have the flows end, one after the other."""
-        now = time.time()
-        self.ends = {case: now + SPREAD * case / len(self.ends) for case in self.ends}
-        self._began.set()
-
-    def wait(self, case: int) -> None:
-        """Return at the end of a flow."""
-        self._began.wait()
-        time.sleep(max(0.0, self.ends[case] - time.time()))
+def end(flows: Flows) -> list[float]:
+    """Have flows end one after the other; return when each did."""
+    times = []
+    for flow in flows:
+        times.append(time.time())
+        flow.set()
+        time.sleep(SPREAD / len(flows))
+    return times
 
 
 @contextlib.contextmanager
 def serve(flows: Flows) -> Iterator[str]:
-    """Serve the states of runs, and give the URL."""
+    """Serve the states of flows, and give the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            has_ended = flows.ends.get(int(self.path.strip("/")), float("inf")) <= time.time()
-            body = f'{{"state": "{"success" if has_ended else "running"}"}}'.encode()
+            case = int(self.path[1:])
+            state = "success" if case < len(flows) and flows[case].is_set() else "running"
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(f'{{"state": "{state}"}}'.encode())
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 class Cost(NamedTuple):
@@ -170,11 +111,6 @@ def processes(airflow: Airflow) -> list[psutil.Process]:
     return [process for program in airflow.programs.values() for process in program.family()]
 
 
-def cpu_seconds(airflow: Airflow) -> float:
-    """Return the CPU time of Airflow's processes, of those that have ended too."""
-    return sum(sum(process.cpu_times()[:4]) for process in processes(airflow))
-
-
 def queries(airflow: Airflow) -> int:
     """Return how many statements the database has run, without those that only begin or end a transaction."""
     found = 0
@@ -189,11 +125,11 @@ def queries(airflow: Airflow) -> int:
 
 def measure(airflow: Airflow, seconds: float) -> Cost:
     """Measure what Airflow uses, for so many seconds."""
-    began, cpu, count = time.monotonic(), cpu_seconds(airflow), queries(airflow)
+    began, cpu, count = time.monotonic(), cpu_seconds(processes(airflow)), queries(airflow)
     time.sleep(seconds)
     minutes = (time.monotonic() - began) / 60
-    cpu, count = cpu_seconds(airflow) - cpu, queries(airflow) - count
     found = processes(airflow)
+    cpu, count = cpu_seconds(found) - cpu, queries(airflow) - count
     memory = sum(process.memory_full_info().pss for process in found) / MIB
     return Cost(len(found), memory, count / minutes, cpu / minutes)
 
@@ -212,97 +148,65 @@ class Result(NamedTuple):
     cpu: float
 
 
-def say(what: str) -> None:
-    """Tell how far it is."""
-    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr)
-
-
-def reach(api: AirflowApi, dag_id: str, state: str, tasks: int) -> list[dict[str, Any]]:
+def reach(airflow: Airflow, dag_id: str, state: str, tasks: int) -> list[dict[str, Any]]:
     """Wait until so many mapped task instances are in a state, and return the first hundred."""
     path = f"/dags/{dag_id}/dagRuns/run/taskInstances/task/listMapped?state={state}&limit=100"
 
     def look() -> list[dict[str, Any]] | None:
-        found = api.ask("GET", path)
+        found = airflow.api.ask("GET", path)
         return found["task_instances"] if found["total_entries"] >= tasks else None
 
     # Seldom: the api-server that is asked here also serves the tasks.
-    return wait_for(f"{tasks} tasks of {dag_id} in {state}", look, 900, pause=2)
+    found = wait_for(f"{tasks} tasks of {dag_id} in {state}", look, 900, pause=2)
+    say(f"{time.strftime('%X')} {tasks} tasks of {dag_id} are in {state}")
+    return found
 
 
-def run(airflow: Airflow, dag_id: str, state: str, tasks: int, flows: Flows) -> Result:
+def run(airflow: Airflow, dag_id: str, state: str, flows: Flows) -> Result:
     """
     Measure one of the ways.
 
     :param state: in which its tasks wait
     """
-    api = airflow.api
-    api.trigger(dag_id, "run")
-    reach(api, dag_id, state, tasks)
-    say(f"{tasks} tasks are {dag_id}")
+    airflow.api.trigger(dag_id, "run")
+    reach(airflow, dag_id, state, TASKS)
     time.sleep(SETTLE)
     waiting = measure(airflow, WINDOW)
-    began, cpu = time.monotonic(), cpu_seconds(airflow)
-    flows.end()
-    ended = reach(api, dag_id, "success", len(flows.ends))
+    began, cpu = time.monotonic(), cpu_seconds(processes(airflow))
+    ends = end(flows)
+    ended = reach(airflow, dag_id, "success", ENDING)
     seconds = [
-        datetime.fromisoformat(task["end_date"]).timestamp() - flows.ends[task["map_index"]] for task in ended
+        datetime.fromisoformat(task["end_date"]).timestamp() - ends[task["map_index"]] for task in ended
     ]
-    cpu = cpu_seconds(airflow) - cpu - waiting.cpu * (time.monotonic() - began) / 60
-    say(f"{len(seconds)} of them succeeded")
-    api.ask("PATCH", f"/dags/{dag_id}/dagRuns/run", {"state": "failed"})
+    cpu = cpu_seconds(processes(airflow)) - cpu - waiting.cpu * (time.monotonic() - began) / 60
+    airflow.api.ask("PATCH", f"/dags/{dag_id}/dagRuns/run", {"state": "failed"})
     time.sleep(SETTLE)
     return Result(measure(airflow, IDLE_WINDOW), waiting, seconds, cpu / len(ended))
 
 
-def compare(tasks: int, ending: int) -> dict[str, Result]:
-    """Measure both ways."""
-    waiting, deferred = Flows(ending), Flows(ending)
+def compare() -> tuple[Result, Result]:
+    """Measure both ways: tasks that wait, and tasks that are deferred."""
+    waiting, deferred = ([threading.Event() for _ in range(ENDING)] for _ in range(2))
+
+    def wait(run: Run) -> None:
+        waiting[run.inputs["case"]].wait()
+
+    settings = {"CORE__PARALLELISM": "8", "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8"}
     with (
         temporary_home("bench") as home,
         serve(deferred) as url,
         LocalService(journal=home / "runs") as service,
     ):
-        for folder in ("dags", "modules"):
-            (home / folder).mkdir()
-        (home / "modules" / "polling.py").write_text(f"POLL = {POLL}\n{POLLING}")
-        (home / "dags" / "waiting.py").write_text(WAITING.format(tasks=tasks, warm_up=WARM_UP))
-        (home / "dags" / "deferred.py").write_text(DEFERRED.format(tasks=tasks, url=url))
         service.callbacks.add(inputs={"dag": "warm_up"})
-        for case in waiting.ends:
-            service.callbacks.add(inputs={"case": case}, result=lambda run: waiting.wait(run.inputs["case"]))
-        with undisturbed_airflow(
-            home,
-            {"CORE__PARALLELISM": "8", "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8"},
-            connections={"workflow_automation_default": connection_to(service.base_url)},
-            # Where the triggerer finds the trigger.
-            variables={"PYTHONPATH": str(home / "modules")},
-        ) as airflow:
-            say("Airflow is ready")
-            airflow.api.trigger("warm_up", "run")
-            airflow.api.finished("warm_up", "run")
-            found = {"waiting": run(airflow, "waiting", "awaiting_input", tasks, waiting)}
+        for case in range(ENDING):
+            service.callbacks.add(inputs={"case": case}, result=wait)
+        dags = DAGS.format(tasks=TASKS, warm_up=WARM_UP, url=url)
+        with undisturbed_airflow(home, dags, settings=settings) as airflow:
+            airflow.api.add_connection("workflow_automation_default", service.base_url, DEMO_KEY.value)
+            run_dag(airflow.api, "warm_up", "run")
+            found = run(airflow, "waiting", "awaiting_input", waiting)
             airflow.launch(TRIGGERER)
-            say("The triggerer is ready")
-            return {**found, "deferred": run(airflow, "deferred", "deferred", tasks, deferred)}
-
-
-def table(results: Mapping[str, Result], tasks: int) -> Iterator[str]:
-    """Write the results as Markdown."""
-    idle = results["waiting"].idle
-    yield (
-        "| | processes | memory, MiB | queries a minute | CPU seconds a minute "
-        "| CPU seconds to continue a task | end of the flow to success, s: median | worst |"
-    )
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    titles = {
-        "waiting": ("idle", f"{tasks} tasks wait"),
-        "deferred": ("idle, with a triggerer", f"{tasks} tasks are deferred"),
-    }
-    for who, (title, title_waiting) in titles.items():
-        result = results[who]
-        yield f"| {title} | {' | '.join(cells(result.idle, idle))} | | | |"
-        times = f"{result.cpu:.1f} | {statistics.median(result.seconds):.0f} | {max(result.seconds):.0f}"
-        yield f"| {title_waiting} | {' | '.join(cells(result.waiting, idle))} | {times} |"
+            return found, run(airflow, "deferred", "deferred", deferred)
 
 
 def cells(cost: Cost, idle: Cost) -> Iterator[str]:
@@ -315,20 +219,19 @@ def cells(cost: Cost, idle: Cost) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description="Measure what waiting for the ends of runs costs, beside deferred tasks that poll."
-    )
-    parser.add_argument("--tasks", type=int, default=TASKS, help="tasks that wait, and that are deferred")
-    parser.add_argument(
-        "--ending", type=int, default=ENDING, help="tasks of each whose flow ends, at most 100"
-    )
-    arguments = parser.parse_args()
-    results = compare(arguments.tasks, arguments.ending)
-    print("\n".join(table(results, arguments.tasks)))
-    print(
-        f"\nPython {platform.python_version()}, {os.cpu_count()} cores; times of {arguments.ending} tasks each; "
-        f"load average {os.getloadavg()[1]:.1f}."
-    )
+    waiting, deferred = compare()
+    rows = []
+    for title, result, what in (
+        ("idle", waiting, "wait"),
+        ("idle, with a triggerer", deferred, "are deferred"),
+    ):
+        rows.append([title, *cells(result.idle, waiting.idle), "", "", ""])
+        times = statistics.median(result.seconds), max(result.seconds)
+        continuing = [f"{result.cpu:.1f}", *(f"{seconds:.0f}" for seconds in times)]
+        rows.append([f"{TASKS} tasks {what}", *cells(result.waiting, waiting.idle), *continuing])
+    costs = ["processes", "memory, MiB", "queries a minute", "CPU seconds a minute"]
+    ends = ["CPU seconds to continue a task", "end of the flow to success, s: median", "worst"]
+    report(["", *costs, *ends], rows)
 
 
 if __name__ == "__main__":

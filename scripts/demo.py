@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -21,15 +20,11 @@ EXAMPLES = ("workflow_automation_trigger_upload", "workflow_automation_claim", "
 def show(service: LocalService, first: int) -> None:
     """Print what the service received for its runs, and what they called back."""
     for run in service.runs[first:]:
-        files = [
-            file["name"]
-            for upload in service.uploads
-            if upload.run_id == str(run.run_id)
-            for file in upload.files or ()
-        ]
         print(f"  run {run.run_id} of flow {run.flow_id}")
         print(f"    inputs    {json.dumps(run.inputs, ensure_ascii=False)}")
-        print(*(f"    file      {name}\n" for name in files), sep="", end="")
+        for upload in service.uploads:
+            if upload.run_id == run.run_id:
+                print(f"    files     {', '.join(file['name'] for file in upload.files or ())}")
         for call in service.journal.callbacks():
             if call.run_id == run.run_id:
                 print(f"    callback  {json.dumps(call.body, ensure_ascii=False)} → {call.status}")
@@ -37,15 +32,16 @@ def show(service: LocalService, first: int) -> None:
 
 def run_example(airflow: Airflow, dag_id: str) -> bool:
     """Run a DAG once, print what its last task returned, and tell whether it succeeded."""
-    run_id, began = f"demo-{uuid4()}", time.monotonic()
+    run_id = f"demo-{uuid4()}"
     print(f"Running {dag_id} …")
     airflow.api.trigger(dag_id, run_id)
     state = airflow.api.finished(dag_id, run_id)
-    print(f"{state.capitalize()} after {time.monotonic() - began:.0f} s.", end=" ")
     if state == "success":
         print(f"The task announce says: {airflow.api.xcom(dag_id, run_id, 'announce')}")
     else:
-        print(f"The logs of its tasks: {shown(airflow.home / 'logs')}/dag_id={dag_id}/run_id={run_id}")
+        print(
+            f"It ended as {state}. The logs of its tasks: {shown(airflow.home / 'logs')}/dag_id={dag_id}/run_id={run_id}"
+        )
     return state == "success"
 
 
@@ -62,9 +58,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (RuntimeError, TimeoutError) as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

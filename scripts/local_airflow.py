@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import shutil
 import signal
@@ -12,18 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_launcher.airflow import (
-    DAG_PROCESSOR,
-    SCHEDULER,
-    TRIGGERER,
-    VERSION,
-    Airflow,
-    Component,
-    connection_to,
-)
+from airflow_launcher.airflow import DAG_PROCESSOR, SCHEDULER, TRIGGERER, VERSION, Airflow, Component
 from airflow_launcher.processes import free_port, wait_for
 from local_s3 import LocalS3
-from workflow_automation_provider.testing import DEMO_KEY, Key, LocalService
+from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
 
 PROJECT = Path(__file__).resolve().parent.parent
 DAGS = PROJECT / "example_dags"
@@ -46,38 +37,34 @@ def local_airflow(name: str, port: int, service_port: int) -> Iterator[tuple[Air
 
     :param name: of the folder in .airflow/
     :param port: where the UI listens
+    :raises SystemExit: with what to tell, if a part of it does not start, or ends
     """
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
     airflow = _airflow(HOMES / name, port, free_port())
-    if not airflow.prepared:
-        print(f"Setting up Airflow's database in {shown(airflow.home)} (about 10 s, first time only) …")
-        # Another Airflow's database cannot always be migrated, and nothing in it is worth keeping.
-        shutil.rmtree(airflow.home, ignore_errors=True)
-    airflow.prepare()
-    journal = airflow.home / "service.jsonl"
-    with (
-        LocalService([*KEYS.values()], port=service_port, journal=journal) as service,
-        LocalS3("reports") as s3,
-    ):
-        try:
-            print(f"Starting Airflow {VERSION} (about 30 s) …")
-            airflow.start()
+    try:
+        if not airflow.prepared:
+            print(f"Setting up Airflow's database in {shown(airflow.home)} (about 10 s, first time only) …")
+            # Another Airflow's database cannot always be migrated, and nothing in it is worth keeping.
+            shutil.rmtree(airflow.home, ignore_errors=True)
+        airflow.prepare()
+        journal = airflow.home / "service.jsonl"
+        with (
+            LocalService([*KEYS.values()], port=service_port, journal=journal) as service,
+            LocalS3("reports") as s3,
+            _running(airflow),
+        ):
             _set_up(airflow, service, s3)
-            airflow.launch(SCHEDULER)
             yield airflow, service, s3
-        finally:
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-            print("\nStopping Airflow …")
-            airflow.stop(grace=5)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (JournalError, RuntimeError, TimeoutError) as error:
+        sys.exit(str(error))
 
 
 def _airflow(home: Path, port: int, execution_port: int) -> Airflow:
     """
-    Return the Airflow to start, but for its scheduler.
+    Return the Airflow to start, in which new DAGs are paused.
 
     :param execution_port: where the tasks report to. With SQLite, one process for both now and then blocks
         itself: the UI waits for the database while it keeps a task's transaction from ending.
@@ -88,6 +75,7 @@ def _airflow(home: Path, port: int, execution_port: int) -> Airflow:
         components=[
             Component("ui", ["api-server", "--apps", "core"]),
             Component("execution-api", ["api-server", "--apps", "execution", "--port", str(execution_port)]),
+            SCHEDULER,
             DAG_PROCESSOR,
             TRIGGERER,
         ],
@@ -103,10 +91,23 @@ def _airflow(home: Path, port: int, execution_port: int) -> Airflow:
     )
 
 
+@contextlib.contextmanager
+def _running(airflow: Airflow) -> Iterator[None]:
+    try:
+        print(f"Starting Airflow {VERSION} (about 30 s) …")
+        airflow.start()
+        yield
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        print("\nStopping Airflow …")
+        airflow.stop()
+
+
 def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
-    """Make what the examples need, and pause those with a schedule, which would run before anybody asks for it."""
+    """Make what the examples need, and unpause those without a schedule: the others would run before anybody asks for it."""
     for conn_id, key in KEYS.items():
-        _set_connection(airflow, conn_id, connection_to(service.base_url, key))
+        _set_connection(airflow, conn_id, service.airflow_connection(key))
     _set_connection(airflow, "aws_default", s3.connection)
     if not airflow.api.answers(f"/api/v2/pools/{POOL['name']}"):
         airflow.api.ask("POST", "/pools", POOL)
@@ -124,20 +125,12 @@ def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
 
 
 def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) -> None:
-    """Add a connection, or set the address of the one from an earlier start."""
-    body = {
-        "connection_id": conn_id,
-        "description": "A local service of make ui",
-        # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused: another address.
-        "port": 0,
-        **connection,
-        "extra": json.dumps(connection["extra"]),
-    }
+    """Add a connection in place of the one from an earlier start, which has another address."""
     if airflow.api.answers(f"/api/v2/connections/{conn_id}"):
-        mask = "update_mask=host&update_mask=port&update_mask=extra"
-        airflow.api.ask("PATCH", f"/connections/{conn_id}?{mask}", body)
-    else:
-        airflow.api.ask("POST", "/connections", body)
+        airflow.api.ask("DELETE", f"/connections/{conn_id}")
+    # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused: another address.
+    more = {"description": "A local service of make ui", "port": 0, "extra": json.dumps(connection["extra"])}
+    airflow.api.ask("POST", "/connections", {"connection_id": conn_id, **connection, **more})
 
 
 def script_flows(service: LocalService, delay: float) -> None:

@@ -8,9 +8,6 @@ from typing import Any, Self
 import boto3
 from moto.server import ThreadedMotoServer
 
-_ACCESS = {"login": "testing", "password": "testing"}
-_REGION = "us-east-1"
-
 
 class LocalS3:
     """
@@ -28,15 +25,10 @@ class LocalS3:
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server.start()
         host, port = self._server.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
-        self.client = boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=_ACCESS["login"],
-            aws_secret_access_key=_ACCESS["password"],
-            region_name=_REGION,
-        )
-        self.client.create_bucket(Bucket=self.bucket)
+        self._at = {"endpoint_url": f"http://{host}:{port}", "region_name": "us-east-1"}
+        access = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+        self._client = boto3.client("s3", **self._at, **access)
+        self._client.create_bucket(Bucket=self.bucket)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,17 +37,10 @@ class LocalS3:
     @property
     def connection(self) -> dict[str, Any]:
         """The Airflow connection to it, as a JSON value."""
-        return {
-            "conn_type": "aws",
-            **_ACCESS,
-            "extra": {
-                "endpoint_url": self.endpoint,
-                "region_name": _REGION,
-                # The connection's test asks STS, for which the URL above does not count.
-                "service_config": {"sts": {"endpoint_url": self.endpoint}},
-            },
-        }
+        # The connection's test asks STS, for which the URL of the others does not count.
+        sts = {"service_config": {"sts": {"endpoint_url": self._at["endpoint_url"]}}}
+        return {"conn_type": "aws", "login": "testing", "password": "testing", "extra": {**self._at, **sts}}
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""
-        self.client.put_object(Bucket=self.bucket, Key=key, Body=content)
+        self._client.put_object(Bucket=self.bucket, Key=key, Body=content)

@@ -12,13 +12,11 @@ import multiprocessing
 import os
 import shutil
 import sys
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from unittest import mock
 
 import libcst as cst
 import libcst.matchers as m
@@ -26,8 +24,6 @@ from mutmut.configuration import config
 from mutmut.mutation import mutators
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
-from mutmut.runners.harness import PytestRunner
-from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
@@ -105,24 +101,13 @@ def add_operators() -> None:
 def prepare_workspace() -> None:
     """Copy what mutmut needs, in the layout that it knows, so that each run is whole and the code stays untouched."""
     shutil.rmtree(WORKSPACE, ignore_errors=True)
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PROJECT / "provider", WORKSPACE / "src", ignore=ignore)
-    for folder in ("unit", "support"):
-        shutil.copytree(PROJECT / "tests" / folder, WORKSPACE / "tests" / folder, ignore=ignore)
-    shutil.copytree(PROJECT / "docs", WORKSPACE / "docs", ignore=ignore)
-    shutil.copy(PROJECT / "tests" / "conftest.py", WORKSPACE / "tests")
-    shutil.copy(PROJECT / "pyproject.toml", WORKSPACE)
-
-
-def run_fastest_tests_first() -> None:
-    """Have the tests of a mutant run in the order of how long they take: most mutants are noticed by many of them."""
-    arguments = PytestRunner._pytest_args_regular_run
-
-    def sorted_arguments(runner: PytestRunner, tests: Iterable[str]) -> list[str]:
-        in_order = sorted(tests, key=lambda test: state().duration_by_test.get(test, 0))
-        return cast("list[str]", arguments(runner, in_order))
-
-    mock.patch.object(PytestRunner, arguments.__name__, sorted_arguments).start()
+    for source, target in (
+        ("provider", "src"),
+        *((folder, folder) for folder in ("tests/unit", "tests/support", "docs")),
+    ):
+        shutil.copytree(PROJECT / source, WORKSPACE / target, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("tests/conftest.py", "pyproject.toml"):
+        shutil.copy(PROJECT / file, WORKSPACE / file)
 
 
 def run_mutmut(files: list[str], tests: list[str]) -> None:
@@ -131,7 +116,6 @@ def run_mutmut(files: list[str], tests: list[str]) -> None:
         os.dup2(os.open(MUTMUT_LOG, os.O_WRONLY | os.O_CREAT), 1)
     from mutmut.__main__ import cli
 
-    run_fastest_tests_first()
     add_operators()
     settings = config()
     settings.only_mutate = files
@@ -147,12 +131,10 @@ def read_results(file: str) -> Iterator[tuple[Mutant, str]]:
     for name, exit_code in data.exit_code_by_key.items():
         status = status_by_exit_code[exit_code]
         function, class_name = orig_function_and_class_names_from_key(name)
-        was = becomes = ""
-        if status not in NOTICED:
-            lines = get_diff_for_mutant(name, path=path).splitlines()[2:]
-            was, becomes = (
-                " ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+"
-            )
+        lines = [] if status in NOTICED else get_diff_for_mutant(name, path=path).splitlines()[2:]
+        was, becomes = (
+            " ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+"
+        )
         yield Mutant(file, f"{class_name}.{function}" if class_name else function, was, becomes), status
 
 
@@ -166,42 +148,31 @@ def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, 
         process.start()
         process.join()
         if process.exitcode:
-            log = Path(MUTMUT_LOG).read_text() if Path(MUTMUT_LOG).exists() else ""
-            sys.exit(f"{log[-5000:]}\nmutmut could not test the mutants: its output above says why.")
+            sys.exit(f"mutmut could not test the mutants: its output, or {WORKSPACE / MUTMUT_LOG}, says why.")
         return [result for file in files for result in read_results(file)]
 
 
-def report(results: list[tuple[Mutant, str]], seconds: float) -> bool:
+def report(results: list[tuple[Mutant, str]]) -> bool:
     """Print the results of the mutants; return whether each was noticed or is explained."""
     explained = tomllib.loads(EXPLANATIONS.read_text())["survivor"]
-    explanations = {
-        Mutant(*(entry[field] for field in Mutant._fields)) for entry in explained if entry["reason"]
-    }
-    survivors = [(mutant, status) for mutant, status in results if status not in NOTICED]
-    unexplained = [(mutant, status) for mutant, status in survivors if mutant not in explanations]
-    print()
-    for mutant, status in unexplained:
-        print(f"{status}: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}")
+    explanations = {Mutant(*(one[field] for field in Mutant._fields)) for one in explained if one["reason"]}
+    survivors = {mutant: status for mutant, status in results if status not in NOTICED}
     tested = {mutant.file for mutant, _ in results}
-    gone = explanations - {mutant for mutant, _ in survivors}
-    for mutant in (mutant for mutant in gone if mutant.file in tested):
-        print(
-            f"explained, but gone: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}"
-        )
+    unexplained = survivors.keys() - explanations
+    gone = {mutant for mutant in explanations - survivors.keys() if mutant.file in tested}
+    for mutant in sorted(unexplained | gone):
+        status = survivors.get(mutant, "explained, but gone")
+        print(f"{status}: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}")
     for file in sorted(tested):
         counts = Counter(status for mutant, status in results if mutant.file == file)
         print(f"{file}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items())))
-    print(
-        f"{len(results)} mutants in {seconds:.0f} s: "
-        f"{len(survivors) - len(unexplained)} survived as explained, {len(unexplained)} unexplained"
-    )
+    print(f"{len(results)} mutants: {len(survivors)} survived, {len(unexplained)} of them unexplained")
     return not unexplained
 
 
 def main() -> int:
     """Test the mutants of all files, or of those that are named; return 1 if a survivor is unexplained."""
     patterns = sys.argv[1:] or ["*"]
-    began = time.monotonic()
     results = []
     for files, tests in GROUPS.items():
         chosen = [file for file in files.split() if any(fnmatch.fnmatch(file, one) for one in patterns)]
@@ -209,7 +180,7 @@ def main() -> int:
             results += test_group(chosen, tests.split())
     if not results:
         sys.exit(f"There is none of {patterns} among {' '.join(GROUPS)}.")
-    return 0 if report(results, time.monotonic() - began) else 1
+    return 0 if report(results) else 1
 
 
 if __name__ == "__main__":

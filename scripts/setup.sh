@@ -18,30 +18,19 @@ case $airflow in
     *) newest=14 ;;
 esac
 
-fits() { # runs, and is of a version that this Airflow supports
-    "$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $newest))" >/dev/null 2>&1
-}
-has_venv() {
-    "$1" -c 'import ensurepip, venv' >/dev/null 2>&1
+fits() { # runs, is of a version that this Airflow supports, and can make environments
+    "$1" -c "import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $newest))" >/dev/null 2>&1
 }
 find_python() { # prints the first usable Python
-    fitting=
     if [ -n "$wanted" ]; then set -- "$wanted"; else set -- python3.12 python3.13 python3.11 python3.14 python3; fi
     for python; do
         if fits "$python"; then
-            if has_venv "$python"; then
-                echo "$python"
-                return
-            fi
-            fitting=${fitting:-$python}
+            echo "$python"
+            return
         fi
     done
-    if [ -n "$fitting" ]; then
-        echo "$fitting lacks the venv module. On Debian and Ubuntu: apt install python3-venv" >&2
-    else
-        echo "Airflow $airflow needs Python 3.11 to 3.$newest; none of these is one: $*" >&2
-        echo "Name yours with: make PYTHON=/path/to/python" >&2
-    fi
+    echo "Airflow $airflow needs Python 3.11 to 3.$newest with the module venv; none of these is one: $*" >&2
+    echo "Name yours with: make PYTHON=/path/to/python. On Debian and Ubuntu, venv is in: apt install python3-venv" >&2
     return 1
 }
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +15,12 @@ from typing import Any, NamedTuple, Self
 
 from airflow_launcher.api import AirflowApi
 from airflow_launcher.databases import PostgreSQL, SQLite
-from airflow_launcher.processes import Program, end, free_port, inhabitants, stop, wait_for
-from workflow_automation_provider.testing import DEMO_KEY, Key
+from airflow_launcher.processes import Program, end, free_port, inhabitants, wait_for
 
 VERSION = version("apache-airflow")
 USER = PASSWORD = "admin"
 START_TIMEOUT = 300
 SLOW = "300"  # seconds, for what Airflow gives up after half a minute, which a loaded machine may need
-
-# They would make this Airflow another one, or start it twice as slowly.
-_NOT_INHERITED = ("AIRFLOW", "PYTHONDONTWRITEBYTECODE")
 
 
 class Component(NamedTuple):
@@ -151,7 +146,6 @@ class Airflow:
         """Start components, and wait until Airflow is healthy with them."""
         for component in components:
             program = self.program(component.name, *component.command)
-            program.output.unlink(missing_ok=True)
             program.start()
             self.programs[component.name] = program
         wait_for(
@@ -169,13 +163,10 @@ class Airflow:
             if not program.runs:
                 raise RuntimeError(f"Airflow's {program.name} ended:\n{_end_of(program)}")
 
-    def stop(self, grace: float = 0) -> None:
-        """
-        Stop everything that was started, and what that has started, orphans too.
-
-        :param grace: seconds for the components to end by themselves, before they are killed
-        """
-        stop(self.programs.values(), signal.SIGTERM if grace else signal.SIGKILL, grace)
+    def stop(self) -> None:
+        """Kill everything that was started, and what that has started, orphans too."""
+        for program in self.programs.values():
+            program.kill()
         self.database.stop()
         while leftovers := inhabitants(self.home):
             end(leftovers)
@@ -208,7 +199,7 @@ def airflow_environment(
     :param settings: Airflow's settings, by the names of their variables without ``AIRFLOW__``
     :param connections: Airflow connections as JSON values, by connection id
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     # Both spellings are in use, and whoever finds one may not look at the other.
     listed = ",".join(inherited.get(name, "") for name in ("NO_PROXY", "no_proxy")).split(",")
     direct = ",".join(sorted({"127.0.0.1", "localhost", *listed} - {""}))
@@ -219,21 +210,6 @@ def airflow_environment(
         "AIRFLOW_HOME": str(home),
         **{f"AIRFLOW__{name}": value for name, value in settings.items()},
         **{f"AIRFLOW_CONN_{conn_id.upper()}": json.dumps(value) for conn_id, value in connections.items()},
-    }
-
-
-def connection_to(base_url: str, key: Key = DEMO_KEY, **extra: Any) -> dict[str, Any]:
-    """
-    Return an Airflow connection to a local service.
-
-    :param base_url: where its API is
-    :param extra: more fields for the connection's extra
-    """
-    return {
-        "conn_type": "workflow_automation",
-        "host": base_url,
-        "password": key.value,
-        "extra": {"flow_id": key.flow_id, **extra},
     }
 
 

@@ -42,7 +42,7 @@ class AirflowApi:
         """Close the connections."""
         self._http.close()
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
+    def ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """
         Send a request, and return the response's JSON.
 
@@ -51,7 +51,8 @@ class AirflowApi:
         response = self._http.request(method, f"/api/v2{path}", json=body)
         if not response.is_success:
             raise RuntimeError(f"{method} {path}: {response.status_code} {response.text[:500]}")
-        return response.json() if response.content else None
+        found: dict[str, Any] = response.json() if response.content else {}
+        return found
 
     def healthy(self, parts: Iterable[str]) -> bool:
         """
@@ -66,16 +67,18 @@ class AirflowApi:
         return all(health[part]["status"] == "healthy" for part in parts)
 
     def add_connection(
-        self, conn_id: str, host: str, key: str, port: int | None = None, description: str = "", **extra: Any
+        self, conn_id: str, host: str, key: str, port: int | None = None, **extra: Any
     ) -> None:
         """Add a connection of our type."""
         connection = {
             "connection_id": conn_id,
             "conn_type": "workflow_automation",
-            "description": description,
+            "host": host,
+            "port": port,
+            "password": key,
+            "extra": json.dumps(extra),
         }
-        address = {"host": host, "port": port, "password": key}
-        self.ask("POST", "/connections", {**connection, **address, "extra": json.dumps(extra)})
+        self.ask("POST", "/connections", connection)
 
     def unpause(self, dag_id: str) -> None:
         """Let a DAG be run, as soon as it is there."""
@@ -105,20 +108,18 @@ class AirflowApi:
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
         """Mark a task instance as failed or success, as a person does."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
-        self.ask("PATCH", path + (f"/{map_index}" if map_index >= 0 else ""), {"new_state": state})
+        self.ask("PATCH", _path(dag_id, run_id, task_id, map_index), {"new_state": state})
 
     def dag_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """Return a DAG run."""
-        found: dict[str, Any] = self.ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
-        return found
+        return self.ask("GET", _path(dag_id, run_id))
 
     def dag_runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Return all the runs of a DAG."""
         found: list[dict[str, Any]] = self.ask("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
         return found
 
-    def finished(self, dag_id: str, run_id: str, seconds: float = 300) -> str:
+    def finished(self, dag_id: str, run_id: str, seconds: float = 300, pause: float = 0.5) -> str:
         """Wait for a DAG run's end, and return its state. Asks on while Airflow or its database restarts."""
 
         def look() -> str | None:
@@ -128,27 +129,30 @@ class AirflowApi:
                 return None
             return state if state in FINISHED else None
 
-        return wait_for(f"the end of {dag_id} {run_id}", look, seconds, pause=0.5)
+        return wait_for(f"the end of {dag_id} {run_id}", look, seconds, pause)
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """Return a task instance."""
-        found: dict[str, Any] = self.ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
-        return found
+        return self.ask("GET", _path(dag_id, run_id, task_id))
 
     def tries(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> list[dict[str, Any]]:
         """Return the tries of a task instance, oldest first."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
-        found = self.ask("GET", path + (f"/{map_index}" if map_index >= 0 else "") + "/tries")
+        found = self.ask("GET", f"{_path(dag_id, run_id, task_id, map_index)}/tries")
         return sorted(found["task_instances"], key=lambda one: one["try_number"])
 
     def xcom(
         self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1
     ) -> Any:
         """Return an XCom's value."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
-        return self.ask("GET", f"{path}?map_index={map_index}")["value"]
+        path = f"{_path(dag_id, run_id, task_id)}/xcomEntries/{key}?map_index={map_index}"
+        return self.ask("GET", path)["value"]
 
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
         """Return what a try logged, as the UI shows it."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}?full_content=true"
+        path = f"{_path(dag_id, run_id, task_id)}/logs/{try_number}?full_content=true"
         return str(self.ask("GET", path))
+
+
+def _path(dag_id: str, run_id: str, task_id: str = "", map_index: int = -1) -> str:
+    path = f"/dags/{dag_id}/dagRuns/{run_id}" + (f"/taskInstances/{task_id}" if task_id else "")
+    return f"{path}/{map_index}" if map_index >= 0 else path

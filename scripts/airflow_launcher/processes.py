@@ -53,17 +53,11 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """
-    Return a port that nobody listens on, and that was not returned before.
-
-    :raises RuntimeError: if there is none
-    """
+    """Return a port that nobody listens on, and that was not returned before."""
     # Below the ports that the system gives to clients: a poll for readiness could else connect to itself.
-    for port in random.sample(range(20000, 32000), 100):
-        if port not in _given and is_free(port):
-            _given.add(port)
-            return port
-    raise RuntimeError("No port is free")
+    port = random.choice([*{*range(20000, 32000)} - _given])
+    _given.add(port)
+    return port if is_free(port) else free_port()
 
 
 class Program:
@@ -85,10 +79,10 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start it, or start it again: its output is added to."""
+        """Start it, or start it again: then its output is added to."""
         for folder in (self._cwd, self.output.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        with self.output.open("ab") as output:
+        with self.output.open("ab" if self._process else "wb") as output:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self._cwd,
@@ -107,7 +101,6 @@ class Program:
 
         :raises TimeoutError: if it has not ended after so many seconds; then it is stopped
         """
-        self.output.unlink(missing_ok=True)
         process = self.start()
         try:
             return process.wait(seconds) == 0
@@ -139,35 +132,19 @@ class Program:
         end(self.family())
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, and see to it that nothing of it is left."""
-        stop([self], by, STOP_TIMEOUT)
-
-    def tail(self, lines: int = 20, width: int = 400) -> str:
-        """Return the last lines of its output, without those that only tell of waiting."""
-        if not self.output.exists():
-            return ""
-        # `airflow dags test` fills its output with that one.
-        written = self.output.read_text(errors="replace").splitlines()
-        told = [line for line in written if "No tasks to run" not in line]
-        return "\n".join(line if len(line) <= width else f"{line[:width]} …" for line in told[-lines:])
-
-
-def stop(programs: Iterable[Program], by: signal.Signals, seconds: float) -> None:
-    """
-    Stop programs, all at once, with all that they have started.
-
-    :param by: the signal that asks them to end
-    :param seconds: how long they may take before they are killed
-    """
-    # Looked up before anything ends: orphans could no longer be found.
-    families = [program.family() for program in programs]
-    for family in families:
+        """Ask it by a signal to end, and see to it that nothing of it is left."""
+        # Looked up before anything ends: orphans could no longer be found.
+        family = self.family()
         for process in family[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(by)
-    family = [process for family in families for process in family]
-    psutil.wait_procs(family, seconds)
-    end(family)
+        psutil.wait_procs(family, STOP_TIMEOUT)
+        end(family)
+
+    def tail(self, lines: int = 20) -> str:
+        """Return the last lines of its output."""
+        written = self.output.read_text(errors="replace") if self.output.exists() else ""
+        return "\n".join(written.splitlines()[-lines:])
 
 
 def end(processes: Iterable[psutil.Process]) -> None:

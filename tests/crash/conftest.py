@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_launcher.airflow import connection_to, temporary_home
+from airflow_launcher.airflow import temporary_home
 from airflow_launcher.processes import inhabitants
 from case import PLAYS, Case, Played
 from deployment import Deployment
@@ -32,7 +32,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
 @pytest.fixture(scope="session")
 def deployment(service: LocalService) -> Iterator[Deployment]:
     """Airflow, running."""
-    connections = {"workflow_automation_default": connection_to(service.base_url, timeout=120)}
+    connections = {"workflow_automation_default": service.airflow_connection(extra={"timeout": 120})}
     with temporary_home("crash") as home:
         with Deployment(home, connections) as deployment:
             yield deployment

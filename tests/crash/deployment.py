@@ -63,9 +63,9 @@ class Deployment(Airflow):
         self.gate.start()
         super().start()
 
-    def stop(self, grace: float = 0) -> None:
+    def stop(self) -> None:
         """Stop everything, orphans too."""
-        super().stop(grace)
+        super().stop()
         self.gate.stop()
 
     def kill(self, blow: Blow, found: Try) -> None:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_launcher.airflow import connection_to, temporary_home
+from airflow_launcher.airflow import temporary_home
 from airflow_launcher.api import FINISHED
 from airflow_launcher.processes import alive, parent, wait_for
 from deployment import Deployment
@@ -350,7 +350,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
     with LocalService(keys=[DEMO_KEY]) as service, temporary_home("soak") as home:
-        connections = {"workflow_automation_default": connection_to(service.base_url, timeout=4)}
+        connections = {"workflow_automation_default": service.airflow_connection(extra={"timeout": 4})}
         with Deployment(home, connections) as deployment:
             soak = Soak(deployment, service, options.instances, options.seed)
             sys.stdout.write(soak.run(options.seconds) + "\n")

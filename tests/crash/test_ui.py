@@ -34,7 +34,7 @@ def test_connections_work_and_nothing_runs_before_a_click() -> None:
     airflow, service = free_port(), free_port()
     ports = {"UI_PORT": str(airflow), "SERVICE_PORT": str(service)}
     env = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), **ports}
-    program = Program("make-ui", [sys.executable, "-c", START], HOME, env)
+    program = Program("make-ui", [sys.executable, "-u", "-c", START], HOME, env)
     with contextlib.closing(AirflowApi(f"http://127.0.0.1:{airflow}")) as api:
         try:
             program.start()

@@ -1,16 +1,9 @@
-"""
-A proxy in front of an object store: delays each request, counts them, and breaks what a test tells it to.
-
-Run as a program (``python store_proxy.py UPSTREAM_PORT SECONDS``), it prints its port, and for each line that it reads
-the numbers of requests since the last one.
-"""
+"""A proxy in front of an object store: delays each request, counts them, and breaks what a test tells it to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -204,18 +197,3 @@ def _parse(head: bytes) -> tuple[str, dict[str, str]]:
     line, *rest = head.decode("latin-1").strip().split("\r\n")
     pairs = (one.partition(":") for one in rest)
     return line, {name.lower(): value.strip() for name, _, value in pairs}
-
-
-async def _main(upstream: int, delay: float) -> None:
-    proxy = StoreProxy(upstream, delay=delay)
-    server = await proxy.start()
-    print(proxy.port, flush=True)  # noqa: T201 - for who started it
-    async with server:
-        while await asyncio.to_thread(sys.stdin.readline):
-            objects = sum("list-type" not in seen.target for seen in proxy.seen)
-            print(json.dumps({**proxy.counts(), "objects": objects}), flush=True)  # noqa: T201
-            proxy.seen.clear()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1]), float(sys.argv[2])))

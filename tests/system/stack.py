@@ -120,12 +120,12 @@ class Stack(Airflow):
         self._keeper.start()
         wait_for("the workers", lambda: all("ready." in worker.output.read_text() for worker in self.workers))
 
-    def stop(self, grace: float = 0) -> None:
+    def stop(self) -> None:
         """Stop everything; orphans too."""
         self._stopping.set()
         if self._keeper.is_alive():
             self._keeper.join()
-        super().stop(grace)
+        super().stop()
 
     @property
     def workers(self) -> list[Program]:

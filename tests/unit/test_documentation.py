@@ -120,7 +120,8 @@ def test_json_blocks_are_json():
 
 
 def test_each_command_of_make_exists():
-    targets = {*re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+    rules = re.findall(r"^([a-z -]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = {*" ".join(rules).split()}
     named = {
         (page.name, name)
         for page in PAGES

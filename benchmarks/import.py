@@ -11,7 +11,9 @@ import statistics
 import subprocess
 import sys
 
-ROUNDS = 15
+from common import pick, report
+
+ROUNDS = pick(15, 1)
 
 CONTENDERS = {
     "TriggerFlowOperator, UploadFilesOperator": "workflow_automation_provider.operators.flows",
@@ -53,19 +55,18 @@ def main() -> int:
         for name, module in CONTENDERS.items():
             seconds, modules[name] = measure(module)
             times[name].append(seconds)
-    medians = {
-        name: statistics.median(taken[1:]) for name, taken in times.items()
-    }  # the first warms the disk
-
+    # The first warms the disk.
+    medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
+    theirs = medians["HttpOperator"]
     heavy = {name: sorted({m.partition(".")[0] for m in modules[name]} & HEAVY) for name in CONTENDERS}
-    print("| operator | modules added | heavy ones | CPU time, HttpOperator = 1 |")
-    print("| --- | --- | --- | --- |")
-    for name in CONTENDERS:
-        ratio = medians[name] / medians["HttpOperator"]
-        print(f"| {name} | {len(modules[name])} | {', '.join(heavy[name]) or 'none'} | {ratio:.3f} |")
+    rows = [
+        [name, str(len(modules[name])), ", ".join(heavy[name]) or "none", f"{seconds / theirs:.3f}"]
+        for name, seconds in medians.items()
+    ]
+    report(["operator", "modules added", "heavy ones", "CPU time, HttpOperator = 1"], rows, texts=4)
     ours = next(iter(CONTENDERS))
     own = sum(name.startswith("workflow_automation_provider") for name in modules[ours])
-    if own > 10 or heavy[ours] or medians[ours] >= 0.05 * medians["HttpOperator"]:
+    if own > 10 or heavy[ours] or medians[ours] >= 0.05 * theirs:
         print("\nMissed: at most 10 modules of our own, none that is heavy, under 5 % of HttpOperator's time")
         return 1
     return 0
